@@ -117,7 +117,8 @@ typedef struct dl_request {
 typedef struct dl_grant {
     uint64_t token;    /* DL_OK: the fencing token; 0 without DL_CAP_FENCE */
     uint64_t sent_ns;  /* DL_OK: the instant validity counts from */
-    int session_fd;    /* DL_OK, SESSION: hang-up on it means the session is over; -1: nothing to watch */
+    int session_fd;    /* DL_OK, SESSION: hang-up on it means the session is over; -1: nothing to watch.
+                          It stays open until the hold is released or dropped. */
     int64_t busy_ms;   /* DL_EBUSY: what is left of the holder's lease; -1: no end, or not known */
     int busy_is_dlock; /* DL_EBUSY: 1: the holder is a client of this library and will notify */
 } dl_grant_t;
@@ -129,7 +130,7 @@ typedef struct dl_renewal {
     const char *owner;
     uint64_t hold_id;
     uint64_t token;    /* as granted */
-    int64_t lease_ms;  /* remaining = max(remaining, lease_ms) */
+    int64_t lease_ms;  /* remaining = max(remaining, lease_ms); 0 (SESSION only): is it alive? */
     void *hold;
     dl_status_t status; /* DL_OK, DL_ELOST (the server says it is not this hold), DL_EUNKNOWN, DL_EIO, ... */
     uint64_t sent_ns;
@@ -194,7 +195,7 @@ typedef struct dl_driver {
     dl_status_t (*list)(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                         uint64_t deadline_ns, dl_error_t *err);
     /* Needed if hold_size is not 0. Ends a hold locally without I/O to the server (closing a descriptor is
-     * allowed). The last call on every hold; safe on a zeroed one. */
+     * allowed). The last call on every hold that an op has seen, whatever that op answered. */
     void (*drop)(void *state, void *hold);
     /* Optional: may this name be used? DL_OK or DL_EINVAL. No I/O. NULL: every name. */
     dl_status_t (*check_name)(void *state, const char *name, size_t name_len, dl_error_t *err);

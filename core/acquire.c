@@ -1,0 +1,307 @@
+/* acquire.c - one call with its turn: try, watch, try, wait ... until it holds or has to end. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+/* A holder that is not one of ours may never notify, and one without expiry may never end: look this often. */
+#define LOOK_EVERY_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+/* A lease that is just running out: no need to ask again before this. */
+#define SHORTEST_WAIT_NS (2u * (uint64_t)DLI_NS_PER_MS)
+/* The longest one request of a natively waiting driver blocks. */
+#define NATIVE_SLICE_MS 1000
+
+/* Everything one acquisition carries from try to try. */
+typedef struct quest {
+    dl_client_t *client;
+    dl_lock_t *lock;
+    const dli_asked_t *asked;
+    dli_hold_t *hold;       /* of the next try */
+    dli_park_t *park;       /* NULL: may not wait */
+    dl_stop_t stop;
+    dl_watch_t *watch;
+    bool watch_refused;     /* the driver cannot watch here: poll */
+    bool last_try;          /* the deadline is over; this try is the last */
+    bool was_busy;
+    bool told_no_expiry;
+    unsigned tries;         /* since the last answer of another kind; for the backoff */
+    uint64_t trouble_ns;    /* since when the server has not answered; 0: it has */
+    dl_error_t err;
+} quest_t;
+
+dl_status_t dli_stop_reason(const dl_lock_t *lock, const dl_cancel_t *cancel) {
+    if (lock->client->closing || lock->closed) {
+        return DL_ECLOSED;
+    }
+    return cancel != NULL && atomic_load(&cancel->triggered) ? DL_ECANCELED : DL_OK;
+}
+
+uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
+    /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite nothing. */
+    uint64_t max_ns = dli_ms(client->backoff_max_ms);
+    uint64_t cap_ns = dli_ms(client->backoff_min_ms);
+    for (unsigned i = 0; i < tries && cap_ns < max_ns; i++) {
+        cap_ns *= 2;
+    }
+    cap_ns = dli_min(cap_ns, max_ns);
+    uint64_t draw = 0;
+    if (dli_sys->random(&draw, sizeof draw) != 0) {
+        return cap_ns;
+    }
+    return cap_ns / 16 + draw % (cap_ns - cap_ns / 16 + 1);
+}
+
+/* Sleeps until the instant, or until somebody makes this call look up. Mutex released meanwhile. */
+static void pause_until(quest_t *q, uint64_t until_ns) {
+    struct pollfd fds[2] = {{.fd = q->stop.fd[0], .events = POLLIN}, {.fd = q->stop.fd[1], .events = POLLIN}};
+    dli_unlock_client(q->client);
+    (void)dli_sys->poll(fds, 2, dli_min(until_ns, q->asked->deadline_ns));
+    if (q->park != NULL) {
+        dli_park_drain(q->park);
+    }
+    dli_lock_client(q->client);
+}
+
+uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked, int64_t native_wait_ms) {
+    uint64_t now = dli_now();
+    uint64_t until_ns = now + dli_ms(native_wait_ms) + dli_ms(client->call_timeout_ms);
+    if (asked->opts->wait_ms == 0 || asked->deadline_ns == DLI_NEVER) {
+        return until_ns;
+    }
+    return dli_min(until_ns, dli_max(asked->deadline_ns, now) + DLI_GRACE_NS);
+}
+
+static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
+    if ((q->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || q->park == NULL || q->asked->opts->wait_ms == 0 ||
+        now >= q->asked->deadline_ns) {
+        return 0;
+    }
+    uint64_t left_ms = (q->asked->deadline_ns - now) / DLI_NS_PER_MS;
+    return left_ms < NATIVE_SLICE_MS ? (int64_t)left_ms : NATIVE_SLICE_MS;
+}
+
+/* The outcome of this try is not for the caller, but the server may have the hold: freed in the background. */
+static void abandon(quest_t *q, bool may_appear, uint64_t sent_before_ns) {
+    dli_orphan_add(q->hold, may_appear, sent_before_ns + dli_ms(q->asked->lease_ms));
+    q->hold->state = DLI_HOLD_ENDED;
+    dli_hold_unref(q->hold);
+    q->hold = NULL;
+}
+
+/* A try was answered with yes. DL_OK only if the call may still take it. */
+static dl_status_t take(quest_t *q, const dl_grant_t *grant) {
+    dl_client_t *client = q->client;
+    uint64_t now = dli_now();
+    dl_status_t status = dli_stop_reason(q->lock, q->asked->opts->cancel);
+    if (status != DL_OK) {
+        abandon(q, false, now);
+        return status;
+    }
+    int64_t max_hold_ms = q->asked->opts->max_hold_ms > 0 ? q->asked->opts->max_hold_ms : client->max_hold_ms;
+    uint64_t max_hold_until_ns = max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
+    if (dli_hold_begin(q->hold, grant, q->asked->lease_ms, q->asked->automatic, max_hold_until_ns, now)) {
+        return DL_OK;
+    }
+    abandon(q, false, now);
+    return dli_fail(&q->err, DL_ELOST, "the server's yes came so late that no validity was left");
+}
+
+static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively) {
+    dl_client_t *client = q->client;
+    if (q->hold == NULL) {
+        q->hold = dli_hold_new(client, q->lock->gate, &q->asked->owner);
+        if (q->hold == NULL) {
+            return dli_fail_plain(&q->err, DL_ENOMEM);
+        }
+    }
+    uint64_t now = dli_now();
+    int64_t wait_ms = native_wait_ms(q, now);
+    uint64_t until_ns = dli_exchange_deadline(client, q->asked, wait_ms);
+    dli_unlock_client(client);
+    dl_status_t status =
+        dli_call_try(q->hold, 1, q->asked->lease_ms, wait_ms, until_ns, &q->stop, grant, &q->err);
+    if (q->park != NULL) {
+        dli_park_drain(q->park);
+    }
+    dli_lock_client(client);
+    *waited_natively = wait_ms > 0 && dli_now() >= now + dli_ms(wait_ms) / 2;
+    if (status == DL_OK) {
+        return take(q, grant);
+    }
+    if (status == DL_EUNKNOWN) {
+        abandon(q, true, until_ns);
+    }
+    return status;
+}
+
+/* A driver that can watch is asked to before the first sleep. True: try again at once, a release cannot be missed. */
+static bool start_watch(quest_t *q) {
+    dl_client_t *client = q->client;
+    if ((client->driver->caps & DL_CAP_NOTIFY) == 0 || q->watch_refused || q->watch != NULL) {
+        return false;
+    }
+    uint64_t until_ns = dli_exchange_deadline(client, q->asked, 0);
+    dl_error_t err;
+    dl_watch_t *watch;
+    dli_unlock_client(client);
+    dl_status_t status = dli_call_watch(client, q->lock->gate, until_ns, &q->stop, &watch, &err);
+    dli_lock_client(client);
+    if (status == DL_OK) {
+        q->watch = watch;
+        return true;
+    }
+    q->watch_refused = status == DL_ENOTSUP;
+    return false;
+}
+
+static void end_watch(quest_t *q) {
+    if (q->watch != NULL) {
+        dl_watch_t *watch = q->watch;
+        q->watch = NULL;
+        dli_unlock_client(q->client);
+        dli_call_unwatch(q->client, watch);
+        dli_lock_client(q->client);
+    }
+}
+
+/* How long the holder may keep it without our hearing of its end. */
+static uint64_t look_again_ns(quest_t *q, const dl_grant_t *grant) {
+    uint64_t wait_ns = LOOK_EVERY_NS;
+    if (grant->busy_ms >= 0) {
+        wait_ns = dli_ms(grant->busy_ms) + DLI_NS_PER_MS;
+        if (!grant->busy_is_dlock) {
+            wait_ns = dli_min(wait_ns, LOOK_EVERY_NS);
+        }
+    } else if (!q->told_no_expiry) {
+        q->told_no_expiry = true;
+        dli_log(q->client, DL_LOG_WARNING, "the holder of '%s' has no expiry; looking every second",
+                q->lock->gate->name);
+    }
+    return dli_max(wait_ns, SHORTEST_WAIT_NS);
+}
+
+/* Another holds it: wait until it may be free. DL_OK: try again. */
+static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool waited_natively) {
+    dl_client_t *client = q->client;
+    q->was_busy = true;
+    q->trouble_ns = 0;
+    if (q->asked->opts->wait_ms == 0) {
+        return DL_EBUSY;
+    }
+    if (q->last_try) {
+        return DL_ETIMEDOUT;
+    }
+    if (q->park == NULL) {
+        return dli_fail(&q->err, DL_ELIMIT, "no descriptor is left to wait with");
+    }
+    uint64_t now = dli_now();
+    if (now < q->asked->deadline_ns && !waited_natively && !start_watch(q)) {
+        uint64_t until_ns = now + look_again_ns(q, grant);
+        if (q->watch != NULL) {
+            dl_error_t err;
+            dli_unlock_client(client);
+            dl_status_t status =
+                dli_call_wait(client, q->watch, dli_min(until_ns, q->asked->deadline_ns), &q->stop, &err);
+            dli_park_drain(q->park);
+            dli_lock_client(client);
+            if (status != DL_OK && status != DL_ETIMEDOUT && status != DL_ECANCELED) {
+                dli_log(client, DL_LOG_WARNING, "waiting for '%s' goes on by polling: %s", q->lock->gate->name,
+                        err.message);
+                end_watch(q);
+                pause_until(q, dli_now() + dli_backoff(client, q->tries++));
+            }
+        } else {
+            pause_until(q, dli_min(until_ns, now + dli_backoff(client, q->tries++)));
+        }
+    }
+    q->last_try = dli_now() >= q->asked->deadline_ns;
+    return DL_OK;
+}
+
+/* The server did not answer, or too late: worth another try for call_timeout. DL_OK: try again. */
+static dl_status_t wait_for_server(quest_t *q, dl_status_t status) {
+    uint64_t now = dli_now();
+    if (q->trouble_ns == 0) {
+        q->trouble_ns = now;
+        q->tries = 0;
+    }
+    uint64_t until_ns = dli_min(q->asked->deadline_ns, q->trouble_ns + dli_ms(q->client->call_timeout_ms));
+    if (q->asked->opts->wait_ms == 0 || q->last_try || now >= until_ns) {
+        return status;
+    }
+    pause_until(q, dli_min(until_ns, now + dli_backoff(q->client, q->tries++)));
+    return DL_OK;
+}
+
+static dl_status_t go_on(quest_t *q, dl_status_t status, const dl_grant_t *grant, bool waited_natively) {
+    switch (status) {
+    case DL_EBUSY:
+        return wait_for_holder(q, grant, waited_natively);
+    case DL_EIO:
+    case DL_EUNKNOWN:
+    case DL_ELOST:
+        return wait_for_server(q, status);
+    case DL_ECANCELED:
+        /* The driver was made to look up for nothing (the machine resumed): go on. */
+        return wait_for_server(q, DL_EIO);
+    default:
+        return status;
+    }
+}
+
+static void count_acquired(quest_t *q) {
+    dl_client_stats_t *stats = &q->client->stats;
+    uint64_t waited_us = (dli_now() - q->asked->started_ns) / DLI_NS_PER_US;
+    stats->wait_us_sum += waited_us;
+    stats->wait_us_max = dli_max(stats->wait_us_max, waited_us);
+    stats->contended += q->was_busy;
+}
+
+static dl_status_t run(quest_t *q) {
+    dl_status_t status = DL_OK;
+    while (status == DL_OK) {
+        status = dli_stop_reason(q->lock, q->asked->opts->cancel);
+        if (status != DL_OK) {
+            return status;
+        }
+        dl_grant_t grant;
+        bool waited_natively = false;
+        status = try_once(q, &grant, &waited_natively);
+        if (status == DL_OK || dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
+            return status == DL_OK ? DL_OK : dli_stop_reason(q->lock, q->asked->opts->cancel);
+        }
+        status = go_on(q, status, &grant, waited_natively);
+    }
+    return status;
+}
+
+dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *err) {
+    dl_client_t *client = lock->client;
+    const dl_cancel_t *cancel = asked->opts->cancel;
+    quest_t q = {
+        .client = client,
+        .lock = lock,
+        .asked = asked,
+        .was_busy = asked->queued,
+        .stop = {{-1, cancel != NULL ? cancel->fd : -1}},
+    };
+    bool may_wait = asked->opts->wait_ms != 0;
+    if (may_wait) {
+        q.park = dli_park_get(client);
+        q.stop.fd[0] = q.park != NULL ? q.park->fd : -1;
+        client->stats.waiting_now++;
+    }
+    dl_status_t status = run(&q);
+    end_watch(&q);
+    if (may_wait) {
+        client->stats.waiting_now--;
+        dli_park_put(client, q.park);
+    }
+    if (status == DL_OK) {
+        count_acquired(&q);
+    } else if (q.hold != NULL) {
+        q.hold->state = DLI_HOLD_ENDED;
+    }
+    if (q.hold != NULL) {
+        dli_hold_unref(q.hold);
+    }
+    return dli_error_give(err, &q.err, status);
+}

@@ -1,0 +1,52 @@
+/* cancel.c - ends waits from another thread or a signal handler. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core.h"
+
+dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
+    if (out == NULL) {
+        return dli_fail(err, DL_EINVAL, "no place for the cancel object");
+    }
+    *out = NULL;
+    dl_cancel_t *cancel = calloc(1, sizeof *cancel);
+    if (cancel == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    cancel->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (cancel->fd < 0) {
+        dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor for a cancel object: %s", strerror(errno));
+        free(cancel);
+        return DL_ELIMIT;
+    }
+    atomic_init(&cancel->triggered, false);
+    *out = cancel;
+    return DL_OK;
+}
+
+void dl_cancel_trigger(dl_cancel_t *cancel) {
+    if (cancel == NULL) {
+        return;
+    }
+    int saved = errno; /* it may run in a signal handler */
+    atomic_store(&cancel->triggered, true);
+    uint64_t one = 1;
+    ssize_t n = write(cancel->fd, &one, sizeof one);
+    (void)n;
+    errno = saved;
+}
+
+int dl_cancel_fd(const dl_cancel_t *cancel) {
+    return cancel == NULL ? -1 : cancel->fd;
+}
+
+void dl_cancel_free(dl_cancel_t *cancel) {
+    if (cancel != NULL) {
+        close(cancel->fd);
+        free(cancel);
+    }
+}

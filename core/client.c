@@ -1,0 +1,436 @@
+/* client.c - opening a client: the one file that brings configuration, registry and core together. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "config/config.h"
+#include "core.h"
+#include "drivers/registry.h"
+#include "options.h"
+
+/* The backend that needs no configuration: an SQLite file of the calling user. */
+#define LOCAL_BACKEND "local"
+#define LOCAL_DRIVER "sqlite"
+
+/* ---- which backend ----------------------------------------------------------------------------- */
+
+/* What the configuration says about one backend. */
+typedef struct choice {
+    char backend[64];
+    const dl_driver_t *driver;
+    dli_values_t driver_values;
+    dli_values_t core_values;
+} choice_t;
+
+static void free_choice(choice_t *choice) {
+    dli_values_free(&choice->driver_values);
+    dli_values_free(&choice->core_values);
+}
+
+static const dl_option_t no_options[1] = {{.name = NULL}};
+
+static const dl_option_t *options_of(const dl_driver_t *driver) {
+    return driver->options != NULL ? driver->options : no_options;
+}
+
+static const dl_option_t *look_up_options(const char *name, int *compiled_in, int *known) {
+    const dl_driver_t *driver = dli_registry_find(name);
+    *compiled_in = driver != NULL;
+    *known = dli_registry_known(name);
+    return driver != NULL ? options_of(driver) : NULL;
+}
+
+static const dli_driver_lookup_t lookup = {look_up_options, dli_registry_known_at};
+
+static dl_status_t find_driver(const char *name, const dl_driver_t **driver, dl_error_t *err) {
+    *driver = dli_registry_find(name);
+    if (*driver == NULL) {
+        return dli_fail(err, DL_ECONFIG, "driver '%s' is not in this build of libdlock; build it with -D%s=ON", name,
+                        dli_registry_build_option(name));
+    }
+    return dli_driver_check(*driver, err);
+}
+
+static dl_status_t choose_builtin(choice_t *choice, dl_error_t *err) {
+    dl_status_t status = find_driver(LOCAL_DRIVER, &choice->driver, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    (void)snprintf(choice->backend, sizeof choice->backend, "%s", LOCAL_BACKEND);
+    return dli_config_resolve_mapping("", 0, "<local>", options_of(choice->driver), &choice->driver_values,
+                                      dli_core_options, &choice->core_values, err);
+}
+
+static const char *selected_by_environment(void) {
+    const char *name = secure_getenv("DLOCK_BACKEND");
+    return name != NULL && name[0] != '\0' ? name : NULL;
+}
+
+static dl_status_t choose(const dli_config_t *config, const char *backend, choice_t *choice, dl_error_t *err) {
+    if (backend == NULL) {
+        backend = dli_config_use(config);
+    }
+    const char *driver_name;
+    if (backend == NULL || !dli_config_has_backend(config, backend, &driver_name)) {
+        if (backend != NULL && strcmp(backend, LOCAL_BACKEND) == 0) {
+            return choose_builtin(choice, err);
+        }
+        return dli_config_no_backend(config, backend, err);
+    }
+    dl_status_t status = find_driver(driver_name, &choice->driver, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    (void)snprintf(choice->backend, sizeof choice->backend, "%s", backend);
+    return dli_config_resolve(config, backend, options_of(choice->driver), &choice->driver_values, dli_core_options,
+                              &choice->core_values, err);
+}
+
+/* The configuration of a path, or of the place where it is by default. *config NULL with DL_OK: none is needed. */
+static dl_status_t load(const char *path, const char *backend, char *found, size_t found_size, dli_config_t **config,
+                        dl_error_t *err) {
+    *config = NULL;
+    if (path == NULL) {
+        dl_error_t inner;
+        dli_error_clear(&inner);
+        dl_status_t status = dli_config_find(found, found_size, &inner);
+        const char *asked = secure_getenv("DLOCK_CONFIG");
+        bool nothing_asked = asked == NULL || asked[0] == '\0';
+        if (status == DL_ECONFIG && nothing_asked && backend != NULL && strcmp(backend, LOCAL_BACKEND) == 0) {
+            found[0] = '\0';
+            return DL_OK;
+        }
+        if (status != DL_OK) {
+            return dli_error_give(err, &inner, status);
+        }
+        path = found;
+    } else {
+        (void)snprintf(found, found_size, "%s", path);
+    }
+    return dli_config_load_file(path, dli_core_options, &lookup, config, err);
+}
+
+static dl_status_t choose_from_file(const char *path, const char *backend, choice_t *choice, dl_error_t *err) {
+    if (backend == NULL) {
+        backend = selected_by_environment();
+    }
+    char found[4096];
+    dli_config_t *config;
+    dl_status_t status = load(path, backend, found, sizeof found, &config, err);
+    if (status == DL_OK) {
+        status = config != NULL ? choose(config, backend, choice, err) : choose_builtin(choice, err);
+    }
+    dli_config_free(config);
+    return status;
+}
+
+/* ---- making the client ------------------------------------------------------------------------- */
+
+static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value_t *v, dl_error_t *err) {
+    client->lease_ms = v[DLI_OPT_LEASE].number;
+    client->renew_every_ms =
+        v[DLI_OPT_RENEW_EVERY].is_set ? v[DLI_OPT_RENEW_EVERY].number : client->lease_ms / 3;
+    client->max_hold_ms = v[DLI_OPT_MAX_HOLD].number;
+    client->call_timeout_ms = v[DLI_OPT_CALL_TIMEOUT].number;
+    client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
+    client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
+    if (client->renew_every_ms * 2 > client->lease_ms) {
+        return dli_fail(err, DL_ECONFIG, "renew_every is %lld ms; it must be at most half of the lease of %lld ms",
+                        (long long)client->renew_every_ms, (long long)client->lease_ms);
+    }
+    if (client->backoff_min_ms > client->backoff_max_ms) {
+        return dli_fail(err, DL_ECONFIG, "backoff_min is %lld ms, more than backoff_max of %lld ms",
+                        (long long)client->backoff_min_ms, (long long)client->backoff_max_ms);
+    }
+    return DL_OK;
+}
+
+static void fill_env(dl_driver_env_t *env, void *core, const char *uuid, const char *label) {
+    *env = (dl_driver_env_t){
+        .size = sizeof *env,
+        .core = core,
+        .client_uuid = uuid,
+        .client_label = label,
+        .now_ns = dli_sys->now_ns,
+        .poll = dli_sys->poll,
+        .random = dli_sys->random,
+        .thread_start = dli_sys->thread_start,
+        .thread_join = dli_sys->thread_join,
+        .cond_wait = dli_sys->cond_wait,
+        .cond_init = dli_sys->cond_init,
+        .cond_broadcast = dli_sys->cond_broadcast,
+        .report = dli_report,
+        .count = dli_count,
+    };
+}
+
+static void make_label(char *label, size_t size) {
+    char host[48] = "";
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0') {
+        (void)snprintf(host, sizeof host, "localhost");
+    }
+    (void)snprintf(label, size, "%s:%ld", host, (long)getpid());
+}
+
+static dl_status_t allocate(const dl_driver_t *driver, dl_client_t **out, dl_error_t *err) {
+    dl_client_t *client = calloc(1, sizeof *client);
+    if (client == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    pthread_mutex_init(&client->mutex, NULL);
+    pthread_rwlock_init(&client->log_lock, NULL);
+    dli_sys->cond_init(&client->changed);
+    dli_sys->cond_init(&client->renewals_changed);
+    dli_sys->cond_init(&client->housekeeping_changed);
+    client->pid = getpid();
+    client->driver = driver;
+    client->session = (driver->caps & DL_CAP_SESSION) != 0;
+    client->refs = 1;
+    client->level_limit = DL_LEVEL_MAX;
+    client->watchdog_sleeps_to_ns = DLI_NEVER;
+    client->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    client->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    client->session_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    client->resume_fd = dli_sys->resume_fd();
+    client->state = calloc(1, driver->state_size);
+    client->batch = calloc(DLI_RENEW_BATCH, sizeof *client->batch);
+    client->batch_holds = calloc(DLI_RENEW_BATCH, sizeof(dli_hold_t *));
+    dl_status_t status = DL_OK;
+    if (client->event_fd < 0 || client->wake_fd < 0 || client->session_epoll_fd < 0) {
+        status = dli_fail(err, DL_ELIMIT, "no descriptor is left for a client");
+    } else if (client->state == NULL || client->batch == NULL || client->batch_holds == NULL) {
+        status = dli_fail_plain(err, DL_ENOMEM);
+    } else if (dli_uuid_new(client->uuid) != 0) {
+        status = dl_driver_fail(err, DL_ELIMIT, errno, "no randomness for a client's uuid: %s", strerror(errno));
+    }
+    if (status != DL_OK) {
+        dli_client_free(client);
+        return status;
+    }
+    make_label(client->label, sizeof client->label);
+    fill_env(&client->env, client, client->uuid, client->label);
+    *out = client;
+    return DL_OK;
+}
+
+/* Starts the three threads; on failure those that run are stopped again. */
+static dl_status_t start_threads(dl_client_t *client, dl_error_t *err) {
+    int rc = dli_sys->thread_start(&client->watchdog_thread, dli_watchdog_main, client);
+    if (rc == 0) {
+        rc = dli_sys->thread_start(&client->renewal_thread, dli_renewal_main, client);
+        bool renewing = rc == 0;
+        if (renewing) {
+            client->refs++; /* the housekeeping thread's own */
+            rc = dli_sys->thread_start(&client->housekeeping_thread, dli_housekeeping_main, client);
+        }
+        if (rc != 0) {
+            dli_lock_client(client);
+            client->refs -= renewing;
+            client->stop_threads = true;
+            dli_sys->cond_broadcast(&client->renewals_changed);
+            dli_watchdog_wake(client);
+            dli_unlock_client(client);
+            dli_sys->thread_join(client->watchdog_thread);
+            if (renewing) {
+                dli_sys->thread_join(client->renewal_thread);
+            }
+        }
+    }
+    return rc == 0 ? DL_OK : dl_driver_fail(err, DL_ELIMIT, rc, "no thread for the watchdog: %s", strerror(rc));
+}
+
+static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *values, dl_error_t *err) {
+    dl_error_t inner;
+    dli_error_clear(&inner);
+    client->env.call_timeout_ms = client->call_timeout_ms;
+    client->env.lease_ms = client->lease_ms;
+    dl_status_t status =
+        client->driver->open(client->state, values, &client->env, dli_call_deadline(client), &inner);
+    return dli_error_give(err, &inner, status);
+}
+
+static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_error_t *err) {
+    dl_client_t *client;
+    dl_status_t status = allocate(choice->driver, &client, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    memcpy(client->backend, choice->backend, sizeof client->backend);
+    status = apply_core_options(client, choice->core_values.values, err);
+    if (status != DL_OK) {
+        dli_client_free(client);
+        return status;
+    }
+    status = open_state(client, choice->driver_values.values, err);
+    if (status == DL_OK) {
+        status = start_threads(client, err);
+    }
+    if (status != DL_OK) {
+        client->driver->close(client->state, 0);
+        dli_lock_client(client);
+        dli_events_free(client);
+        dli_unlock_client(client);
+        dli_client_free(client);
+        return status;
+    }
+    client->exit_hook.heard = dli_hear_thread_exit;
+    client->hooked = dli_exit_hook_add(&client->exit_hook) == 0;
+    *out = client;
+    return DL_OK;
+}
+
+/* ---- the public side --------------------------------------------------------------------------- */
+
+static dl_status_t no_place(dl_client_t **client, dl_error_t *err) {
+    if (client == NULL) {
+        return dli_fail(err, DL_EINVAL, "no place for the client");
+    }
+    *client = NULL;
+    return DL_OK;
+}
+
+dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **client, dl_error_t *err) {
+    dl_status_t status = no_place(client, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    choice_t choice = {.driver = NULL};
+    status = choose_from_file(path, backend, &choice, err);
+    if (status == DL_OK) {
+        status = open_chosen(&choice, client, err);
+    }
+    free_choice(&choice);
+    return status;
+}
+
+dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backend, dl_client_t **client,
+                                dl_error_t *err) {
+    dl_status_t status = no_place(client, err);
+    if (status == DL_OK && yaml == NULL) {
+        status = dli_fail(err, DL_EINVAL, "no text");
+    }
+    if (status != DL_OK) {
+        return status;
+    }
+    choice_t choice = {.driver = NULL};
+    dli_config_t *config = NULL;
+    status = dli_config_load_text(yaml, len, "<text>", dli_core_options, &lookup, &config, err);
+    if (status == DL_OK) {
+        status = choose(config, backend != NULL ? backend : selected_by_environment(), &choice, err);
+    }
+    if (status == DL_OK) {
+        status = open_chosen(&choice, client, err);
+    }
+    free_choice(&choice);
+    dli_config_free(config);
+    return status;
+}
+
+dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len, dl_client_t **client,
+                                  dl_error_t *err) {
+    dl_status_t status = no_place(client, err);
+    if (status == DL_OK) {
+        status = dli_driver_check(driver, err);
+    }
+    if (status != DL_OK) {
+        return status;
+    }
+    choice_t choice = {.driver = driver};
+    (void)snprintf(choice.backend, sizeof choice.backend, "%s", driver->name);
+    status = dli_config_resolve_mapping(options != NULL ? options : "", options != NULL ? len : 0, "<options>",
+                                        options_of(driver), &choice.driver_values, dli_core_options,
+                                        &choice.core_values, err);
+    if (status == DL_OK) {
+        status = open_chosen(&choice, client, err);
+    }
+    free_choice(&choice);
+    return status;
+}
+
+static void drop_report(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    (void)level;
+    (void)text;
+}
+
+static void drop_count(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    (void)what;
+    (void)n;
+}
+
+dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn, void *arg,
+                            dl_error_t *err) {
+    if (fn == NULL || (flags & ~DL_INIT_PRINT) != 0) {
+        return dli_fail(err, DL_EINVAL, "no function, or an unknown flag");
+    }
+    choice_t choice = {.driver = NULL};
+    dl_status_t status = choose_from_file(path, backend, &choice, err);
+    if (status == DL_OK && choice.driver->init == NULL) {
+        status = dli_fail(err, DL_ENOTSUP, "driver '%s' needs nothing to be created", choice.driver->name);
+    }
+    char uuid[37], label[64];
+    if (status == DL_OK && dli_uuid_new(uuid) != 0) {
+        status = dl_driver_fail(err, DL_ELIMIT, errno, "no randomness: %s", strerror(errno));
+    }
+    if (status == DL_OK) {
+        dl_driver_env_t env;
+        make_label(label, sizeof label);
+        fill_env(&env, NULL, uuid, label);
+        env.report = drop_report;
+        env.count = drop_count;
+        env.call_timeout_ms = choice.core_values.values[DLI_OPT_CALL_TIMEOUT].number;
+        env.lease_ms = choice.core_values.values[DLI_OPT_LEASE].number;
+        dl_error_t inner;
+        dli_error_clear(&inner);
+        status = choice.driver->init(choice.driver_values.values, &env, flags, fn, arg,
+                                     dli_now() + dli_ms(env.call_timeout_ms), &inner);
+        (void)dli_error_give(err, &inner, status);
+    }
+    free_choice(&choice);
+    return status;
+}
+
+void dl_drivers(dl_driver_fn fn, void *arg) {
+    if (fn == NULL) {
+        return;
+    }
+    const dl_driver_t *driver;
+    for (size_t i = 0; (driver = dli_registry_at(i)) != NULL; i++) {
+        if (fn(arg, driver->name, driver->caps, driver->summary) != 0) {
+            return;
+        }
+    }
+}
+
+dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_backend_fn fn, void *arg,
+                        dl_error_t *err) {
+    if (fn == NULL) {
+        return dli_fail(err, DL_EINVAL, "no function");
+    }
+    char found[4096];
+    dli_config_t *config;
+    dl_status_t status = load(path, NULL, found, sizeof found, &config, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (source != NULL && source_size > 0) {
+        (void)snprintf(source, source_size, "%s", found);
+    }
+    const char *selected = selected_by_environment();
+    selected = selected != NULL ? selected : dli_config_use(config);
+    const char *backend, *driver;
+    for (size_t i = 0; dli_config_backend_at(config, i, &backend, &driver); i++) {
+        int is_selected = selected != NULL && strcmp(selected, backend) == 0;
+        if (fn(arg, backend, driver, dli_registry_find(driver) != NULL, is_selected) != 0) {
+            break;
+        }
+    }
+    dli_config_free(config);
+    return DL_OK;
+}

@@ -1,0 +1,166 @@
+/* close.c - the end of a client: waits end, threads stop, what is held is freed, memory goes with the last reference. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core.h"
+
+bool dli_forked(const dl_client_t *client) {
+    return client->pid != getpid();
+}
+
+dl_status_t dli_call_enter(dl_client_t *client) {
+    if (client->closing) {
+        return DL_ECLOSED;
+    }
+    client->calls++;
+    return DL_OK;
+}
+
+void dli_call_leave(dl_client_t *client) {
+    if (--client->calls == 0 && client->closing) {
+        dli_sys->cond_broadcast(&client->changed);
+    }
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
+static void close_descriptors(dl_client_t *client, bool parks_too) {
+    close_fd(&client->event_fd);
+    close_fd(&client->wake_fd);
+    close_fd(&client->session_epoll_fd);
+    close_fd(&client->resume_fd);
+    if (parks_too) {
+        dli_park_free_all(client);
+    }
+}
+
+void dli_client_free(dl_client_t *client) {
+    close_descriptors(client, true);
+    free(client->buckets);
+    free(client->due.at);
+    free(client->orphans.at);
+    free(client->batch);
+    free(client->batch_holds);
+    free(client->state);
+    pthread_cond_destroy(&client->changed);
+    pthread_cond_destroy(&client->renewals_changed);
+    pthread_cond_destroy(&client->housekeeping_changed);
+    pthread_rwlock_destroy(&client->log_lock);
+    pthread_mutex_destroy(&client->mutex);
+    free(client);
+}
+
+void dli_client_unref_and_unlock(dl_client_t *client) {
+    bool last = --client->refs == 0;
+    dli_unlock_client(client);
+    if (last) {
+        dli_client_free(client);
+    }
+}
+
+/* The other process' sockets, files and mutexes are left alone; what the child cannot free safely stays. */
+static void close_forked(dl_client_t *client) {
+    client->driver->close(client->state, 1);
+    /* Free at the instant of the fork, and so everything behind it was in order? No other thread exists here. */
+    bool in_order = pthread_mutex_trylock(&client->mutex) == 0;
+    close_descriptors(client, in_order);
+}
+
+static void end_calls(dl_client_t *client) {
+    client->closing = true;
+    dli_park_wake_all(client);
+    dli_sys->cond_broadcast(&client->changed);
+    while (client->calls > 0) {
+        (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
+    }
+}
+
+/* Without the mutex. In a callback the housekeeping thread cannot join itself: it leaves by its own way. */
+static void end_threads(dl_client_t *client) {
+    dli_lock_client(client);
+    client->stop_threads = true;
+    bool inside = client->callback_running && pthread_equal(pthread_self(), client->housekeeping_thread);
+    dli_sys->cond_broadcast(&client->renewals_changed);
+    dli_sys->cond_broadcast(&client->housekeeping_changed);
+    dli_watchdog_wake(client);
+    dli_unlock_client(client);
+    dli_sys->thread_join(client->watchdog_thread);
+    dli_sys->thread_join(client->renewal_thread);
+    if (inside) {
+        pthread_detach(client->housekeeping_thread);
+    } else {
+        dli_sys->thread_join(client->housekeeping_thread);
+    }
+}
+
+/* Frees everything that is held. A server that does not answer is asked for call_timeout in all after its last
+ * answer; what is left then ends with its lease. */
+static void end_holds(dl_client_t *client) {
+    uint64_t deadline_ns = dli_call_deadline(client);
+    for (size_t i = 0; i < client->bucket_count; i++) {
+        dli_gate_t *gate = client->buckets[i];
+        while (gate != NULL) {
+            gate->refs++;
+            while (gate->lost != NULL) {
+                dli_hold_end(gate->lost);
+            }
+            if (gate->current != NULL) {
+                dl_error_t err;
+                dl_status_t status = dli_release(gate->current, deadline_ns, &err);
+                if (status != DL_EIO && status != DL_EUNKNOWN) {
+                    deadline_ns = dli_call_deadline(client);
+                }
+            }
+            while (gate->lost != NULL) {
+                dli_hold_end(gate->lost);
+            }
+            dli_gate_t *next = gate->next_in_bucket;
+            dli_gate_unref(client, gate);
+            gate = next;
+        }
+    }
+    while (client->orphans.len > 0) {
+        dli_hold_t *hold = client->orphans.at[0];
+        dli_hold_ref(hold);
+        if (dli_now() < deadline_ns) {
+            (void)dli_orphan_try_first(client, deadline_ns);
+        }
+        dli_orphan_forget(hold);
+        dli_hold_unref(hold);
+    }
+}
+
+void dl_client_close(dl_client_t *client) {
+    if (client == NULL) {
+        return;
+    }
+    if (dli_forked(client)) {
+        close_forked(client);
+        return;
+    }
+    if (client->hooked) {
+        dli_exit_hook_remove(&client->exit_hook);
+    }
+    dli_lock_client(client);
+    end_calls(client);
+    dli_unlock_client(client);
+    end_threads(client);
+
+    dli_lock_client(client);
+    end_holds(client);
+    dli_events_free(client);
+    client->event_fn = NULL;
+    dli_unlock_client(client); /* the last holds are dropped here, while the driver is still open */
+
+    client->driver->close(client->state, 0);
+
+    dli_lock_client(client);
+    client->closed = true;
+    dli_client_unref_and_unlock(client);
+}

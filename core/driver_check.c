@@ -1,0 +1,104 @@
+/* driver_check.c - the one door every driver's table goes through, built in or not. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "core.h"
+#include "options.h"
+
+#define CAPS_KNOWN                                                                                             \
+    (DL_CAP_LEASE | DL_CAP_SESSION | DL_CAP_FENCE | DL_CAP_SERVER_COUNT | DL_CAP_NATIVE_WAIT | DL_CAP_NOTIFY)
+
+static bool is_word(const char *text, const char *more, size_t max) {
+    size_t len = text != NULL ? strlen(text) : 0;
+    if (len == 0 || len > max) {
+        return false;
+    }
+    for (const char *p = text; *p != '\0'; p++) {
+        if (!(*p >= 'a' && *p <= 'z') && !(*p >= '0' && *p <= '9') && strchr(more, *p) == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static const char *bad_caps(const dl_driver_t *d) {
+    uint32_t kind = d->caps & (DL_CAP_LEASE | DL_CAP_SESSION);
+    if ((d->caps & ~CAPS_KNOWN) != 0) {
+        return "caps has unknown bits";
+    }
+    if (kind != DL_CAP_LEASE && kind != DL_CAP_SESSION) {
+        return "caps needs exactly one of LEASE and SESSION";
+    }
+    int watch_ops = (d->watch != NULL) + (d->wait != NULL) + (d->unwatch != NULL);
+    if (watch_ops != 0 && watch_ops != 3) {
+        return "watch, wait and unwatch come together or not at all";
+    }
+    if (((d->caps & DL_CAP_NOTIFY) != 0) != (watch_ops == 3)) {
+        return "NOTIFY and the watch ops belong together";
+    }
+    return NULL;
+}
+
+static const char *bad_ops(const dl_driver_t *d) {
+    if (d->open == NULL || d->close == NULL) {
+        return "open and close are needed";
+    }
+    if (d->try_acquire == NULL || d->release == NULL || d->renew == NULL) {
+        return "try_acquire, release and renew are needed";
+    }
+    if (d->state_size == 0) {
+        return "state_size is 0";
+    }
+    if ((d->hold_size > 0) != (d->drop != NULL)) {
+        return "hold_size and drop belong together";
+    }
+    return NULL;
+}
+
+static const char *bad_options(const dl_driver_t *d) {
+    for (const dl_option_t *o = d->options; o != NULL && o->name != NULL; o++) {
+        if (!is_word(o->name, "_", 63) || o->help == NULL) {
+            return "an option needs a name of [a-z0-9_] and a line of help";
+        }
+        if (o->type < DL_OPTION_STRING || o->type > DL_OPTION_SECRET) {
+            return "an option has an unknown type";
+        }
+        if (o->min > o->max) {
+            return "an option's range is empty";
+        }
+        if (strcmp(o->name, "driver") == 0) {
+            return "no option may be called driver";
+        }
+        for (const dl_option_t *c = dli_core_options; c->name != NULL; c++) {
+            if (strcmp(o->name, c->name) == 0) {
+                return "an option has the name of one of the core's";
+            }
+        }
+        for (const dl_option_t *p = d->options; p != o; p++) {
+            if (strcmp(o->name, p->name) == 0) {
+                return "two options have one name";
+            }
+        }
+    }
+    return NULL;
+}
+
+dl_status_t dli_driver_check(const dl_driver_t *driver, dl_error_t *err) {
+    if (driver == NULL) {
+        return dli_fail(err, DL_EINVAL, "no driver table");
+    }
+    if (driver->abi != DL_DRIVER_ABI || driver->size != sizeof *driver) {
+        return dli_fail(err, DL_EINVAL, "the driver was built for ABI %u with %zu bytes, this library has %u with %zu",
+                        (unsigned)driver->abi, driver->size, DL_DRIVER_ABI, sizeof *driver);
+    }
+    if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
+        return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
+    }
+    const char *bad = bad_ops(driver);
+    bad = bad != NULL ? bad : bad_caps(driver);
+    bad = bad != NULL ? bad : bad_options(driver);
+    if (bad != NULL) {
+        return dli_fail(err, DL_EINVAL, "driver '%s': %s", driver->name, bad);
+    }
+    return DL_OK;
+}

@@ -1,0 +1,85 @@
+/* error.c - status names and texts, and how error structs are filled. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const char *text;
+} statuses[DL_STATUS_COUNT] = {
+#define STATUS_ROW(name_, number_, text_) [number_] = {"DL_" #name_, text_},
+    DL_STATUS_MAP(STATUS_ROW)
+#undef STATUS_ROW
+};
+
+static int is_status(dl_status_t status) {
+    return (unsigned)status < (unsigned)DL_STATUS_COUNT;
+}
+
+const char *dl_status_name(dl_status_t status) {
+    return is_status(status) ? statuses[status].name : "DL_UNKNOWN_STATUS";
+}
+
+const char *dl_status_text(dl_status_t status) {
+    return is_status(status) ? statuses[status].text : "this number is no status";
+}
+
+const char *dl_version(void) {
+    return DL_VERSION_STRING;
+}
+
+static void fill(dl_error_t *err, dl_status_t status, int native, const char *format, va_list args) {
+    err->status = status;
+    err->native = native;
+    if (vsnprintf(err->message, sizeof err->message, format, args) < 0) {
+        err->message[0] = '\0';
+    }
+    /* One line: what a server sends may hold line ends and other control bytes. */
+    for (char *p = err->message; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) {
+            *p = ' ';
+        }
+    }
+}
+
+dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int native, const char *format, ...) {
+    if (err != NULL) {
+        va_list args;
+        va_start(args, format);
+        fill(err, status, native, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+dl_status_t dli_fail(dl_error_t *err, dl_status_t status, const char *format, ...) {
+    if (err != NULL) {
+        va_list args;
+        va_start(args, format);
+        fill(err, status, 0, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+dl_status_t dli_fail_plain(dl_error_t *err, dl_status_t status) {
+    return dli_fail(err, status, "%s", dl_status_text(status));
+}
+
+void dli_error_clear(dl_error_t *err) {
+    memset(err, 0, sizeof *err);
+}
+
+dl_status_t dli_error_give(dl_error_t *to, const dl_error_t *from, dl_status_t status) {
+    if (to == NULL || status == DL_OK) {
+        return status;
+    }
+    if (from->status == status && from->message[0] != '\0') {
+        *to = *from;
+        return status;
+    }
+    return dli_fail_plain(to, status);
+}

@@ -1,0 +1,125 @@
+/* housekeeping.c - the housekeeping thread: callbacks, background frees, holds of threads that have ended. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+void dli_hear_thread_exit(dli_exit_hook_t *hook) {
+    dl_client_t *client = (dl_client_t *)(void *)((char *)hook - offsetof(dl_client_t, exit_hook));
+    if (dli_forked(client)) {
+        return;
+    }
+    dli_lock_client(client);
+    client->threads_exited = true;
+    dli_sys->cond_broadcast(&client->housekeeping_changed);
+    dli_unlock_client(client);
+}
+
+static bool is_orphaned_by_thread(const dli_hold_t *hold) {
+    return hold->owner.thread != NULL && atomic_load(&hold->owner.thread->exited);
+}
+
+static dli_hold_t *left_behind_at(const dli_gate_t *gate) {
+    for (dli_hold_t *hold = gate->lost; hold != NULL; hold = hold->next_lost) {
+        if (is_orphaned_by_thread(hold)) {
+            return hold;
+        }
+    }
+    dli_hold_t *hold = gate->current;
+    return hold != NULL && hold->state == DLI_HOLD_LIVE && is_orphaned_by_thread(hold) ? hold : NULL;
+}
+
+/* The next hold, live or lost, whose thread has ended; the search goes on from *bucket. */
+static dli_hold_t *find_left_behind(dl_client_t *client, size_t *bucket) {
+    for (; *bucket < client->bucket_count; (*bucket)++) {
+        for (dli_gate_t *gate = client->buckets[*bucket]; gate != NULL; gate = gate->next_in_bucket) {
+            dli_hold_t *hold = left_behind_at(gate);
+            if (hold != NULL) {
+                return hold;
+            }
+        }
+    }
+    return NULL;
+}
+
+static void free_one(dl_client_t *client, dli_hold_t *hold) {
+    if (hold->state == DLI_HOLD_LOST) {
+        dli_hold_end(hold); /* its loss was reported already */
+        return;
+    }
+    dli_hold_ref(hold);
+    dl_error_t err;
+    dl_status_t status = dli_release(hold, dli_call_deadline(client), &err);
+    if (status != DL_ELOST) {
+        dli_event_hold(client, hold, DL_EVENT_THREAD_EXITED, status,
+                       "the thread that held it has ended; the lock was released");
+    }
+    dli_hold_unref(hold);
+}
+
+/* Passes until one finds nothing: the table may have grown while a release was under way. */
+static void free_left_behind(dl_client_t *client) {
+    bool found = true;
+    while (found) {
+        found = false;
+        size_t bucket = 0;
+        dli_hold_t *hold;
+        while (!client->stop_threads && (hold = find_left_behind(client, &bucket)) != NULL) {
+            free_one(client, hold);
+            found = true;
+        }
+    }
+}
+
+static void run_callback(dl_client_t *client) {
+    dl_event_t event = DL_EVENT_INIT;
+    if (!dli_event_take(client, &event)) {
+        return;
+    }
+    dl_event_fn fn = client->event_fn;
+    void *arg = client->event_arg;
+    client->callback_running = true;
+    dli_unlock_client(client);
+    fn(arg, &event);
+    dli_lock_client(client);
+    client->callback_running = false;
+    dli_sys->cond_broadcast(&client->changed);
+}
+
+/* True: something was done, look again. *until_ns gets smaller when something is due later. */
+static bool work(dl_client_t *client, uint64_t *until_ns) {
+    bool worked = false;
+    if (client->event_fn != NULL && client->events != NULL) {
+        run_callback(client);
+        worked = true;
+    }
+    if (client->threads_exited && !client->stop_threads) {
+        client->threads_exited = false;
+        free_left_behind(client);
+        worked = true;
+    }
+    if (client->orphans.len > 0 && !client->stop_threads) {
+        if (client->orphans.at[0]->heap_key_ns <= dli_now()) {
+            (void)dli_orphan_try_first(client, dli_call_deadline(client));
+            worked = true;
+        } else {
+            *until_ns = client->orphans.at[0]->heap_key_ns;
+        }
+    }
+    return worked;
+}
+
+void *dli_housekeeping_main(void *arg) {
+    dl_client_t *client = arg;
+    dli_lock_client(client);
+    while (!client->stop_threads) {
+        uint64_t until_ns = DLI_NEVER;
+        if (!work(client, &until_ns) && !client->stop_threads) {
+            (void)dli_sys->cond_wait(&client->housekeeping_changed, &client->mutex, until_ns);
+        } else {
+            /* Lets dropped holds go and others have the mutex. */
+            dli_unlock_client(client);
+            dli_lock_client(client);
+        }
+    }
+    dli_client_unref_and_unlock(client);
+    return NULL;
+}

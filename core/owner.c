@@ -1,0 +1,138 @@
+/* owner.c - thread numbers, owner texts, and the news that a thread has ended. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "owner.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sys.h"
+
+static atomic_uint_fast64_t last_number;
+static _Thread_local dli_thread_t *self;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static int setup_error;
+
+/* Guards the list of hooks. Taken before any client's mutex. Held over fork(), so that the child finds it free. */
+static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;
+static dli_exit_hook_t *hooks;
+
+void dli_thread_ref(dli_thread_t *thread) {
+    atomic_fetch_add_explicit(&thread->refs, 1, memory_order_relaxed);
+}
+
+void dli_thread_unref(dli_thread_t *thread) {
+    if (atomic_fetch_sub_explicit(&thread->refs, 1, memory_order_acq_rel) == 1) {
+        free(thread);
+    }
+}
+
+static void end_thread(void *arg) {
+    dli_thread_t *thread = arg;
+    self = NULL;
+    atomic_store(&thread->exited, true);
+    /* More than our own reference: something is still held. */
+    if (atomic_load(&thread->refs) > 1) {
+        pthread_mutex_lock(&hooks_mutex);
+        for (dli_exit_hook_t *hook = hooks; hook != NULL; hook = hook->next) {
+            hook->heard(hook);
+        }
+        pthread_mutex_unlock(&hooks_mutex);
+    }
+    dli_thread_unref(thread);
+}
+
+static void before_fork(void) {
+    pthread_mutex_lock(&hooks_mutex);
+}
+
+static void after_fork(void) {
+    pthread_mutex_unlock(&hooks_mutex);
+}
+
+static void setup(void) {
+    setup_error = pthread_key_create(&exit_key, end_thread);
+    if (setup_error == 0) {
+        setup_error = pthread_atfork(before_fork, after_fork, after_fork);
+    }
+}
+
+dli_thread_t *dli_thread_self(void) {
+    if (self != NULL) {
+        return self;
+    }
+    pthread_once(&once, setup);
+    if (setup_error != 0) {
+        return NULL;
+    }
+    dli_thread_t *thread = calloc(1, sizeof *thread);
+    if (thread == NULL) {
+        return NULL;
+    }
+    thread->number = atomic_fetch_add(&last_number, 1) + 1;
+    atomic_init(&thread->refs, 1);
+    atomic_init(&thread->exited, false);
+    if (pthread_setspecific(exit_key, thread) != 0) {
+        free(thread);
+        return NULL;
+    }
+    self = thread;
+    return thread;
+}
+
+int dli_exit_hook_add(dli_exit_hook_t *hook) {
+    pthread_once(&once, setup);
+    if (setup_error != 0) {
+        return setup_error;
+    }
+    pthread_mutex_lock(&hooks_mutex);
+    hook->prev = NULL;
+    hook->next = hooks;
+    if (hooks != NULL) {
+        hooks->prev = hook;
+    }
+    hooks = hook;
+    pthread_mutex_unlock(&hooks_mutex);
+    return 0;
+}
+
+void dli_exit_hook_remove(dli_exit_hook_t *hook) {
+    pthread_mutex_lock(&hooks_mutex);
+    if (hook->prev != NULL) {
+        hook->prev->next = hook->next;
+    } else {
+        hooks = hook->next;
+    }
+    if (hook->next != NULL) {
+        hook->next->prev = hook->prev;
+    }
+    pthread_mutex_unlock(&hooks_mutex);
+}
+
+void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size_t size) {
+    (void)snprintf(text, size, "%s:%s%llu", uuid, owner->thread == NULL ? "t" : "",
+                   (unsigned long long)owner->number);
+}
+
+int dli_uuid_new(char text[37]) {
+    unsigned char b[16];
+    if (dli_sys->random(b, sizeof b) != 0) {
+        return -1;
+    }
+    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40); /* RFC 9562: version 4 */
+    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80); /* and its variant */
+    char *at = text;
+    for (int i = 0; i < 16; i++) {
+        static const char hex[] = "0123456789abcdef";
+        if (i == 4 || i == 6 || i == 8 || i == 10) {
+            *at++ = '-';
+        }
+        *at++ = hex[b[i] >> 4];
+        *at++ = hex[b[i] & 15];
+    }
+    *at = '\0';
+    return 0;
+}

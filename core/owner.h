@@ -1,0 +1,46 @@
+/* owner.h - who holds: threads by number, tasks by the program's own numbers. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_OWNER_H
+#define DLI_OWNER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One thread that called the library. It lives until the thread has ended and no hold refers to it. */
+typedef struct dli_thread {
+    uint64_t number;       /* from a counter: never used again, unlike an OS thread id */
+    atomic_uint refs;      /* the thread itself and its holds */
+    atomic_bool exited;
+} dli_thread_t;
+
+typedef struct dli_owner {
+    uint64_t number;
+    dli_thread_t *thread; /* NULL: a task of dl_lock_open_owned */
+} dli_owner_t;
+
+/* The calling thread's record; NULL when out of memory. */
+dli_thread_t *dli_thread_self(void);
+void dli_thread_ref(dli_thread_t *thread);
+void dli_thread_unref(dli_thread_t *thread);
+
+static inline bool dli_owner_equal(const dli_owner_t *a, const dli_owner_t *b) {
+    return a->number == b->number && (a->thread == NULL) == (b->thread == NULL);
+}
+/* "uuid:17" for threads, "uuid:t17" for tasks. */
+void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size_t size);
+/* A random (version 4) uuid: 36 characters and a zero. 0, or -1 with errno. */
+int dli_uuid_new(char text[37]);
+
+/* The clients that want to hear of ended threads. `heard` is called on the ending thread. */
+typedef struct dli_exit_hook {
+    struct dli_exit_hook *next, *prev;
+    void (*heard)(struct dli_exit_hook *hook);
+} dli_exit_hook_t;
+/* 0 or an errno. */
+int dli_exit_hook_add(dli_exit_hook_t *hook);
+/* After its return `heard` is not running and not called again. */
+void dli_exit_hook_remove(dli_exit_hook_t *hook);
+
+#endif

@@ -1,0 +1,212 @@
+/* query.c - what a holder asks without I/O, and what an administrator asks the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "core.h"
+
+/* What the calling owner's hold says. */
+typedef struct standing {
+    int64_t valid_ms;
+    uint64_t token;
+    uint32_t levels;
+} standing_t;
+
+static standing_t look(dl_lock_t *lock) {
+    standing_t standing = {0, 0, 0};
+    if (lock == NULL || dli_forked(lock->client)) {
+        return standing;
+    }
+    dli_owner_t owner = {.number = lock->owner_number};
+    if (!lock->owned) {
+        owner.thread = dli_thread_self();
+        if (owner.thread == NULL) {
+            return standing; /* without memory for its record the thread cannot hold anything */
+        }
+        owner.number = owner.thread->number;
+    }
+    dl_client_t *client = lock->client;
+    dli_lock_client(client);
+    dli_hold_t *hold = dli_gate_find(client, lock->gate, &owner);
+    if (hold != NULL) {
+        standing.levels = hold->levels;
+        uint64_t now = dli_now();
+        if (hold->state == DLI_HOLD_LIVE && now < hold->valid_until_ns) {
+            standing.valid_ms = (int64_t)((hold->valid_until_ns - now) / DLI_NS_PER_MS);
+            standing.token = hold->token;
+        }
+    }
+    dli_unlock_client(client);
+    return standing;
+}
+
+int64_t dl_valid_ms(dl_lock_t *lock) {
+    return look(lock).valid_ms;
+}
+
+uint64_t dl_token(dl_lock_t *lock) {
+    return look(lock).token;
+}
+
+uint32_t dl_hold_count(dl_lock_t *lock) {
+    return look(lock).levels;
+}
+
+/* ---- administration: the driver's optional ops ------------------------------------------------- */
+
+/* DL_OK: the call is counted in. */
+static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_error_t *err) {
+    if (client == NULL) {
+        return dli_fail(err, DL_EINVAL, "no client");
+    }
+    if (dli_forked(client)) {
+        return dli_fail_plain(err, DL_EFORKED);
+    }
+    dli_lock_client(client);
+    dl_status_t status = dli_call_enter(client);
+    dli_unlock_client(client);
+    if (status != DL_OK) {
+        return dli_fail_plain(err, status);
+    }
+    if (!has_op) {
+        dli_lock_client(client);
+        dli_call_leave(client);
+        dli_unlock_client(client);
+        return dli_fail(err, DL_ENOTSUP, "driver '%s' cannot %s", client->driver->name, what);
+    }
+    return DL_OK;
+}
+
+static dl_status_t leave(dl_client_t *client, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
+    dli_lock_client(client);
+    dli_call_leave(client);
+    dli_unlock_client(client);
+    return dli_error_give(err, inner, status);
+}
+
+static int is_ours(const dl_client_t *client, const char *owner) {
+    return strncmp(owner, client->uuid, 36) == 0 && owner[36] == ':';
+}
+
+dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
+    if (lock == NULL || info == NULL || info->size != sizeof *info) {
+        return dli_fail(err, DL_EINVAL, "no lock, or an info that was not made by DL_LOCK_INFO_INIT");
+    }
+    dl_client_t *client = lock->client;
+    if (dli_forked(client)) {
+        return dli_fail_plain(err, DL_EFORKED);
+    }
+    dl_status_t status = enter(client, client->driver->inspect != NULL, "inspect", err);
+    if (status != DL_OK) {
+        return status;
+    }
+    *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    dl_error_t inner;
+    dli_error_clear(&inner);
+    status = client->driver->inspect(client->state, lock->gate->name, lock->gate->name_len,
+                                     dli_call_deadline(client), info, &inner);
+    info->ours = status == DL_OK && info->held && is_ours(client, info->owner);
+    return leave(client, err, &inner, status);
+}
+
+typedef struct listing {
+    dl_client_t *client;
+    dl_list_fn fn;
+    void *arg;
+} listing_t;
+
+static int list_one(void *arg, const char *name, const dl_lock_info_t *info) {
+    const listing_t *listing = arg;
+    dl_lock_info_t copy = *info;
+    copy.ours = copy.held && is_ours(listing->client, copy.owner);
+    return listing->fn(listing->arg, name, &copy);
+}
+
+dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg, dl_error_t *err) {
+    if (client == NULL || fn == NULL) {
+        return dli_fail(err, DL_EINVAL, "no client or no function");
+    }
+    dl_status_t status = enter(client, client->driver->list != NULL, "list", err);
+    if (status != DL_OK) {
+        return status;
+    }
+    listing_t listing = {client, fn, arg};
+    dl_error_t inner;
+    dli_error_clear(&inner);
+    const char *from = prefix != NULL ? prefix : "";
+    status = client->driver->list(client->state, from, strlen(from), list_one, &listing, dli_call_deadline(client),
+                                  &inner);
+    return leave(client, err, &inner, status);
+}
+
+dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
+    if (lock == NULL) {
+        return dli_fail(err, DL_EINVAL, "no lock");
+    }
+    dl_client_t *client = lock->client;
+    if (dli_forked(client)) {
+        return dli_fail_plain(err, DL_EFORKED);
+    }
+    dl_status_t status = enter(client, client->driver->force_release != NULL, "free another's lock", err);
+    if (status != DL_OK) {
+        return status;
+    }
+    dl_error_t inner;
+    dli_error_clear(&inner);
+    status = client->driver->force_release(client->state, lock->gate->name, lock->gate->name_len,
+                                           dli_call_deadline(client), &inner);
+    return leave(client, err, &inner, status);
+}
+
+dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {
+    if (client == NULL || fn == NULL) {
+        return dli_fail(err, DL_EINVAL, "no client or no function");
+    }
+    dl_status_t status = enter(client, client->driver->check != NULL, "be checked", err);
+    if (status != DL_OK) {
+        return status;
+    }
+    dl_error_t inner;
+    dli_error_clear(&inner);
+    status = client->driver->check(client->state, fn, arg, dli_call_deadline(client), &inner);
+    return leave(client, err, &inner, status);
+}
+
+dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
+    if (client == NULL || info == NULL || info->size != sizeof *info) {
+        return DL_EINVAL;
+    }
+    if (dli_forked(client)) {
+        return DL_EFORKED;
+    }
+    *info = (dl_client_info_t)DL_CLIENT_INFO_INIT;
+    (void)snprintf(info->backend, sizeof info->backend, "%s", client->backend);
+    (void)snprintf(info->driver, sizeof info->driver, "%s", client->driver->name);
+    memcpy(info->uuid, client->uuid, sizeof info->uuid);
+    info->caps = client->driver->caps;
+    info->lease_ms = client->lease_ms;
+    info->renew_every_ms = client->renew_every_ms;
+    info->max_hold_ms = client->max_hold_ms;
+    info->call_timeout_ms = client->call_timeout_ms;
+    if (client->driver->describe != NULL) {
+        client->driver->describe(client->state, info->server, sizeof info->server);
+        info->server[sizeof info->server - 1] = '\0';
+    }
+    return DL_OK;
+}
+
+dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
+    if (client == NULL || stats == NULL || stats->size != sizeof *stats) {
+        return DL_EINVAL;
+    }
+    if (dli_forked(client)) {
+        return DL_EFORKED;
+    }
+    dli_lock_client(client);
+    *stats = client->stats;
+    dli_unlock_client(client);
+    stats->size = sizeof *stats;
+    stats->round_trips = atomic_load(&client->round_trips);
+    stats->reconnects = atomic_load(&client->reconnects);
+    return DL_OK;
+}

@@ -1,0 +1,147 @@
+/* renew.c - the renewal thread: takes what is due, asks the server in batches, applies the answers. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+int64_t dli_renew_every(const dl_client_t *client, const dli_hold_t *hold) {
+    if (hold->auto_level > 0) {
+        return client->renew_every_ms;
+    }
+    /* The heartbeat of a session with an explicit lease. */
+    int64_t third_ms = hold->lease_ms / 3;
+    return third_ms < client->renew_every_ms ? third_ms : client->renew_every_ms;
+}
+
+void dli_renewal_queue(dli_hold_t *hold) {
+    dl_client_t *client = hold->client;
+    dli_hold_ref(hold);
+    hold->renew_queued = true;
+    hold->next_renewal = NULL;
+    if (client->renewals_last != NULL) {
+        client->renewals_last->next_renewal = hold;
+    } else {
+        client->renewals = hold;
+        dli_sys->cond_broadcast(&client->renewals_changed);
+    }
+    client->renewals_last = hold;
+    dli_watch_hold(hold);
+}
+
+/* Moves up to one batch from the queue; holds that ended meanwhile are left out. */
+static size_t take_batch(dl_client_t *client, uint64_t now) {
+    size_t n = 0;
+    while (n < DLI_RENEW_BATCH && client->renewals != NULL) {
+        dli_hold_t *hold = client->renewals;
+        client->renewals = hold->next_renewal;
+        if (client->renewals == NULL) {
+            client->renewals_last = NULL;
+        }
+        bool busy = client->session && hold->op_running;
+        if (hold->state != DLI_HOLD_LIVE || busy) {
+            hold->renew_queued = false;
+            if (hold->state == DLI_HOLD_LIVE) {
+                /* An extension is under way on its connection; it is as good as a ping. */
+                hold->renew_due_ns = now + dli_ms(dli_renew_every(client, hold)) / 4;
+                dli_watch_hold(hold);
+            }
+            dli_hold_unref(hold);
+            continue;
+        }
+        uint64_t late_us = now > hold->renew_due_ns ? (now - hold->renew_due_ns) / DLI_NS_PER_US : 0;
+        client->stats.renewal_lateness_us_sum += late_us;
+        client->stats.renewal_lateness_us_max = dli_max(client->stats.renewal_lateness_us_max, late_us);
+        hold->op_running = client->session;
+        client->batch_holds[n] = hold;
+        client->batch[n++] = (dl_renewal_t){
+            .name = hold->gate->name,
+            .name_len = hold->gate->name_len,
+            .owner = hold->owner_text,
+            .hold_id = hold->hold_id,
+            .token = hold->token,
+            .lease_ms = hold->auto_level > 0 ? client->lease_ms : 0,
+            .hold = hold->driver_hold,
+            .status = DL_EIO,
+        };
+    }
+    return n;
+}
+
+/* No clear yes: the first time is news, and the next try comes soon. */
+static void note_failure(dli_hold_t *hold, dl_status_t status, uint64_t now) {
+    dl_client_t *client = hold->client;
+    client->stats.renewals_failed++;
+    if (!hold->renew_failing) {
+        hold->renew_failing = true;
+        dli_event_hold(client, hold, DL_EVENT_RENEWAL_FAILING, status, "a renewal had no clear yes; trying again");
+    }
+    /* Ten tries a period, at least 10 ms and at most 1 s apart. */
+    int64_t pause_ms = dli_renew_every(client, hold) / 10;
+    pause_ms = pause_ms < 10 ? 10 : pause_ms > 1000 ? 1000 : pause_ms;
+    hold->renew_due_ns = now + dli_ms(pause_ms);
+    dli_watch_hold(hold);
+}
+
+static void apply(dli_hold_t *hold, const dl_renewal_t *renewal) {
+    dl_client_t *client = hold->client;
+    uint64_t now = dli_now();
+    hold->renew_queued = false;
+    if (client->session) {
+        dli_op_end(hold);
+    }
+    if (hold->state != DLI_HOLD_LIVE) {
+        return; /* it ended meanwhile: the answer is about the past */
+    }
+    if (now >= hold->valid_until_ns) {
+        dli_hold_lose(hold, DL_ETIMEDOUT, "validity is over"); /* a late yes revives nothing */
+        return;
+    }
+    switch (renewal->status) {
+    case DL_OK:
+        client->stats.renewed++;
+        if (hold->renew_failing) {
+            hold->renew_failing = false;
+            dli_event_hold(client, hold, DL_EVENT_RENEWAL_RECOVERED, DL_OK, "renewals work again");
+        }
+        dli_hold_extended(hold, renewal->sent_ns, renewal->lease_ms, now);
+        break;
+    case DL_ELOST:
+        dli_hold_lose(hold, DL_ELOST, "the server says that another holds it or nobody does");
+        break;
+    default:
+        note_failure(hold, renewal->status, now);
+        break;
+    }
+}
+
+void *dli_renewal_main(void *arg) {
+    dl_client_t *client = arg;
+    dli_lock_client(client);
+    while (!client->stop_threads) {
+        if (client->renewals == NULL) {
+            (void)dli_sys->cond_wait(&client->renewals_changed, &client->mutex, DLI_NEVER);
+            continue;
+        }
+        uint64_t now = dli_now();
+        size_t n = take_batch(client, now);
+        if (n == 0) {
+            continue;
+        }
+        /* A batch that hangs must leave time for another round before the shortest lease is over. */
+        uint64_t budget_ns = dli_min(dli_ms(client->call_timeout_ms), dli_ms(client->shortest_renew_ms));
+        dli_unlock_client(client);
+        dli_call_renew_batch(client, n, now + dli_max(budget_ns, 10u * DLI_NS_PER_MS));
+        dli_lock_client(client);
+        for (size_t i = 0; i < n; i++) {
+            apply(client->batch_holds[i], &client->batch[i]);
+            dli_hold_unref(client->batch_holds[i]);
+        }
+    }
+    while (client->renewals != NULL) {
+        dli_hold_t *hold = client->renewals;
+        client->renewals = hold->next_renewal;
+        hold->renew_queued = false;
+        dli_hold_unref(hold);
+    }
+    client->renewals_last = NULL;
+    dli_unlock_client(client);
+    return NULL;
+}
