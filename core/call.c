@@ -66,6 +66,7 @@ dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int
     if (level == 1) {
         /* A new number for every attempt: an older request that arrives late can never replace a newer one. */
         hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1;
+        hold->attempted = true;
     }
     dl_request_t request = request_for(hold, level, deadline_ns);
     request.lease_ms = lease_ms;
@@ -73,7 +74,6 @@ dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int
     request.stop = *stop;
     *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
     dli_error_clear(err);
-    hold->attempted = true;
     uint64_t called_ns = dli_now();
     dl_status_t status = client->driver->try_acquire(client->state, hold->driver_hold, &request, grant, err);
     grant->sent_ns = sane_sent(grant->sent_ns, called_ns);

@@ -26,7 +26,27 @@ void dli_renewal_queue(dli_hold_t *hold) {
     dli_watch_hold(hold);
 }
 
-/* Moves up to one batch from the queue; holds that ended meanwhile are left out. */
+/* May it be renewed now? Much may have changed since it was queued. */
+static bool is_still_wanted(dli_hold_t *hold, uint64_t now) {
+    if (hold->state != DLI_HOLD_LIVE || !hold->renew_counted) {
+        return false;
+    }
+    if (hold->op_running) {
+        /* An extension is under way on its connection; it is as good as a ping. */
+        hold->renew_due_ns = now + dli_ms(dli_renew_every(hold->client, hold)) / 4;
+        return false;
+    }
+    return true;
+}
+
+static void note_lateness(dli_hold_t *hold, uint64_t now) {
+    dl_client_stats_t *stats = &hold->client->stats;
+    uint64_t late_us = now > hold->renew_due_ns ? (now - hold->renew_due_ns) / DLI_NS_PER_US : 0;
+    stats->renewal_lateness_us_sum += late_us;
+    stats->renewal_lateness_us_max = dli_max(stats->renewal_lateness_us_max, late_us);
+}
+
+/* Moves up to one batch out of the queue. */
 static size_t take_batch(dl_client_t *client, uint64_t now) {
     size_t n = 0;
     while (n < DLI_RENEW_BATCH && client->renewals != NULL) {
@@ -35,20 +55,13 @@ static size_t take_batch(dl_client_t *client, uint64_t now) {
         if (client->renewals == NULL) {
             client->renewals_last = NULL;
         }
-        bool busy = client->session && hold->op_running;
-        if (hold->state != DLI_HOLD_LIVE || busy) {
+        if (!is_still_wanted(hold, now)) {
             hold->renew_queued = false;
-            if (hold->state == DLI_HOLD_LIVE) {
-                /* An extension is under way on its connection; it is as good as a ping. */
-                hold->renew_due_ns = now + dli_ms(dli_renew_every(client, hold)) / 4;
-                dli_watch_hold(hold);
-            }
+            dli_watch_hold(hold);
             dli_hold_unref(hold);
             continue;
         }
-        uint64_t late_us = now > hold->renew_due_ns ? (now - hold->renew_due_ns) / DLI_NS_PER_US : 0;
-        client->stats.renewal_lateness_us_sum += late_us;
-        client->stats.renewal_lateness_us_max = dli_max(client->stats.renewal_lateness_us_max, late_us);
+        note_lateness(hold, now);
         hold->op_running = client->session;
         client->batch_holds[n] = hold;
         client->batch[n++] = (dl_renewal_t){

@@ -167,7 +167,7 @@ typedef struct dl_client_stats {
     uint64_t held_now;                /* holds at this moment */
     uint64_t waiting_now;             /* calls waiting at this moment */
 } dl_client_stats_t;
-#define DL_CLIENT_STATS_INIT {sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DL_CLIENT_STATS_INIT {sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Fills `stats`, a consistent snapshot. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats);
