@@ -164,8 +164,8 @@ static void fill_env(dl_driver_env_t *env, void *core, const char *uuid, const c
         .cond_wait = dli_sys->cond_wait,
         .cond_init = dli_sys->cond_init,
         .cond_broadcast = dli_sys->cond_broadcast,
-        .report = dli_report,
-        .count = dli_count,
+        .report = dli_env_report,
+        .count = dli_env_count,
     };
 }
 

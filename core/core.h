@@ -376,8 +376,8 @@ void dli_events_free(dl_client_t *client);
 
 /* log.c: with or without the mutex */
 void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
-void dli_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
-void dli_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
+void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
+void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 
 /* driver_check.c */
 dl_status_t dli_driver_check(const dl_driver_t *driver, dl_error_t *err);

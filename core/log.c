@@ -30,7 +30,7 @@ void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
     emit(client, level, line);
 }
 
-void dli_report(void *arg, dl_log_level_t level, const char *text) {
+void dli_env_report(void *arg, dl_log_level_t level, const char *text) {
     dl_client_t *client = arg;
     dli_log(client, level, "%s", text);
     if (level <= DL_LOG_WARNING) {
@@ -40,7 +40,7 @@ void dli_report(void *arg, dl_log_level_t level, const char *text) {
     }
 }
 
-void dli_count(void *arg, dl_count_t what, uint64_t n) {
+void dli_env_count(void *arg, dl_count_t what, uint64_t n) {
     dl_client_t *client = arg;
     atomic_fetch_add_explicit(what == DL_COUNT_RECONNECT ? &client->reconnects : &client->round_trips, n,
                               memory_order_relaxed);

@@ -1,0 +1,63 @@
+/* main.c - runs the measurements that are named, or all. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+static const struct {
+    const char *name;
+    void (*run)(const char *folder, unsigned scale);
+} benches[] = {{"pair", bench_pair}, {"handoff", bench_handoff}, {"many", bench_many}};
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static int is_known(const char *name) {
+    for (size_t i = 0; i < sizeof benches / sizeof benches[0]; i++) {
+        if (strcmp(name, benches[i].name) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    unsigned scale = 1;
+    int first = 1;
+    if (argc > 2 && strcmp(argv[1], "--scale") == 0) {
+        scale = (unsigned)strtoul(argv[2], NULL, 10);
+        first = 3;
+    }
+    for (int i = first; i < argc; i++) {
+        if (!is_known(argv[i])) {
+            fprintf(stderr, "usage: dlock_bench [--scale N] [pair] [handoff] [many]\n");
+            return 64;
+        }
+    }
+    const char *base = getenv("TMPDIR");
+    char folder[4096];
+    (void)snprintf(folder, sizeof folder, "%s/dlock-bench-XXXXXX", base != NULL ? base : "/tmp");
+    if (scale == 0 || mkdtemp(folder) == NULL) {
+        die("no folder to measure in, or a scale of 0", NULL);
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t k = 0; k < sizeof benches / sizeof benches[0]; k++) {
+        int wanted = argc <= first;
+        for (int i = first; i < argc; i++) {
+            wanted |= strcmp(argv[i], benches[k].name) == 0;
+        }
+        if (wanted) {
+            benches[k].run(folder, scale);
+        }
+    }
+    (void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return 0;
+}

@@ -1,0 +1,238 @@
+/* core_test.c - the small parts of the core, each alone. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/core.h"
+
+/* ---- statuses ---------------------------------------------------------------------------------- */
+
+Test(error, every_status_has_a_name_and_a_text) {
+    for (int i = 0; i < DL_STATUS_COUNT; i++) {
+        cr_assert_eq(strncmp(dl_status_name((dl_status_t)i), "DL_", 3), 0, "status %d", i);
+        cr_assert(strlen(dl_status_text((dl_status_t)i)) > 5, "status %d", i);
+    }
+    cr_assert_str_eq(dl_status_name(DL_EFORKED), "DL_EFORKED");
+    cr_assert_str_eq(dl_status_name((dl_status_t)DL_STATUS_COUNT), "DL_UNKNOWN_STATUS");
+    cr_assert_str_eq(dl_status_name((dl_status_t)-1), "DL_UNKNOWN_STATUS");
+}
+
+Test(error, a_message_is_one_line_and_always_terminated) {
+    dl_error_t err;
+    char big[600];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    cr_assert_eq(dl_driver_fail(&err, DL_EIO, 7, "a\nb\tc\x1b%s", big), DL_EIO);
+    cr_assert_eq(err.native, 7);
+    cr_assert_eq(strncmp(err.message, "a b c x", 7), 0, "%s", err.message);
+    cr_assert_eq(strlen(err.message), sizeof err.message - 1);
+    cr_assert_eq(dl_driver_fail(NULL, DL_EIO, 0, "nobody listens"), DL_EIO);
+}
+
+/* ---- the clock --------------------------------------------------------------------------------- */
+
+static uint64_t boottime_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+Test(sys, time_is_the_boot_time_clock_and_not_the_wall_clock) {
+    uint64_t before = boottime_ns(), now = dli_sys_real.now_ns(), after = boottime_ns();
+    cr_assert(before <= now && now <= after);
+}
+
+Test(sys, a_poll_ends_at_its_instant_and_not_before) {
+    uint64_t until = dli_sys_real.now_ns() + 30u * DLI_NS_PER_MS;
+    struct pollfd none = {.fd = -1};
+    cr_assert_eq(dli_sys_real.poll(&none, 1, until), 0);
+    cr_assert(dli_sys_real.now_ns() >= until);
+    cr_assert_eq(dli_sys_real.poll(&none, 1, 0), 0, "an instant in the past is over at once");
+}
+
+Test(sys, a_condition_wait_ends_at_its_instant_and_not_before) {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t cond;
+    dli_sys_real.cond_init(&cond);
+    pthread_mutex_lock(&mutex);
+    uint64_t until = dli_sys_real.now_ns() + 30u * DLI_NS_PER_MS;
+    while (dli_sys_real.cond_wait(&cond, &mutex, until) == 0) {
+        cr_assert(dli_sys_real.now_ns() < until + 1000u * DLI_NS_PER_MS, "it never says that it is over");
+    }
+    cr_assert(dli_sys_real.now_ns() >= until);
+    pthread_mutex_unlock(&mutex);
+}
+
+Test(sys, the_resume_descriptor_is_quiet_while_the_machine_runs) {
+    int fd = dli_sys_real.resume_fd();
+    cr_assert(fd >= 0);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    cr_assert_eq(poll(&p, 1, 20), 0);
+    dli_sys_real.resume_rearm(fd);
+    cr_assert_eq(poll(&p, 1, 20), 0);
+    close(fd);
+}
+
+/* ---- owners ------------------------------------------------------------------------------------ */
+
+Test(owner, uuids_are_random_and_of_version_4) {
+    char a[37], b[37];
+    cr_assert_eq(dli_uuid_new(a), 0);
+    cr_assert_eq(dli_uuid_new(b), 0);
+    cr_assert_str_neq(a, b);
+    cr_assert_eq(strlen(a), 36);
+    cr_assert_eq(a[14], '4');
+    cr_assert(strchr("89ab", a[19]) != NULL);
+    for (int i = 0; i < 36; i++) {
+        bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+        cr_assert(dash ? a[i] == '-' : strchr("0123456789abcdef", a[i]) != NULL, "%s", a);
+    }
+}
+
+static void *thread_number(void *out) {
+    *(uint64_t *)out = dli_thread_self()->number;
+    return NULL;
+}
+
+Test(owner, a_thread_number_is_never_used_again) {
+    uint64_t seen[20];
+    for (int i = 0; i < 20; i++) {
+        /* One after the other: the operating system would use its thread ids again. */
+        pthread_t thread;
+        cr_assert_eq(pthread_create(&thread, NULL, thread_number, &seen[i]), 0);
+        pthread_join(thread, NULL);
+        cr_assert(i == 0 || seen[i] > seen[i - 1]);
+    }
+    cr_assert_eq(dli_thread_self(), dli_thread_self());
+}
+
+Test(owner, threads_and_tasks_with_one_number_are_not_one_owner) {
+    dli_thread_t *self = dli_thread_self();
+    dli_owner_t thread = {.number = self->number, .thread = self}, task = {.number = self->number};
+    cr_assert(!dli_owner_equal(&thread, &task));
+    char a[DL_OWNER_MAX + 1], b[DL_OWNER_MAX + 1];
+    dli_owner_text(&thread, "u", a, sizeof a);
+    dli_owner_text(&task, "u", b, sizeof b);
+    cr_assert_str_neq(a, b);
+    dli_owner_t largest = {.number = UINT64_MAX};
+    dli_owner_text(&largest, "00000000-0000-0000-0000-000000000000", a, sizeof a);
+    cr_assert_str_eq(a, "00000000-0000-0000-0000-000000000000:t18446744073709551615");
+}
+
+/* ---- arithmetic -------------------------------------------------------------------------------- */
+
+Test(hold, validity_is_the_lease_less_one_percent_and_two_milliseconds) {
+    cr_assert_eq(dli_valid_until(1000, 30000), 1000 + (30000 - 300 - 2) * (uint64_t)DLI_NS_PER_MS);
+    cr_assert_eq(dli_valid_until(0, 100), (100 - 1 - 2) * (uint64_t)DLI_NS_PER_MS);
+    /* A lease of 365 days and an uptime of a hundred years fit. */
+    uint64_t century = 100u * 365u * 86400u * (uint64_t)1000000000u;
+    cr_assert(dli_valid_until(century, DL_LEASE_MAX_MS) > century);
+}
+
+Test(acquire, pauses_grow_to_the_maximum_and_are_never_nothing) {
+    dl_client_t client;
+    memset(&client, 0, sizeof client);
+    client.backoff_min_ms = 4;
+    client.backoff_max_ms = 64;
+    uint64_t longest = 0;
+    for (unsigned tries = 0; tries < 100; tries++) {
+        uint64_t cap_ms = tries < 4 ? 4u << tries : 64;
+        for (int i = 0; i < 200; i++) {
+            uint64_t ns = dli_backoff(&client, tries);
+            cr_assert(ns > 0 && ns <= cap_ms * DLI_NS_PER_MS, "try %u: %llu ns", tries, (unsigned long long)ns);
+            longest = ns > longest ? ns : longest;
+        }
+    }
+    cr_assert(longest > 32u * DLI_NS_PER_MS, "full jitter reaches the upper half");
+}
+
+/* ---- the heap ---------------------------------------------------------------------------------- */
+
+#define HOLDS 500
+
+Test(heap, holds_come_out_by_their_instants_whatever_was_moved_or_removed) {
+    dli_heap_t heap = {0};
+    dli_hold_t *holds = calloc(HOLDS, sizeof *holds);
+    unsigned seed = 7;
+    for (size_t i = 0; i < HOLDS; i++) {
+        cr_assert(dli_heap_room(&heap, i + 1));
+        holds[i].heap_index = SIZE_MAX;
+        dli_heap_put(&heap, &holds[i], (seed = seed * 1103515245u + 12345u) >> 8);
+        cr_assert(dli_heap_is_sound(&heap));
+    }
+    for (size_t i = 0; i < HOLDS; i += 3) {
+        dli_heap_put(&heap, &holds[i], (seed = seed * 1103515245u + 12345u) >> 8);
+        cr_assert(dli_heap_is_sound(&heap));
+    }
+    for (size_t i = 0; i < HOLDS; i += 5) {
+        dli_heap_remove(&heap, &holds[i]);
+        dli_heap_remove(&heap, &holds[i]); /* twice is harmless */
+        cr_assert(dli_heap_is_sound(&heap));
+    }
+    cr_assert_eq(heap.len, HOLDS - HOLDS / 5);
+    uint64_t last = 0;
+    while (heap.len > 0) {
+        dli_hold_t *hold = heap.at[0];
+        cr_assert(hold->heap_key_ns >= last);
+        last = hold->heap_key_ns;
+        dli_heap_remove(&heap, hold);
+        cr_assert_eq(hold->heap_index, SIZE_MAX);
+    }
+    free(heap.at);
+    free(holds);
+}
+
+/* ---- gates ------------------------------------------------------------------------------------- */
+
+Test(gate, names_are_exact_and_a_gate_goes_with_its_last_reference) {
+    dl_client_t client;
+    memset(&client, 0, sizeof client);
+    dli_gate_t *a = dli_gate_get(&client, "a", 1), *again = dli_gate_get(&client, "a", 1);
+    dli_gate_t *space = dli_gate_get(&client, "a ", 2), *capital = dli_gate_get(&client, "A", 1);
+    cr_assert_eq(a, again);
+    cr_assert(a != space && a != capital && space != capital);
+    cr_assert_eq(client.gate_count, 3);
+    dli_gate_unref(&client, again);
+    cr_assert_eq(client.gate_count, 3);
+    dli_gate_unref(&client, a);
+    dli_gate_unref(&client, space);
+    dli_gate_unref(&client, capital);
+    cr_assert_eq(client.gate_count, 0);
+    free(client.buckets);
+}
+
+Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
+    dl_client_t client;
+    memset(&client, 0, sizeof client);
+    static dli_gate_t *gates[5000];
+    char name[16];
+    for (int i = 0; i < 5000; i++) {
+        int n = snprintf(name, sizeof name, "n%d", i);
+        gates[i] = dli_gate_get(&client, name, (size_t)n);
+    }
+    for (int i = 0; i < 5000; i++) {
+        int n = snprintf(name, sizeof name, "n%d", i);
+        cr_assert_eq(dli_gate_get(&client, name, (size_t)n), gates[i]);
+        dli_gate_unref(&client, gates[i]);
+        dli_gate_unref(&client, gates[i]);
+    }
+    cr_assert_eq(client.gate_count, 0);
+    free(client.buckets);
+}
+
+/* ---- the validation door ----------------------------------------------------------------------- */
+
+Test(driver_check, a_table_of_another_abi_is_refused) {
+    dl_driver_t table;
+    memset(&table, 0, sizeof table);
+    table.abi = DL_DRIVER_ABI + 1;
+    table.size = sizeof table;
+    dl_error_t err;
+    cr_assert_eq(dli_driver_check(&table, &err), DL_EINVAL);
+    cr_assert(strstr(err.message, "ABI") != NULL, "%s", err.message);
+    cr_assert_eq(dli_driver_check(NULL, &err), DL_EINVAL);
+}
