@@ -6,7 +6,8 @@
 #define LOOK_EVERY_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 /* A lease that is just running out: no need to ask again before this. */
 #define SHORTEST_WAIT_NS (2u * (uint64_t)DLI_NS_PER_MS)
-/* The longest one request of a natively waiting driver blocks. */
+/* The longest one request of a natively waiting driver blocks; never more than half of call_timeout, so that the
+ * answer has as long again. */
 #define NATIVE_SLICE_MS 1000
 
 /* Everything one acquisition carries from try to try. */
@@ -23,7 +24,8 @@ typedef struct quest {
     bool was_busy;
     bool told_no_expiry;
     unsigned tries;         /* since the last answer of another kind; for the backoff */
-    uint64_t trouble_ns;    /* since when the server has not answered; 0: it has */
+    uint64_t began_ns;      /* when the last try began */
+    uint64_t trouble_ns;    /* when the first try without an answer began; 0: the last one had an answer */
     dl_error_t err;
 } quest_t;
 
@@ -60,9 +62,9 @@ static void pause_until(quest_t *q, uint64_t until_ns) {
     dli_lock_client(q->client);
 }
 
-uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked, int64_t native_wait_ms) {
+uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked) {
     uint64_t now = dli_now();
-    uint64_t until_ns = now + dli_ms(native_wait_ms) + dli_ms(client->call_timeout_ms);
+    uint64_t until_ns = now + dli_ms(client->call_timeout_ms);
     if (asked->opts->wait_ms == 0 || asked->deadline_ns == DLI_NEVER) {
         return until_ns;
     }
@@ -71,11 +73,22 @@ uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *ask
 
 static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
     if ((q->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || q->park == NULL || q->asked->opts->wait_ms == 0 ||
-        now >= q->asked->deadline_ns) {
+        now >= q->asked->deadline_ns || q->trouble_ns != 0) {
         return 0;
     }
-    uint64_t left_ms = (q->asked->deadline_ns - now) / DLI_NS_PER_MS;
-    return left_ms < NATIVE_SLICE_MS ? (int64_t)left_ms : NATIVE_SLICE_MS;
+    uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)q->client->call_timeout_ms / 2);
+    return (int64_t)dli_min((q->asked->deadline_ns - now) / DLI_NS_PER_MS, slice_ms);
+}
+
+/* When this call has to give the server up: call_timeout after the first try without an answer began. */
+static uint64_t patience_ns(const quest_t *q, uint64_t now) {
+    return (q->trouble_ns != 0 ? q->trouble_ns : now) + dli_ms(q->client->call_timeout_ms);
+}
+
+static uint64_t try_deadline(const quest_t *q, uint64_t now) {
+    /* A last try may begin when patience has just ended; it gets a moment. */
+    uint64_t patience = dli_max(patience_ns(q, now), now + 1u * DLI_NS_PER_MS);
+    return dli_min(dli_exchange_deadline(q->client, q->asked), patience);
 }
 
 /* The outcome of this try is not for the caller, but the server may have the hold: freed in the background. */
@@ -113,8 +126,9 @@ static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively
         }
     }
     uint64_t now = dli_now();
+    q->began_ns = now;
     int64_t wait_ms = native_wait_ms(q, now);
-    uint64_t until_ns = dli_exchange_deadline(client, q->asked, wait_ms);
+    uint64_t until_ns = try_deadline(q, now);
     dli_unlock_client(client);
     dl_status_t status =
         dli_call_try(q->hold, 1, q->asked->lease_ms, wait_ms, until_ns, &q->stop, grant, &q->err);
@@ -138,7 +152,7 @@ static bool start_watch(quest_t *q) {
     if ((client->driver->caps & DL_CAP_NOTIFY) == 0 || q->watch_refused || q->watch != NULL) {
         return false;
     }
-    uint64_t until_ns = dli_exchange_deadline(client, q->asked, 0);
+    uint64_t until_ns = dli_exchange_deadline(client, q->asked);
     dl_error_t err;
     dl_watch_t *watch;
     dli_unlock_client(client);
@@ -220,10 +234,11 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
 static dl_status_t wait_for_server(quest_t *q, dl_status_t status) {
     uint64_t now = dli_now();
     if (q->trouble_ns == 0) {
-        q->trouble_ns = now;
+        /* A yes that came too late is an answer after all: patience begins now. */
+        q->trouble_ns = status == DL_ELOST ? now : q->began_ns;
         q->tries = 0;
     }
-    uint64_t until_ns = dli_min(q->asked->deadline_ns, q->trouble_ns + dli_ms(q->client->call_timeout_ms));
+    uint64_t until_ns = dli_min(q->asked->deadline_ns, patience_ns(q, now));
     if (q->asked->opts->wait_ms == 0 || q->last_try || now >= until_ns) {
         return status;
     }

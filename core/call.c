@@ -27,7 +27,11 @@ void dli_op_end(dli_hold_t *hold) {
     }
 }
 
-static void count_unknown(dl_client_t *client, dl_status_t status) {
+/* Notes that the server was heard of, or that nobody knows. */
+static void note_outcome(dl_client_t *client, dl_status_t status) {
+    if (status != DL_EUNKNOWN && status != DL_EIO && status != DL_ECANCELED) {
+        atomic_store(&client->last_answer_ns, dli_now());
+    }
     if (status == DL_EUNKNOWN) {
         dli_lock_client(client);
         client->stats.unknown_outcomes++;
@@ -80,7 +84,7 @@ dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int
     if (status == DL_OK) {
         raise_floor(client, grant->token);
     }
-    count_unknown(client, status);
+    note_outcome(client, status);
     return status;
 }
 
@@ -89,7 +93,7 @@ dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline
     dl_request_t request = request_for(hold, level, deadline_ns);
     dli_error_clear(err);
     dl_status_t status = client->driver->release(client->state, hold->driver_hold, &request, err);
-    count_unknown(client, status);
+    note_outcome(client, status);
     return status;
 }
 
@@ -108,22 +112,16 @@ dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t dead
     uint64_t called_ns = dli_now();
     client->driver->renew(client->state, &renewal, 1, deadline_ns);
     *sent_ns = sane_sent(renewal.sent_ns, called_ns);
-    count_unknown(client, renewal.status);
+    note_outcome(client, renewal.status);
     return renewal.status;
 }
 
 void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns) {
     uint64_t called_ns = dli_now();
     client->driver->renew(client->state, client->batch, n, deadline_ns);
-    uint64_t unknown = 0;
     for (size_t i = 0; i < n; i++) {
         client->batch[i].sent_ns = sane_sent(client->batch[i].sent_ns, called_ns);
-        unknown += client->batch[i].status == DL_EUNKNOWN;
-    }
-    if (unknown > 0) {
-        dli_lock_client(client);
-        client->stats.unknown_outcomes += unknown;
-        dli_unlock_client(client);
+        note_outcome(client, client->batch[i].status);
     }
 }
 

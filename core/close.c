@@ -9,15 +9,34 @@ bool dli_forked(const dl_client_t *client) {
     return client->pid != getpid();
 }
 
+/* No call is a point of pthread_cancel: a thread that ended inside would leave its turn in a queue. */
+static _Thread_local unsigned calls_deep;
+static _Thread_local int cancel_state_outside;
+
+static void disable_thread_cancel(void) {
+    if (calls_deep++ == 0) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_outside);
+    }
+}
+
+static void restore_thread_cancel(void) {
+    if (--calls_deep == 0) {
+        pthread_setcancelstate(cancel_state_outside, NULL);
+    }
+}
+
 dl_status_t dli_call_enter(dl_client_t *client) {
     if (client->closing) {
         return DL_ECLOSED;
     }
     client->calls++;
+    disable_thread_cancel();
     return DL_OK;
 }
 
 void dli_call_leave(dl_client_t *client) {
+    dli_drop_dead(client);
+    restore_thread_cancel();
     if (--client->calls == 0 && client->closing) {
         dli_sys->cond_broadcast(&client->changed);
     }
@@ -76,7 +95,7 @@ static void end_calls(dl_client_t *client) {
     client->closing = true;
     dli_park_wake_all(client);
     dli_sys->cond_broadcast(&client->changed);
-    while (client->calls > 0) {
+    while (client->calls > 0 || client->dropping > 0) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
 }
@@ -99,27 +118,33 @@ static void end_threads(dl_client_t *client) {
     }
 }
 
-/* Frees everything that is held. A server that does not answer is asked for call_timeout in all after its last
- * answer; what is left then ends with its lease. */
-static void end_holds(dl_client_t *client) {
-    uint64_t deadline_ns = dli_call_deadline(client);
+/* A server that does not answer is asked for call_timeout after its last answer. */
+static uint64_t patience_ends_ns(const dl_client_t *client, uint64_t began_ns) {
+    return dli_max(began_ns, atomic_load(&client->last_answer_ns)) + dli_ms(client->call_timeout_ms);
+}
+
+static void end_gate(dl_client_t *client, dli_gate_t *gate, uint64_t began_ns) {
+    if (gate->current != NULL) {
+        uint64_t until_ns = patience_ends_ns(client, began_ns);
+        dl_error_t err;
+        if (dli_now() < until_ns) {
+            (void)dli_release(gate->current, until_ns, &err);
+        } else {
+            dli_hold_end(gate->current); /* it ends with its lease */
+        }
+    }
+    while (gate->lost != NULL) {
+        dli_hold_end(gate->lost);
+    }
+}
+
+/* Frees everything that is held, and what unknown outcomes may have left. */
+static void end_holds(dl_client_t *client, uint64_t began_ns) {
     for (size_t i = 0; i < client->bucket_count; i++) {
         dli_gate_t *gate = client->buckets[i];
         while (gate != NULL) {
-            gate->refs++;
-            while (gate->lost != NULL) {
-                dli_hold_end(gate->lost);
-            }
-            if (gate->current != NULL) {
-                dl_error_t err;
-                dl_status_t status = dli_release(gate->current, deadline_ns, &err);
-                if (status != DL_EIO && status != DL_EUNKNOWN) {
-                    deadline_ns = dli_call_deadline(client);
-                }
-            }
-            while (gate->lost != NULL) {
-                dli_hold_end(gate->lost);
-            }
+            gate->refs++; /* the mutex is released meanwhile */
+            end_gate(client, gate, began_ns);
             dli_gate_t *next = gate->next_in_bucket;
             dli_gate_unref(client, gate);
             gate = next;
@@ -127,9 +152,10 @@ static void end_holds(dl_client_t *client) {
     }
     while (client->orphans.len > 0) {
         dli_hold_t *hold = client->orphans.at[0];
+        uint64_t until_ns = patience_ends_ns(client, began_ns);
         dli_hold_ref(hold);
-        if (dli_now() < deadline_ns) {
-            (void)dli_orphan_try_first(client, deadline_ns);
+        if (dli_now() < until_ns) {
+            (void)dli_orphan_try_first(client, until_ns);
         }
         dli_orphan_forget(hold);
         dli_hold_unref(hold);
@@ -144,6 +170,8 @@ void dl_client_close(dl_client_t *client) {
         close_forked(client);
         return;
     }
+    uint64_t began_ns = dli_now();
+    disable_thread_cancel();
     if (client->hooked) {
         dli_exit_hook_remove(&client->exit_hook);
     }
@@ -153,14 +181,19 @@ void dl_client_close(dl_client_t *client) {
     end_threads(client);
 
     dli_lock_client(client);
-    end_holds(client);
+    end_holds(client, began_ns);
     dli_events_free(client);
     client->event_fn = NULL;
-    dli_unlock_client(client); /* the last holds are dropped here, while the driver is still open */
+    dli_drop_dead(client); /* while the driver is still open */
+    while (client->dropping > 0) {
+        (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
+    }
+    dli_unlock_client(client);
 
     client->driver->close(client->state, 0);
 
     dli_lock_client(client);
     client->closed = true;
     dli_client_unref_and_unlock(client);
+    restore_thread_cancel();
 }

@@ -94,6 +94,7 @@ struct dli_hold {
     bool op_running;            /* SESSION: an op uses driver_hold */
     bool attempted;             /* an op has seen driver_hold: the driver drops it */
     bool renew_failing;
+    bool hung_up;               /* SESSION: its descriptor has hung up since the last ping began */
     bool renew_counted;         /* in client->renewed_holds */
     bool renew_queued;          /* in the renewal queue, or its batch is under way */
     uint64_t renew_due_ns;
@@ -186,6 +187,8 @@ struct dl_client {
     atomic_uint_fast64_t last_hold_id;
     atomic_uint_fast64_t token_floor;
     dli_hold_t *dead;       /* without references, to be dropped outside the mutex */
+    unsigned dropping;      /* threads that do so now */
+    atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
     uint32_t level_limit; /* DL_LEVEL_MAX; tests lower it */
 
     /* watchdog.c: the next instant of each hold */
@@ -243,6 +246,8 @@ static inline void dli_lock_client(dl_client_t *client) {
 }
 /* Unlocks, then drops the holds that lost their last reference meanwhile. */
 void dli_unlock_client(dl_client_t *client);
+/* The same, and locks again: before a wait with the mutex, and before a call is counted out. */
+void dli_drop_dead(dl_client_t *client);
 
 /* client.c and close.c: every function with the mutex held unless it says so */
 bool dli_forked(const dl_client_t *client); /* needs no mutex */
@@ -287,6 +292,12 @@ void dli_hold_unref(dli_hold_t *hold);
 /* TRYING -> LIVE. False: no validity is left, and it stays TRYING. */
 bool dli_hold_begin(dli_hold_t *hold, const dl_grant_t *grant, int64_t lease_ms, bool automatic,
                     uint64_t max_hold_until_ns, uint64_t now);
+/* The instant at which it ends, unless it is renewed; and the loss, once that has come. */
+static inline uint64_t dli_hold_ends_ns(const dli_hold_t *hold) {
+    return dli_min(hold->valid_until_ns, hold->max_hold_until_ns);
+}
+/* LIVE and over by now: lost. True: it is lost. */
+bool dli_hold_expire(dli_hold_t *hold, uint64_t now);
 /* The instant until which a request sent at sent_ns keeps a lock, by our arithmetic. */
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
 /* LIVE -> LOST: one event, the gate opens. Unless the server itself said so, it is freed there too. */
@@ -333,7 +344,7 @@ typedef struct dli_asked {
 /* The turn is ours. With the mutex; released meanwhile. DL_OK: the hold is LIVE at the gate. */
 dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *err);
 /* What one exchange of this call may take: call_timeout, and never much more than the call has. */
-uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked, int64_t native_wait_ms);
+uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked);
 /* DL_OK, or why the wait has to end: DL_ECLOSED, DL_ECANCELED. With the mutex. */
 dl_status_t dli_stop_reason(const dl_lock_t *lock, const dl_cancel_t *cancel);
 /* A pause drawn at random below min(max, min << tries). */

@@ -73,10 +73,10 @@ static void push(dl_client_t *client, dli_event_t *event) {
 
 static int64_t valid_ms_now(const dli_hold_t *hold) {
     uint64_t now = dli_now();
-    if (hold->state != DLI_HOLD_LIVE || now >= hold->valid_until_ns) {
+    if (hold->state != DLI_HOLD_LIVE || now >= dli_hold_ends_ns(hold)) {
         return 0;
     }
-    return (int64_t)((hold->valid_until_ns - now) / DLI_NS_PER_MS);
+    return (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS);
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {

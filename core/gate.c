@@ -77,8 +77,7 @@ dli_hold_t *dli_gate_find(dl_client_t *client, dli_gate_t *gate, const dli_owner
     (void)client;
     dli_hold_t *current = gate->current;
     /* Validity is looked at here too: a starved watchdog must not keep a dead hold alive. */
-    if (current != NULL && current->state == DLI_HOLD_LIVE && dli_now() >= current->valid_until_ns) {
-        dli_hold_lose(current, DL_ETIMEDOUT, "validity is over");
+    if (current != NULL && dli_hold_expire(current, dli_now())) {
         current = gate->current;
     }
     for (dli_hold_t *hold = gate->lost; hold != NULL; hold = hold->next_lost) {

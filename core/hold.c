@@ -56,9 +56,21 @@ void dli_hold_unref(dli_hold_t *hold) {
     client->dead = hold;
 }
 
+void dli_drop_dead(dl_client_t *client) {
+    if (client->dead != NULL) {
+        dli_unlock_client(client);
+        dli_lock_client(client);
+    }
+}
+
 void dli_unlock_client(dl_client_t *client) {
     dli_hold_t *dead = client->dead;
+    if (dead == NULL) {
+        pthread_mutex_unlock(&client->mutex);
+        return;
+    }
     client->dead = NULL;
+    client->dropping++; /* the driver stays open meanwhile */
     pthread_mutex_unlock(&client->mutex);
     while (dead != NULL) {
         dli_hold_t *hold = dead;
@@ -69,6 +81,11 @@ void dli_unlock_client(dl_client_t *client) {
         free(hold->driver_hold);
         free(hold);
     }
+    pthread_mutex_lock(&client->mutex);
+    if (--client->dropping == 0 && client->closing) {
+        dli_sys->cond_broadcast(&client->changed);
+    }
+    pthread_mutex_unlock(&client->mutex);
 }
 
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
@@ -92,7 +109,8 @@ static uint64_t renew_due(const dli_hold_t *hold, uint64_t now) {
 
 static void watch_session(dli_hold_t *hold, int op) {
     if (hold->session_fd >= 0) {
-        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLIN | EPOLLONESHOT, .data.u64 = hold->hold_id};
+        /* Hang-ups only, by their edge: answers to pings make the descriptor readable too. */
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.u64 = hold->hold_id};
         (void)epoll_ctl(hold->client->session_epoll_fd, op, hold->session_fd, &event);
     }
 }
@@ -120,6 +138,8 @@ bool dli_hold_begin(dli_hold_t *hold, const dl_grant_t *grant, int64_t lease_ms,
     dli_watch_hold(hold);
     client->stats.acquired++;
     client->stats.held_now++;
+    /* Other threads of this owner may be waiting behind this very call. */
+    dli_gate_look_again(hold->gate, &hold->owner);
     return true;
 }
 
@@ -159,6 +179,14 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
     dli_gate_next(client, gate);
 }
 
+bool dli_hold_expire(dli_hold_t *hold, uint64_t now) {
+    if (hold->state != DLI_HOLD_LIVE || now < dli_hold_ends_ns(hold)) {
+        return false;
+    }
+    dli_hold_lose(hold, DL_ETIMEDOUT, now >= hold->valid_until_ns ? "validity is over" : "max_hold is over");
+    return true;
+}
+
 void dli_hold_end(dli_hold_t *hold) {
     dl_client_t *client = hold->client;
     dli_gate_t *gate = hold->gate;
@@ -186,7 +214,8 @@ void dli_hold_end(dli_hold_t *hold) {
 void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uint64_t now) {
     hold->valid_until_ns = dli_max(hold->valid_until_ns, dli_valid_until(sent_ns, lease_ms));
     hold->lease_ms = lease_ms > hold->lease_ms ? lease_ms : hold->lease_ms;
-    hold->renew_due_ns = renew_due(hold, dli_min(sent_ns, now));
+    /* It hung up after this ping was sent: ask again at once. */
+    hold->renew_due_ns = hold->hung_up ? now : renew_due(hold, dli_min(sent_ns, now));
     dli_watch_hold(hold);
 }
 

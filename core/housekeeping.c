@@ -112,12 +112,12 @@ void *dli_housekeeping_main(void *arg) {
     dli_lock_client(client);
     while (!client->stop_threads) {
         uint64_t until_ns = DLI_NEVER;
-        if (!work(client, &until_ns) && !client->stop_threads) {
-            (void)dli_sys->cond_wait(&client->housekeeping_changed, &client->mutex, until_ns);
-        } else {
+        if (work(client, &until_ns) || client->dead != NULL) {
             /* Lets dropped holds go and others have the mutex. */
             dli_unlock_client(client);
             dli_lock_client(client);
+        } else if (!client->stop_threads) {
+            (void)dli_sys->cond_wait(&client->housekeeping_changed, &client->mutex, until_ns);
         }
     }
     dli_client_unref_and_unlock(client);

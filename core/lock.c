@@ -201,9 +201,10 @@ static dl_status_t apply_extension(dli_hold_t *hold, dl_status_t status, uint64_
                                    dl_error_t *err) {
     uint64_t now = dli_now();
     if (hold->state == DLI_HOLD_LIVE) {
-        if (now >= hold->valid_until_ns) {
-            dli_hold_lose(hold, DL_ETIMEDOUT, "validity is over");
-        } else if (status == DL_ELOST) {
+        if (dli_hold_expire(hold, now)) {
+            return dli_fail_plain(err, DL_ELOST);
+        }
+        if (status == DL_ELOST) {
             dli_hold_lose(hold, DL_ELOST, "the server says that another holds it or nobody does");
         } else if (status == DL_OK) {
             dli_hold_extended(hold, sent_ns, lease_ms, now);
@@ -230,7 +231,7 @@ static dl_status_t reenter(dl_lock_t *lock, dli_hold_t *hold, const dli_asked_t 
         dl_error_t inner;
         uint64_t sent_ns = 0;
         dli_hold_ref(hold);
-        dl_status_t status = tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked, 0),
+        dl_status_t status = tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked),
                                          &sent_ns, &inner);
         status = apply_extension(hold, status, sent_ns, asked->lease_ms, &inner);
         bool gone = hold->state != DLI_HOLD_LIVE;

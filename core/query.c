@@ -31,8 +31,8 @@ static standing_t look(dl_lock_t *lock) {
     if (hold != NULL) {
         standing.levels = hold->levels;
         uint64_t now = dli_now();
-        if (hold->state == DLI_HOLD_LIVE && now < hold->valid_until_ns) {
-            standing.valid_ms = (int64_t)((hold->valid_until_ns - now) / DLI_NS_PER_MS);
+        if (hold->state == DLI_HOLD_LIVE && now < dli_hold_ends_ns(hold)) {
+            standing.valid_ms = (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS);
             standing.token = hold->token;
         }
     }

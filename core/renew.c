@@ -63,6 +63,7 @@ static size_t take_batch(dl_client_t *client, uint64_t now) {
         }
         note_lateness(hold, now);
         hold->op_running = client->session;
+        hold->hung_up = false;
         client->batch_holds[n] = hold;
         client->batch[n++] = (dl_renewal_t){
             .name = hold->gate->name,
@@ -103,9 +104,8 @@ static void apply(dli_hold_t *hold, const dl_renewal_t *renewal) {
     if (hold->state != DLI_HOLD_LIVE) {
         return; /* it ended meanwhile: the answer is about the past */
     }
-    if (now >= hold->valid_until_ns) {
-        dli_hold_lose(hold, DL_ETIMEDOUT, "validity is over"); /* a late yes revives nothing */
-        return;
+    if (dli_hold_expire(hold, now)) {
+        return; /* a late yes revives nothing */
     }
     switch (renewal->status) {
     case DL_OK:
@@ -129,12 +129,13 @@ void *dli_renewal_main(void *arg) {
     dl_client_t *client = arg;
     dli_lock_client(client);
     while (!client->stop_threads) {
-        if (client->renewals == NULL) {
+        dli_drop_dead(client);
+        if (client->renewals == NULL && !client->stop_threads) {
             (void)dli_sys->cond_wait(&client->renewals_changed, &client->mutex, DLI_NEVER);
             continue;
         }
         uint64_t now = dli_now();
-        size_t n = take_batch(client, now);
+        size_t n = client->stop_threads ? 0 : take_batch(client, now);
         if (n == 0) {
             continue;
         }

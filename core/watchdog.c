@@ -38,7 +38,7 @@ void dli_watch_hold(dli_hold_t *hold) {
         dli_heap_remove(&client->due, hold);
         return;
     }
-    uint64_t key_ns = dli_min(hold->valid_until_ns, hold->max_hold_until_ns);
+    uint64_t key_ns = dli_hold_ends_ns(hold);
     if (hold->renew_counted && !hold->renew_queued) {
         key_ns = dli_min(key_ns, hold->renew_due_ns);
     }
@@ -51,16 +51,12 @@ void dli_watch_hold(dli_hold_t *hold) {
 
 /* One hold whose instant has come. Each branch moves its key into the future or takes it from the heap. */
 static void handle_due(dli_hold_t *hold, uint64_t now) {
-    if (now >= hold->valid_until_ns) {
-        dli_hold_lose(hold, DL_ETIMEDOUT, "validity is over");
-    } else if (now >= hold->max_hold_until_ns) {
-        dli_hold_lose(hold, DL_ETIMEDOUT, "max_hold is over");
-    } else {
+    if (!dli_hold_expire(hold, now)) {
         dli_renewal_queue(hold);
     }
 }
 
-/* A session has hung up or sent something: ask at once whether it lives. */
+/* A session has hung up: ask at once whether it lives. */
 static void look_at_sessions(dl_client_t *client) {
     struct epoll_event events[64];
     int n = epoll_wait(client->session_epoll_fd, events, 64, 0);
@@ -69,6 +65,7 @@ static void look_at_sessions(dl_client_t *client) {
         for (size_t k = 0; k < client->due.len; k++) {
             dli_hold_t *hold = client->due.at[k];
             if (hold->hold_id == events[i].data.u64) {
+                hold->hung_up = true;
                 hold->renew_due_ns = dli_now();
                 dli_watch_hold(hold);
                 break;

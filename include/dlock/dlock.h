@@ -35,6 +35,7 @@ extern "C" {
  *   close or free of an object must be the last call that starts on that object.
  * - Names are C strings of 1 to 255 bytes and are compared byte by byte.
  * - After fork() the child owns nothing: calls on inherited objects return DL_EFORKED.
+ * - No call is a cancellation point of pthread_cancel; use dl_cancel_t.
  * - "Longest" is the longest time a call blocks. call_timeout is an option of the backend, 2 s unless
  *   configured. Every call named with call_timeout ends by call_timeout + 100 ms.
  * - Since 0.1 applies to everything here.
