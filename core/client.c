@@ -177,10 +177,12 @@ static void make_label(char *label, size_t size) {
     (void)snprintf(label, size, "%s:%ld", host, (long)getpid());
 }
 
-static dl_status_t allocate(const dl_driver_t *driver, dl_client_t **out, dl_error_t *err) {
+/* NULL: *why says why. */
+static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_error_t *err) {
     dl_client_t *client = calloc(1, sizeof *client);
     if (client == NULL) {
-        return dli_fail_plain(err, DL_ENOMEM);
+        *why = dli_fail_plain(err, DL_ENOMEM);
+        return NULL;
     }
     pthread_mutex_init(&client->mutex, NULL);
     pthread_rwlock_init(&client->log_lock, NULL);
@@ -210,12 +212,12 @@ static dl_status_t allocate(const dl_driver_t *driver, dl_client_t **out, dl_err
     }
     if (status != DL_OK) {
         dli_client_free(client);
-        return status;
+        *why = status;
+        return NULL;
     }
     make_label(client->label, sizeof client->label);
     fill_env(&client->env, client, client->uuid, client->label);
-    *out = client;
-    return DL_OK;
+    return client;
 }
 
 /* Starts the three threads; on failure those that run are stopped again. */
@@ -255,9 +257,9 @@ static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *valu
 }
 
 static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_error_t *err) {
-    dl_client_t *client;
-    dl_status_t status = allocate(choice->driver, &client, err);
-    if (status != DL_OK) {
+    dl_status_t status = DL_OK;
+    dl_client_t *client = allocate(choice->driver, &status, err);
+    if (client == NULL) {
         return status;
     }
     memcpy(client->backend, choice->backend, sizeof client->backend);
