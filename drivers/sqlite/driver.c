@@ -1,0 +1,214 @@
+/* driver.c - the SQLite driver's table, and opening and closing a lock file. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OLDEST_SQLITE 3031000
+/* Pages: read in a third of a millisecond. */
+#define LOG_LEFT 256
+
+static const dl_option_t options[] = {
+    [DLI_SQLITE_OPT_PATH] = {.name = "path",
+                             .type = DL_OPTION_STRING,
+                             .help =
+                                 "The lock file, on a filesystem of this host alone; unset: the user's own, "
+                                 "$XDG_STATE_HOME/dlock/locks.db (root: /var/lib/dlock/locks.db)"},
+    [DLI_SQLITE_OPT_CREATE] = {.name = "create",
+                               .type = DL_OPTION_BOOL,
+                               .default_text = "true",
+                               .help = "Make the file when it is missing, for its owner alone (mode 0600)"},
+    {.name = NULL},
+};
+
+/* What can be known before a database is touched. */
+static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, bool *made, dl_error_t *err) {
+    if (sqlite3_libversion_number() < OLDEST_SQLITE || sqlite3_threadsafe() == 0) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "SQLite %s is too old or was built without threads",
+                              sqlite3_libversion());
+    }
+    dl_status_t status = dli_host_identify(store->boot, sizeof store->boot, &store->offset_ns, err);
+    if (status == DL_OK) {
+        status = dli_place_provide(values[DLI_SQLITE_OPT_PATH].string,
+                                   values[DLI_SQLITE_OPT_CREATE].number != 0, &store->path, made, err);
+    }
+    if (status == DL_OK) {
+        status = dli_wake_open(store, err);
+    }
+    return status;
+}
+
+/* Notes which file it is that the connection has opened. */
+static int identify(dli_store_t *store) {
+    struct stat file;
+    int moved = 1;
+    int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (rc == SQLITE_OK && (moved || stat(store->path, &file) != 0)) {
+        rc = DLI_RC_MOVED;
+    }
+    if (rc == SQLITE_OK) {
+        store->dev = file.st_dev;
+        store->ino = file.st_ino;
+    }
+    return rc;
+}
+
+static int settle(dli_connection_t *c) {
+    return sqlite3_exec(c->db, dli_sql_settings, NULL, NULL, NULL);
+}
+
+/* With both turns held. */
+static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {
+    int rc = dli_connection_open(&store->calls, store);
+    if (rc == SQLITE_OK) {
+        rc = identify(store);
+    }
+    if (rc != SQLITE_OK) {
+        return dli_connection_fail(store, rc, false, err);
+    }
+    if (sqlite3_db_readonly(store->calls.db, "main") != 0) {
+        return dli_connection_fail(store, SQLITE_READONLY, false, err);
+    }
+    dl_status_t status = dli_schema_provide(store, limits, made, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    rc = dli_connection_open(&store->renewals, store);
+    for (unsigned tries = 0; status == DL_OK; tries++) {
+        rc = rc == SQLITE_OK ? settle(&store->calls) : rc;
+        rc = rc == SQLITE_OK ? settle(&store->renewals) : rc;
+        if (rc == SQLITE_OK) {
+            return dli_tokens_adopt(store, limits, err);
+        }
+        status = dli_connection_again(store, rc, tries, limits, err);
+        rc = SQLITE_OK;
+    }
+    return status;
+}
+
+/* Opens the file; `made` says whether it or its tables had to be made. */
+static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *values, const dl_driver_env_t *env,
+                              uint64_t deadline_ns, bool *made, dl_error_t *err) {
+    store->env = env;
+    dli_turn_init(&store->calls.turn);
+    dli_turn_init(&store->renewals.turn);
+    atomic_flag_clear(&store->sweeping);
+    unsigned random = 0;
+    (void)env->random(&random, sizeof random);
+    atomic_store(&store->acquired, random); /* clients that take one lock each sweep too */
+    dl_status_t status = prepare(store, values, made, err);
+    if (status == DL_OK) {
+        status = dli_forks_enter(store, err);
+    }
+    if (status == DL_OK) {
+        status = open_both(store, (dli_limits_t){.deadline_ns = deadline_ns}, made, err);
+        dli_forks_opened(store);
+    }
+    return status;
+}
+
+dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
+                            uint64_t deadline_ns, dl_error_t *err) {
+    bool made;
+    return open_store(state, values, env, deadline_ns, &made, err);
+}
+
+void dli_sqlite_close(void *state, int forked) {
+    dli_store_t *store = state;
+    if (store->env == NULL) {
+        return;
+    }
+    dli_wake_close(store, forked);
+    if (!forked && store->fork_node != NULL) {
+        /* Nobody else wants the turns but a fork(). */
+        (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
+        (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
+        /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log to the next
+         * one to open it, which has to read it. A short log is read faster. */
+        if (atomic_load(&store->wal_frames) >= LOG_LEFT) {
+            sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
+        }
+        dli_connection_close(&store->renewals);
+        dli_connection_close(&store->calls);
+        dli_turn_give(&store->renewals.turn, store->env);
+        dli_turn_give(&store->calls.turn, store->env);
+    }
+    dli_forks_leave(store, forked);
+    free(store->path);
+    store->path = NULL;
+    store->env = NULL;
+}
+
+static void describe(void *state, char *text, size_t size) {
+    const dli_store_t *store = state;
+    snprintf(text, size, "SQLite %s, %s", sqlite3_libversion(),
+             store->path != NULL ? store->path : "not open");
+}
+
+static dl_status_t print_plan(const dl_option_value_t *values, dl_finding_fn fn, void *arg, dl_error_t *err) {
+    char path[PATH_MAX], text[1024];
+    dl_status_t status = dli_place_name(values[DLI_SQLITE_OPT_PATH].string, path, sizeof path, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    snprintf(text, sizeof text, "would make %.900s (mode 0600) unless it is there, and fill it by", path);
+    fn(arg, DL_FINDING_NOTE, "file", text);
+    for (const char *line = dli_sql_schema; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(line, "\n"), line);
+        fn(arg, DL_FINDING_NOTE, "sql", text);
+    }
+    fn(arg, DL_FINDING_NOTE, "sql", "PRAGMA journal_mode = WAL;");
+    return DL_OK;
+}
+
+static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *env, unsigned flags,
+                        dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
+    if ((flags & DL_INIT_PRINT) != 0) {
+        return print_plan(values, fn, arg, err);
+    }
+    dli_store_t *store = calloc(1, sizeof *store);
+    if (store == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    dl_option_value_t always[] = {
+        [DLI_SQLITE_OPT_PATH] = values[DLI_SQLITE_OPT_PATH],
+        [DLI_SQLITE_OPT_CREATE] = {.is_set = 1, .number = 1},
+    };
+    char text[1024];
+    bool made = false;
+    dl_status_t status = open_store(store, always, env, deadline_ns, &made, err);
+    if (status == DL_OK) {
+        snprintf(text, sizeof text, "%s %.900s", made ? "made the lock file" : "nothing to do: ready is",
+                 store->path);
+        fn(arg, DL_FINDING_OK, "file", text);
+    }
+    dli_sqlite_close(store, 0);
+    free(store);
+    return status;
+}
+
+const dl_driver_t dli_sqlite_driver = {
+    .abi = DL_DRIVER_ABI,
+    .size = sizeof(dl_driver_t),
+    .name = "sqlite",
+    .summary = "a file on this host, no server: locks between the processes of one machine",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY,
+    .state_size = sizeof(dli_store_t),
+    .options = options,
+    .open = dli_sqlite_open,
+    .close = dli_sqlite_close,
+    .try_acquire = dli_sqlite_try_acquire,
+    .release = dli_sqlite_release,
+    .renew = dli_sqlite_renew,
+    .watch = dli_sqlite_watch,
+    .wait = dli_sqlite_wait,
+    .unwatch = dli_sqlite_unwatch,
+    .inspect = dli_sqlite_inspect,
+    .force_release = dli_sqlite_force_release,
+    .list = dli_sqlite_list,
+    .describe = describe,
+    .check = dli_sqlite_check,
+    .init = init,
+};

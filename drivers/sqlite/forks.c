@@ -1,0 +1,159 @@
+/* forks.c - fork() while connections are open: the child can open the same file anew and is safe with it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <stdlib.h>
+
+/*
+ * A child never uses an inherited connection. But SQLite keeps, per process and file, which POSIX locks the process
+ * has; the child inherits that book while the kernel gave it none of the locks. A new connection of the child to
+ * the same file would find the shared lock "already held" and not take it: somebody else's closing connection could
+ * then delete the log under the child. Two things keep this from happening:
+ *
+ * - fork() waits until none of our connections is inside SQLite, so that none of SQLite's own mutexes is left
+ *   locked in the child by a thread that does not exist there.
+ * - In the child, SQLite sees the inherited files under another device number and so opens a fresh book for them.
+ *   Only files that we had open are renumbered; databases of the program are not touched.
+ */
+struct dli_fork_node {
+    dli_store_t *store;
+    dev_t dev;
+    ino_t ino;
+    dli_fork_node_t *next;
+};
+
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+static dli_fork_node_t *live;
+/* Written only in a new child, where there is one thread; read without a lock. */
+static dli_fork_node_t *inherited;
+static unsigned generation;
+
+static int (*next_stat)(const char *, struct stat *);
+static int (*next_fstat)(int, struct stat *);
+
+/* ---- around fork() --------------------------------------------------------------------------------------- */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&list_mutex);
+    for (dli_fork_node_t *node = live; node != NULL; node = node->next) {
+        dli_store_t *store = node->store;
+        (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
+        (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
+    }
+}
+
+static void after_fork_in_parent(void) {
+    for (dli_fork_node_t *node = live; node != NULL; node = node->next) {
+        dli_turn_give(&node->store->renewals.turn, node->store->env);
+        dli_turn_give(&node->store->calls.turn, node->store->env);
+    }
+    pthread_mutex_unlock(&list_mutex);
+}
+
+static void after_fork_in_child(void) {
+    generation += live != NULL;
+    while (live != NULL) {
+        dli_fork_node_t *node = live;
+        live = node->next;
+        node->store = NULL;
+        node->next = inherited;
+        inherited = node;
+    }
+    pthread_mutex_unlock(&list_mutex);
+}
+
+static void add_handlers(void) {
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* ---- what SQLite sees of inherited files --------------------------------------------------------------------- */
+
+static void renumber(struct stat *file) {
+    for (const dli_fork_node_t *node = inherited; node != NULL; node = node->next) {
+        if (node->dev == file->st_dev && node->ino == file->st_ino) {
+            file->st_dev += (dev_t)generation << 40;
+            return;
+        }
+    }
+}
+
+static int stat_renumbered(const char *path, struct stat *file) {
+    int rc = next_stat(path, file);
+    if (rc == 0) {
+        renumber(file);
+    }
+    return rc;
+}
+
+static int fstat_renumbered(int fd, struct stat *file) {
+    int rc = next_fstat(fd, file);
+    if (rc == 0) {
+        renumber(file);
+    }
+    return rc;
+}
+
+static bool put_ours(void) {
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    if (vfs == NULL || vfs->iVersion < 3) {
+        return false;
+    }
+    next_stat = (int (*)(const char *, struct stat *))vfs->xGetSystemCall(vfs, "stat");
+    next_fstat = (int (*)(int, struct stat *))vfs->xGetSystemCall(vfs, "fstat");
+    return next_stat != NULL && next_fstat != NULL &&
+           vfs->xSetSystemCall(vfs, "stat", (sqlite3_syscall_ptr)stat_renumbered) == SQLITE_OK &&
+           vfs->xSetSystemCall(vfs, "fstat", (sqlite3_syscall_ptr)fstat_renumbered) == SQLITE_OK;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------------- */
+
+dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, add_handlers);
+    dli_fork_node_t *node = calloc(1, sizeof *node);
+    if (node == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    node->store = store;
+    dl_status_t status = DL_OK;
+    pthread_mutex_lock(&list_mutex);
+    if (inherited != NULL && next_fstat == NULL && !put_ours()) {
+        status =
+            dl_driver_fail(err, DL_ENOTSUP, 0,
+                           "this SQLite cannot open a lock file in a forked child whose parent had one open");
+        free(node);
+    } else {
+        dli_turn_try(&store->calls.turn);
+        dli_turn_try(&store->renewals.turn);
+        store->fork_node = node;
+        node->next = live;
+        live = node;
+    }
+    pthread_mutex_unlock(&list_mutex);
+    return status;
+}
+
+void dli_forks_opened(dli_store_t *store) {
+    store->fork_node->dev = store->dev;
+    store->fork_node->ino = store->ino;
+    dli_turn_give(&store->renewals.turn, store->env);
+    dli_turn_give(&store->calls.turn, store->env);
+}
+
+void dli_forks_leave(dli_store_t *store, int forked) {
+    dli_fork_node_t *node = store->fork_node;
+    store->fork_node = NULL;
+    /* In a child the node stays for good: it remembers what SQLite's book has. */
+    if (node == NULL || forked) {
+        return;
+    }
+    pthread_mutex_lock(&list_mutex);
+    for (dli_fork_node_t **at = &live; *at != NULL; at = &(*at)->next) {
+        if (*at == node) {
+            *at = node->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&list_mutex);
+    free(node);
+}

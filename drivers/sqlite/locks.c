@@ -1,0 +1,207 @@
+/* locks.c - taking and freeing a lock, and clearing away what dead holders left. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <string.h>
+
+/* Each SWEEP_EVERY holds of a client, it looks at SWEEP_ROWS rows. A hold leaves one row at most, so that looking at
+ * more rows than holds keeps the file in proportion to the locks that are alive. */
+#define SWEEP_EVERY 128
+#define SWEEP_ROWS 256
+
+/* ---- taking ------------------------------------------------------------------------------------------------- */
+
+typedef struct acquisition {
+    const dl_request_t *request;
+    uint64_t sent_ns;
+    bool taken;
+    uint64_t token;
+    int64_t busy_ns; /* how long the present hold lasts */
+} acquisition_t;
+
+static int step_acquire(dli_connection_t *c, const dl_request_t *r) {
+    sqlite3_stmt *s;
+    int rc = dli_connection_statement(c, DLI_SQL_ACQUIRE, &s);
+    if (rc != SQLITE_OK) {
+        return rc;
+    }
+    sqlite3_bind_blob(s, 1, r->name, (int)r->name_len, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
+    sqlite3_bind_text(s, 4, c->store->env->client_label, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 5, r->lease_ms * DLI_NS_PER_MS);
+    sqlite3_bind_int64(s, 6, (sqlite3_int64)r->token_floor);
+    return dli_connection_step(c, s);
+}
+
+static int acquire_once(dli_connection_t *c, void *arg) {
+    acquisition_t *a = arg;
+    /* Twice at most: the second time the ceiling is high enough for minutes. */
+    for (int i = 0; i < 2; i++) {
+        a->sent_ns = c->store->env->now_ns();
+        if (dli_store_moved(c->store)) {
+            return DLI_RC_MOVED;
+        }
+        int rc = step_acquire(c, a->request);
+        if (rc == SQLITE_OK) {
+            a->taken = sqlite3_changes(c->db) > 0;
+            a->token = c->token;
+            a->busy_ns = c->busy_ns - (int64_t)c->now_ns;
+            return SQLITE_OK;
+        }
+        if (c->ceiling_for == 0) {
+            return rc;
+        }
+        rc = dli_tokens_raise(c, c->ceiling_for);
+        if (rc != SQLITE_OK) {
+            return rc;
+        }
+    }
+    return SQLITE_ERROR;
+}
+
+/* ---- sweeping ------------------------------------------------------------------------------------------------- */
+
+typedef struct sweep {
+    unsigned char last[DL_NAME_MAX + 1];
+    size_t last_len;
+    int rows, stale;
+} sweep_t;
+
+static int sweep_once(dli_connection_t *c, void *arg) {
+    dli_store_t *store = c->store;
+    sweep_t *sweep = arg;
+    sqlite3_stmt *s;
+    sweep->rows = sweep->stale = 0;
+    int rc = dli_connection_statement(c, DLI_SQL_SWEEP_LOOK, &s);
+    if (rc != SQLITE_OK) {
+        return rc;
+    }
+    sqlite3_bind_blob(s, 1, store->cursor, (int)store->cursor_len, SQLITE_STATIC);
+    sqlite3_bind_int(s, 2, SWEEP_ROWS);
+    while ((rc = sqlite3_step(s)) == SQLITE_ROW) {
+        int len = sqlite3_column_bytes(s, 0);
+        sweep->last_len = len <= DL_NAME_MAX ? (size_t)len : DL_NAME_MAX;
+        if (sweep->last_len > 0) {
+            memcpy(sweep->last, sqlite3_column_blob(s, 0), sweep->last_len);
+        }
+        sweep->rows++;
+        sweep->stale += sqlite3_column_int(s, 1);
+    }
+    int reset = sqlite3_reset(s);
+    if (rc != SQLITE_DONE || reset != SQLITE_OK || sweep->stale == 0) {
+        return SQLITE_OK;
+    }
+    rc = dli_connection_statement(c, DLI_SQL_SWEEP, &s);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_blob(s, 1, store->cursor, (int)store->cursor_len, SQLITE_STATIC);
+        sqlite3_bind_blob(s, 2, sweep->last, (int)sweep->last_len, SQLITE_STATIC);
+        rc = dli_connection_step(c, s);
+    }
+    return SQLITE_OK; /* if it was busy now, it is not next time */
+}
+
+/* From time to time, after a hold began. The first look is near its own name, so that clients which live for one
+ * hold look everywhere in the end. */
+static void sweep(dli_store_t *store, const dl_request_t *request) {
+    if (atomic_fetch_add(&store->acquired, 1) % SWEEP_EVERY != SWEEP_EVERY - 1 ||
+        atomic_flag_test_and_set(&store->sweeping)) {
+        return;
+    }
+    sweep_t sweep = {.rows = 0};
+    if (dli_turn_try(&store->calls.turn)) {
+        if (!store->swept) {
+            store->swept = true;
+            memcpy(store->cursor, request->name, request->name_len);
+            store->cursor_len = request->name_len;
+        }
+        (void)sweep_once(&store->calls, &sweep);
+        dli_turn_give(&store->calls.turn, store->env);
+        store->cursor_len = 0; /* from the beginning again */
+        if (sweep.rows == SWEEP_ROWS) {
+            memcpy(store->cursor, sweep.last, sweep.last_len);
+            store->cursor_len = sweep.last_len;
+        }
+    }
+    atomic_flag_clear(&store->sweeping);
+}
+
+/* ---- the ops ---------------------------------------------------------------------------------------------------- */
+
+dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                                   dl_error_t *err) {
+    (void)hold;
+    dli_store_t *store = state;
+    if (request->token_floor > INT64_MAX / 2) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
+    }
+    acquisition_t a = {.request = request};
+    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop};
+    int rc;
+    dl_status_t status = dli_connection_run(&store->calls, acquire_once, &a, limits, &rc, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (rc != SQLITE_OK) {
+        return dli_connection_fail(store, rc, true, err);
+    }
+    if (!a.taken) {
+        grant->busy_ms = (a.busy_ns + DLI_NS_PER_MS - 1) / DLI_NS_PER_MS;
+        grant->busy_is_dlock = 1;
+        return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
+                              (long long)grant->busy_ms);
+    }
+    grant->token = a.token;
+    grant->sent_ns = a.sent_ns;
+    grant->session_fd = -1;
+    sweep(store, request);
+    dli_checkpoint(store, 2); /* rather by a release, which nobody waits for */
+    return DL_OK;
+}
+
+typedef struct freeing {
+    const dl_request_t *request;
+    bool done;
+} freeing_t;
+
+static int release_by(dli_connection_t *c, dli_sql_t which, freeing_t *f) {
+    sqlite3_stmt *s;
+    int rc = dli_connection_statement(c, which, &s);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_blob(s, 1, f->request->name, (int)f->request->name_len, SQLITE_STATIC);
+        sqlite3_bind_text(s, 2, f->request->owner, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 3, (sqlite3_int64)f->request->hold_id);
+        rc = dli_connection_step(c, s);
+    }
+    f->done = rc == SQLITE_OK && sqlite3_changes(c->db) > 0;
+    return rc;
+}
+
+static int release_once(dli_connection_t *c, void *arg) {
+    freeing_t *f = arg;
+    int rc = release_by(c, DLI_SQL_RELEASE, f);
+    if (rc == SQLITE_OK && !f->done) {
+        rc = release_by(c, DLI_SQL_RELEASE_KEEPING_TOKEN, f);
+    }
+    return rc;
+}
+
+dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    dli_store_t *store = state;
+    freeing_t f = {.request = request};
+    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop};
+    int rc;
+    dl_status_t status = dli_connection_run(&store->calls, release_once, &f, limits, &rc, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (rc != SQLITE_OK) {
+        return dli_connection_fail(store, rc, true, err);
+    }
+    if (f.done) {
+        dli_wake_all(store, request->name, request->name_len);
+    }
+    dli_checkpoint(store, 1);
+    return f.done ? DL_OK : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in the lock file");
+}

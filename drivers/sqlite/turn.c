@@ -1,0 +1,118 @@
+/* turn.c - a lock with a deadline: whose turn it is to use a connection. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+/* A free turn goes to whoever asks first, which keeps a running thread running. A waiter that has been passed
+ * over for this long gets the turn handed over. */
+#define PATIENCE_NS (2 * (uint64_t)DLI_NS_PER_MS)
+/* A condition cannot be waited for together with a descriptor, so that a cancel is looked for this often. */
+#define LOOK_EVERY_NS (20 * (uint64_t)DLI_NS_PER_MS)
+
+void dli_turn_init(dli_turn_t *turn) {
+    *turn = (dli_turn_t){.taken = false};
+    pthread_mutex_init(&turn->mutex, NULL);
+}
+
+static void enqueue(dli_turn_t *turn, dli_waiter_t *waiter) {
+    if (turn->last != NULL) {
+        turn->last->next = waiter;
+    } else {
+        turn->first = waiter;
+    }
+    turn->last = waiter;
+}
+
+static void dequeue(dli_turn_t *turn, dli_waiter_t *waiter) {
+    dli_waiter_t *before = NULL;
+    for (dli_waiter_t *w = turn->first; w != waiter; w = w->next) {
+        before = w;
+    }
+    if (before != NULL) {
+        before->next = waiter->next;
+    } else {
+        turn->first = waiter->next;
+    }
+    if (turn->last == waiter) {
+        turn->last = before;
+    }
+}
+
+static bool stopped(const dl_driver_env_t *env, const dl_stop_t *stop) {
+    struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
+    return (stop->fd[0] >= 0 || stop->fd[1] >= 0) && env->poll(fds, 2, 0) > 0;
+}
+
+/* With the mutex held. Ends with the turn taken or the waiter gone from the queue. */
+static dl_status_t wait_for(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env,
+                            uint64_t deadline_ns, const dl_stop_t *stop) {
+    for (;;) {
+        uint64_t until_ns = deadline_ns;
+        uint64_t look_ns = env->now_ns() + LOOK_EVERY_NS;
+        if (stop != NULL && look_ns < until_ns) {
+            until_ns = look_ns;
+        }
+        env->cond_wait(&me->cond, &turn->mutex, until_ns);
+        dl_status_t status = DL_OK;
+        if (!me->granted && turn->taken) {
+            pthread_mutex_unlock(&turn->mutex);
+            if (stop != NULL && stopped(env, stop)) {
+                status = DL_ECANCELED;
+            } else if (env->now_ns() >= deadline_ns) {
+                status = DL_ETIMEDOUT;
+            }
+            pthread_mutex_lock(&turn->mutex);
+        }
+        if (me->granted) {
+            return DL_OK;
+        }
+        if (!turn->taken) {
+            turn->taken = true;
+            dequeue(turn, me);
+            return DL_OK;
+        }
+        if (status != DL_OK) {
+            dequeue(turn, me);
+            return status;
+        }
+    }
+}
+
+dl_status_t dli_turn_take(dli_turn_t *turn, const dl_driver_env_t *env, uint64_t deadline_ns,
+                          const dl_stop_t *stop) {
+    dl_status_t status = DL_OK;
+    pthread_mutex_lock(&turn->mutex);
+    if (!turn->taken) {
+        turn->taken = true;
+    } else {
+        dli_waiter_t me = {.since_ns = env->now_ns()};
+        env->cond_init(&me.cond);
+        enqueue(turn, &me);
+        status = wait_for(turn, &me, env, deadline_ns, stop);
+        pthread_cond_destroy(&me.cond);
+    }
+    pthread_mutex_unlock(&turn->mutex);
+    return status;
+}
+
+bool dli_turn_try(dli_turn_t *turn) {
+    pthread_mutex_lock(&turn->mutex);
+    bool got = !turn->taken;
+    turn->taken = true;
+    pthread_mutex_unlock(&turn->mutex);
+    return got;
+}
+
+void dli_turn_give(dli_turn_t *turn, const dl_driver_env_t *env) {
+    pthread_mutex_lock(&turn->mutex);
+    dli_waiter_t *first = turn->first;
+    if (first != NULL && env->now_ns() - first->since_ns > PATIENCE_NS) {
+        first->granted = true;
+        dequeue(turn, first);
+    } else {
+        turn->taken = false;
+    }
+    if (first != NULL) {
+        env->cond_broadcast(&first->cond);
+    }
+    pthread_mutex_unlock(&turn->mutex);
+}
