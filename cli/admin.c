@@ -1,0 +1,263 @@
+/* admin.c - dlock check, init, backends and version: looking at backends. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "exits.h"
+#include "json.h"
+#include "report.h"
+
+static const char *level_name(dl_finding_level_t level) {
+    switch (level) {
+    case DL_FINDING_OK:
+        return "ok";
+    case DL_FINDING_NOTE:
+        return "note";
+    case DL_FINDING_WARNING:
+        return "warning";
+    case DL_FINDING_ERROR:
+        break;
+    }
+    return "error";
+}
+
+static void print_caps_json(uint32_t caps) {
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } names[] = {{DL_CAP_LEASE, "lease"},
+                 {DL_CAP_SESSION, "session"},
+                 {DL_CAP_FENCE, "fence"},
+                 {DL_CAP_SERVER_COUNT, "server-count"},
+                 {DL_CAP_NATIVE_WAIT, "native-wait"},
+                 {DL_CAP_NOTIFY, "notify"}};
+    json_open("caps", '[');
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if ((caps & names[i].bit) != 0) {
+            json_text(NULL, names[i].name);
+        }
+    }
+    json_close(']');
+}
+
+typedef struct findings {
+    const options_t *options;
+    size_t errors;
+} findings_t;
+
+static void print_finding(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    findings_t *findings = arg;
+    findings->errors += level == DL_FINDING_ERROR;
+    if (findings->options->quiet) {
+        return;
+    }
+    if (findings->options->json) {
+        json_open(NULL, '{');
+        json_text("level", level_name(level));
+        json_text("subject", subject);
+        json_text("text", text);
+        json_close('}');
+    } else {
+        (void)printf("%-8s %s: %s\n", level_name(level), plain(subject), plain(text));
+    }
+}
+
+int command_check(const options_t *options) {
+    dl_client_t *client;
+    int failed = open_client(options, &client);
+    if (failed != 0) {
+        return failed;
+    }
+    dl_client_info_t info = DL_CLIENT_INFO_INIT;
+    (void)dl_client_info(client, &info);
+    bool as_json = options->json && !options->quiet;
+    if (as_json) {
+        json_open(NULL, '{');
+        json_text("backend", info.backend);
+        json_text("driver", info.driver);
+        json_text("server", info.server);
+        print_caps_json(info.caps);
+        json_open("findings", '[');
+    } else if (!options->quiet) {
+        (void)printf("backend '%s', driver %s%s%s\n", plain(info.backend), plain(info.driver),
+                     info.server[0] != '\0' ? ", " : "", plain(info.server));
+    }
+    findings_t findings = {options, 0};
+    dl_error_t err;
+    dl_status_t status = dl_client_check(client, print_finding, &findings, &err);
+    if (as_json) {
+        json_close(']');
+        json_close('}');
+        json_end();
+    }
+    dl_client_close(client);
+    if (status != DL_OK) {
+        return report_failure(status, &err);
+    }
+    return findings.errors > 0 ? EXIT_NO : 0;
+}
+
+/* The path of the configuration. For --local it is a file without a name, since these calls take no text. */
+static const char *config_path(const options_t *options, char *room, size_t size) {
+    if (!options->local) {
+        return options->config;
+    }
+    int fd = memfd_create("local", MFD_CLOEXEC);
+    size_t len = sizeof LOCAL_CONFIG - 1;
+    ssize_t written = write(fd, LOCAL_CONFIG, len);
+    (void)written; /* should it fail, the library says what is wrong with the file */
+    (void)snprintf(room, size, "/proc/self/fd/%d", fd);
+    return room; /* the end of the process closes it */
+}
+
+int command_init(const options_t *options) {
+    findings_t findings = {options, 0};
+    bool as_json = options->json && !options->quiet;
+    if (as_json) {
+        json_open(NULL, '{');
+        json_bool("done", !options->print);
+        json_open("steps", '[');
+    }
+    dl_error_t err;
+    char room[64];
+    const char *path = config_path(options, room, sizeof room);
+    const char *backend = options->local ? LOCAL_BACKEND : options->backend;
+    dl_status_t status =
+        dl_backend_init(path, backend, options->print ? DL_INIT_PRINT : 0, print_finding, &findings, &err);
+    if (as_json) {
+        json_close(']');
+        json_close('}');
+        json_end();
+    }
+    if (status == DL_ENOTSUP) {
+        notice_line("this backend needs nothing to be created");
+        return 0;
+    }
+    if (status != DL_OK) {
+        return report_failure(status, &err);
+    }
+    return findings.errors > 0 ? EXIT_NO : 0;
+}
+
+/* The configuration's backends come by callback before its path is known, but the path is printed first. */
+typedef struct backend_row {
+    char backend[64];
+    char driver[32];
+    bool compiled_in, selected;
+} backend_row_t;
+
+#define BACKENDS_MAX 256
+
+typedef struct backend_rows {
+    backend_row_t rows[BACKENDS_MAX];
+    size_t count, left_out;
+} backend_rows_t;
+
+static int keep_backend(void *arg, const char *backend, const char *driver, int compiled_in, int selected) {
+    backend_rows_t *rows = arg;
+    if (rows->count == BACKENDS_MAX) {
+        rows->left_out++;
+        return 0;
+    }
+    backend_row_t *row = &rows->rows[rows->count++];
+    (void)snprintf(row->backend, sizeof row->backend, "%s", backend);
+    (void)snprintf(row->driver, sizeof row->driver, "%s", driver);
+    row->compiled_in = compiled_in != 0;
+    row->selected = selected != 0;
+    return 0;
+}
+
+static void print_backends_json(const char *source, const backend_rows_t *rows) {
+    json_open(NULL, '{');
+    if (source[0] != '\0') {
+        json_text("config", source);
+    } else {
+        json_null("config");
+    }
+    json_open("backends", '[');
+    for (size_t i = 0; i < rows->count; i++) {
+        json_open(NULL, '{');
+        json_text("backend", rows->rows[i].backend);
+        json_text("driver", rows->rows[i].driver);
+        json_bool("compiled_in", rows->rows[i].compiled_in);
+        json_bool("selected", rows->rows[i].selected);
+        json_close('}');
+    }
+    json_close(']');
+    json_close('}');
+    json_end();
+}
+
+static void print_backends_text(const char *source, const backend_rows_t *rows) {
+    (void)printf("configuration: %s\n", source[0] != '\0' ? plain(source) : "none");
+    for (size_t i = 0; i < rows->count; i++) {
+        const backend_row_t *row = &rows->rows[i];
+        (void)printf("%c %s: driver %s%s\n", row->selected ? '*' : ' ', plain(row->backend),
+                     plain(row->driver), row->compiled_in ? "" : " (not in this build)");
+    }
+}
+
+int command_backends(const options_t *options) {
+    static backend_rows_t rows;
+    char source[4096] = "";
+    char room[64];
+    const char *path = config_path(options, room, sizeof room);
+    dl_error_t err;
+    dl_status_t status = dl_backends(path, source, sizeof source, keep_backend, &rows, &err);
+    if (status != DL_OK) {
+        return report_failure(status, &err);
+    }
+    if (options->local) {
+        source[0] = '\0';
+    }
+    if (!options->quiet && options->json) {
+        print_backends_json(source, &rows);
+    } else if (!options->quiet) {
+        print_backends_text(source, &rows);
+    }
+    if (rows.left_out > 0) {
+        notice_line("%zu more backends are not shown", rows.left_out);
+    }
+    return 0;
+}
+
+static int print_driver_json(void *arg, const char *name, uint32_t caps, const char *summary) {
+    (void)arg;
+    json_open(NULL, '{');
+    json_text("name", name);
+    json_text("summary", summary);
+    print_caps_json(caps);
+    json_close('}');
+    return 0;
+}
+
+static int print_driver_text(void *arg, const char *name, uint32_t caps, const char *summary) {
+    (void)arg;
+    (void)caps;
+    (void)printf("driver %s: %s\n", name, summary);
+    return 0;
+}
+
+int command_version(const options_t *options) {
+    if (options->quiet) {
+        return 0;
+    }
+    if (options->json) {
+        json_open(NULL, '{');
+        json_text("version", DL_VERSION_STRING);
+        json_text("library", dl_version());
+        json_open("drivers", '[');
+        dl_drivers(print_driver_json, NULL);
+        json_close(']');
+        json_close('}');
+        json_end();
+        return 0;
+    }
+    bool same = strcmp(DL_VERSION_STRING, dl_version()) == 0;
+    (void)printf("dlock %s%s%s%s\n", DL_VERSION_STRING, same ? "" : " (library ", same ? "" : dl_version(),
+                 same ? "" : ")");
+    dl_drivers(print_driver_text, NULL);
+    return 0;
+}

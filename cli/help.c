@@ -1,0 +1,98 @@
+/* help.c - dlock help: a page for each subcommand, made from the tables. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "commands.h"
+#include "report.h"
+
+static const char run_text[] =
+    "\n"
+    "Waits for the lock, runs the command in a process group of its own, ends what is left\n"
+    "of the group, and frees the lock. The command has DLOCK_NAME and DLOCK_TOKEN in its\n"
+    "environment. Should the lock be lost, the whole group is ended before it is.\n"
+    "\n"
+    "Exit status: the command's own (128 + N when signal N ended it), or\n"
+    "   75  the lock was not obtained in time\n"
+    "   76  the lock was lost, or could not be kept, and the command was ended\n"
+    "  126  the command cannot be executed\n"
+    "  127  there is no such command\n"
+    "   64  wrong usage     69  server not reachable\n"
+    "   77  no permission   78  wrong configuration\n"
+    "\n"
+    "Example, a line of a crontab that skips a turn while the last one still runs:\n"
+    "  */5 * * * *  dlock run backup --wait 0 --quiet -- /usr/local/bin/backup\n";
+
+static const char status_text[] =
+    "\nExit status: 0; with --quiet 0 when the lock is held and 1 when it is free.\n";
+static const char list_text[] = "\nExit status: 0; with --quiet 0 when a lock is held and 1 when none is.\n";
+static const char unlock_text[] = "\nThe holder learns of it as a loss, at its next renewal.\n"
+                                  "Exit status: 0 when the lock was freed, 1 when nobody held it.\n";
+static const char check_text[] = "\nExit status: 0, or 1 when an error was found.\n";
+static const char backends_text[] = "\nThe backend that is used by default is marked with a star.\n";
+
+static const char *more_text(const command_t *command) {
+    switch (command->bit) {
+    case IN_RUN:
+        return run_text;
+    case IN_STATUS:
+        return status_text;
+    case IN_LIST:
+        return list_text;
+    case IN_UNLOCK:
+        return unlock_text;
+    case IN_CHECK:
+        return check_text;
+    case IN_BACKENDS:
+        return backends_text;
+    default:
+        return "";
+    }
+}
+
+static void print_options(FILE *out, unsigned bit, bool global) {
+    for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
+        bool is_global = spec->commands == IN_ALL;
+        if ((spec->commands & bit) == 0 || is_global != global) {
+            continue;
+        }
+        char letter[8] = "";
+        if (spec->letter != 0) {
+            (void)snprintf(letter, sizeof letter, "-%c, ", spec->letter);
+        }
+        char left[64];
+        (void)snprintf(left, sizeof left, "%4s%s%s%s", letter, spec->name, spec->value != NULL ? " " : "",
+                       spec->value != NULL ? spec->value : "");
+        (void)fprintf(out, "  %-26s %s\n", left, spec->help);
+    }
+}
+
+void print_help(FILE *out, const command_t *command) {
+    if (command == NULL) {
+        (void)fputs("usage: dlock COMMAND [options]\n\n", out);
+        for (const command_t *each = commands; each->name != NULL; each++) {
+            (void)fprintf(out, "  %-10s %s\n", each->name, each->summary);
+        }
+        (void)fputs("\nOptions of every command, before or after it:\n", out);
+        print_options(out, IN_ALL, true);
+        (void)fputs("\n'dlock help COMMAND' tells more, and so does the manual page dlock(1).\n", out);
+        return;
+    }
+    (void)fprintf(out, "usage: dlock %s%s%s\n%s\n", command->name, command->args[0] != '\0' ? " " : "",
+                  command->args, command->summary);
+    (void)fputs("\nOptions:\n", out);
+    print_options(out, command->bit, false);
+    print_options(out, command->bit, true);
+    (void)fputs(more_text(command), out);
+}
+
+int command_help(const options_t *options) {
+    const command_t *command = NULL;
+    if (options->arg_count > 0) {
+        command = find_command(options->args[0]);
+        if (command == NULL) {
+            return usage_error("there is no command '%s'; see 'dlock help'", plain(options->args[0]));
+        }
+    }
+    print_help(stdout, command);
+    return 0;
+}

@@ -1,0 +1,258 @@
+/* keeper.c - the process between dlock and the command; it ends the command in time, come what may. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "exits.h"
+#include "note.h"
+#include "processes.h"
+
+/* Ends of processes that are nobody's news (their parent lives in another group) are looked for this
+ * often. */
+#define LOOK_AGAIN_NS (20u * (uint64_t)NS_PER_MS)
+/* Where dlock is gone nobody waits for the keeper; it goes on for this long. */
+#define ORPHAN_BOUND_NS (60u * UINT64_C(1000000000))
+
+typedef enum phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERM, PHASE_KILL } phase_t;
+
+typedef struct state {
+    const launch_t *launch;
+    int socket, child_fd, timer_fd, exec_fd;
+    phase_t phase;
+    end_cause_t cause;
+    pid_t group;
+    bool leader_reaped;
+    uint64_t valid_until_ns, grace_ns, margin_ns;
+    uint64_t kill_at_ns; /* PHASE_TERM */
+    uint64_t give_up_ns; /* PHASE_KILL */
+    uint64_t look_ns;    /* when to look for what is left */
+} state_t;
+
+static void tell(const state_t *state, note_kind_t kind, int number) {
+    note_t note = {.kind = kind, .number = number, .at_ns = now_ns()};
+    if (state->cause != END_ORPHANED) {
+        (void)note_send(state->socket, &note, false); /* a hang-up is seen by the loop */
+    }
+}
+
+/* The last act of the keeper. */
+static _Noreturn void finish(const state_t *state, size_t left) {
+    note_t note = {.kind = NOTE_ENDED, .number = (int)state->cause, .at_ns = now_ns(), .left = left};
+    if (state->cause != END_ORPHANED) {
+        (void)note_send(state->socket, &note, true);
+    }
+    _exit(0);
+}
+
+static void begin_term(state_t *state, end_cause_t cause) {
+    state->phase = PHASE_TERM;
+    state->cause = cause;
+    uint64_t now = now_ns();
+    (void)processes_signal(state->group, SIGTERM);
+    (void)kill(-state->group, SIGCONT); /* a stopped process would not hear it */
+    state->kill_at_ns = now + state->grace_ns;
+    tell(state, NOTE_TERM, (int)cause);
+}
+
+static void begin_kill(state_t *state, end_cause_t cause) {
+    if (state->phase != PHASE_KILL) {
+        state->phase = PHASE_KILL;
+        state->give_up_ns = now_ns() + (cause == END_ORPHANED ? ORPHAN_BOUND_NS : KILL_BOUND_NS);
+    }
+    state->cause = cause > state->cause ? cause : state->cause;
+    (void)processes_signal(state->group, SIGKILL);
+    tell(state, NOTE_KILL, (int)state->cause);
+}
+
+static void start_command(state_t *state, const note_t *note) {
+    state->valid_until_ns = note->valid_until_ns;
+    state->grace_ns = note->grace_ns;
+    state->margin_ns = note->margin_ns;
+    state->group = group_start(state->launch, note->token, note->number != 0, &state->exec_fd);
+    if (state->group < 0) {
+        tell(state, NOTE_NOT_STARTED, errno);
+        finish(state, 0);
+    }
+    state->phase = PHASE_RUNNING;
+    tell(state, NOTE_STARTED, (int)state->group);
+    /* Should dlock die, whoever reads the command's output need not wait for the keeper. */
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; null >= 0 && fd <= 2; fd++) {
+        (void)dup2(null, fd);
+    }
+}
+
+static void take_note(state_t *state, const note_t *note) {
+    switch (note->kind) {
+    case NOTE_START:
+        start_command(state, note);
+        break;
+    case NOTE_VALID:
+        state->valid_until_ns = note->valid_until_ns;
+        break;
+    case NOTE_SIGNAL:
+        if (state->phase != PHASE_IDLE && !state->leader_reaped) {
+            (void)kill(-state->group, note->number);
+        }
+        break;
+    case NOTE_LOST:
+        if (state->phase != PHASE_IDLE) {
+            begin_kill(state, END_LOST);
+        }
+        break;
+    default:
+        break; /* what the keeper itself says */
+    }
+}
+
+static void take_notes(state_t *state) {
+    note_t note;
+    note_got_t got = NOTE_NONE;
+    while (state->cause != END_ORPHANED && (got = note_receive(state->socket, &note)) == NOTE_GOT) {
+        take_note(state, &note);
+    }
+    if (got == NOTE_GONE) {
+        if (state->phase == PHASE_IDLE) {
+            _exit(0); /* dlock did not get the lock */
+        }
+        begin_kill(state, END_ORPHANED);
+    }
+}
+
+static void take_exec_failure(state_t *state) {
+    int failure;
+    if (read(state->exec_fd, &failure, sizeof failure) == (ssize_t)sizeof failure) {
+        tell(state, NOTE_NOT_STARTED, failure);
+    }
+    (void)close(state->exec_fd);
+    state->exec_fd = -1;
+}
+
+/* Reaps the command and whatever was adopted. */
+static void reap(state_t *state) {
+    struct signalfd_siginfo info;
+    while (read(state->child_fd, &info, sizeof info) > 0) {}
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
+        if (pid != state->group) {
+            continue;
+        }
+        if (WIFSTOPPED(status)) {
+            tell(state, NOTE_STOPPED, WSTOPSIG(status));
+        } else {
+            if (state->exec_fd >= 0) {
+                take_exec_failure(state); /* why it ended, before that it did */
+            }
+            state->leader_reaped = true;
+            tell(state, NOTE_EXITED, status);
+        }
+    }
+}
+
+/* What is due now; returns the instant when something is due next. */
+static uint64_t act(state_t *state) {
+    if (state->phase == PHASE_IDLE) {
+        return NEVER_NS;
+    }
+    uint64_t kill_ns = ns_before(state->valid_until_ns, state->margin_ns);
+    uint64_t term_ns = ns_before(kill_ns, state->grace_ns);
+    if (state->leader_reaped && !processes_left(state->group)) {
+        finish(state, 0);
+    }
+    uint64_t now = now_ns();
+    if (state->phase == PHASE_KILL) {
+        size_t left = processes_signal(state->group, SIGKILL);
+        if (now >= state->give_up_ns) {
+            finish(state, left);
+        }
+        return now + LOOK_AGAIN_NS;
+    }
+    if (now >= kill_ns) {
+        begin_kill(state, END_OF_VALIDITY);
+        return now_ns() + LOOK_AGAIN_NS;
+    }
+    if (state->phase == PHASE_TERM && now >= state->kill_at_ns) {
+        begin_kill(state, state->cause);
+        return now_ns() + LOOK_AGAIN_NS;
+    }
+    if (state->phase == PHASE_RUNNING && now >= term_ns) {
+        begin_term(state, END_OF_VALIDITY);
+    } else if (state->phase == PHASE_RUNNING && state->leader_reaped) {
+        begin_term(state, END_OF_COMMAND);
+    }
+    if (state->phase == PHASE_RUNNING) {
+        return term_ns;
+    }
+    uint64_t next_ns = ns_min(kill_ns, state->kill_at_ns);
+    return state->leader_reaped ? ns_min(next_ns, now + LOOK_AGAIN_NS) : next_ns;
+}
+
+static _Noreturn void keep(state_t *state) {
+    for (;;) {
+        timer_set(state->timer_fd, act(state));
+        struct pollfd fds[] = {{.fd = state->cause == END_ORPHANED ? -1 : state->socket, .events = POLLIN},
+                               {.fd = state->child_fd, .events = POLLIN},
+                               {.fd = state->timer_fd, .events = POLLIN},
+                               {.fd = state->exec_fd, .events = POLLIN}};
+        if (poll(fds, sizeof fds / sizeof fds[0], -1) < 0) {
+            continue; /* EINTR or a passing lack of memory */
+        }
+        if (fds[3].revents != 0) {
+            take_exec_failure(state);
+        }
+        reap(state);
+        take_notes(state);
+    }
+}
+
+static _Noreturn void keeper_main(const launch_t *launch, int socket) {
+    (void)setpgid(0, 0); /* what is sent to dlock's group is for dlock */
+    (void)prctl(PR_SET_NAME, "dlock-keeper");
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigset_t all;
+    (void)sigfillset(&all);
+    (void)sigprocmask(SIG_SETMASK, &all, NULL);
+    sigset_t child;
+    (void)sigemptyset(&child);
+    (void)sigaddset(&child, SIGCHLD);
+    state_t state = {.launch = launch, .socket = socket, .exec_fd = -1};
+    state.child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    state.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (state.child_fd < 0 || state.timer_fd < 0) {
+        tell(&state, NOTE_NOT_STARTED, errno);
+        finish(&state, 0);
+    }
+    keep(&state);
+}
+
+bool keeper_start(keeper_t *keeper, const launch_t *launch) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return false;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)close(ends[0]);
+        keeper_main(launch, ends[1]);
+    }
+    int failure = errno;
+    (void)close(ends[1]);
+    if (pid < 0) {
+        (void)close(ends[0]);
+        errno = failure;
+        return false;
+    }
+    keeper->pid = pid;
+    keeper->socket = ends[0];
+    return true;
+}

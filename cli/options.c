@@ -1,0 +1,235 @@
+/* options.c - reads the command line. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "dlock/dlock.h"
+#include "exits.h"
+#include "report.h"
+#include "suggest.h"
+
+/* Which options were given, in the order of the table, for the check against the subcommand. */
+typedef struct seen {
+    bool option[OPTION_COUNT_MAX];
+} seen_t;
+
+const command_t *find_command(const char *name) {
+    for (const command_t *command = commands; command->name != NULL; command++) {
+        if (strcmp(command->name, name) == 0) {
+            return command;
+        }
+    }
+    return NULL;
+}
+
+bool parse_duration(const char *text, int64_t *ms) {
+    static const struct {
+        const char *unit;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+    const int64_t count_max = INT64_C(1000) * 365 * 86400; /* times 86400000 stays below 2^63 */
+    int64_t count = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        count = count * 10 + (*at - '0');
+        if (count > count_max) {
+            return false;
+        }
+    }
+    if (at == text) {
+        return false;
+    }
+    if (*at == '\0' && count == 0) {
+        *ms = 0;
+        return true;
+    }
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (strcmp(at, units[i].unit) == 0) {
+            *ms = count * units[i].ms;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The written form of a bound: the largest unit that divides it. */
+static const char *duration_text(int64_t ms, char *text, size_t size) {
+    if (ms == 0 || ms % 1000 != 0) {
+        (void)snprintf(text, size, ms == 0 ? "%lld" : "%lldms", (long long)ms);
+    } else if (ms % 86400000 == 0) {
+        (void)snprintf(text, size, "%lldd", (long long)(ms / 86400000));
+    } else {
+        (void)snprintf(text, size, "%llds", (long long)(ms / 1000));
+    }
+    return text;
+}
+
+static int set_duration(const option_spec_t *spec, const char *value, int64_t *field) {
+    if (spec->word != NULL && strcmp(value, spec->word) == 0) {
+        *field = spec->word_ms;
+        return 0;
+    }
+    int64_t ms;
+    if (!parse_duration(value, &ms)) {
+        return usage_error("%s: '%s' is not a duration: a whole number and one of ms, s, m, h, d%s%s",
+                           spec->name, plain(value), spec->word != NULL ? ", or " : "",
+                           spec->word != NULL ? spec->word : "");
+    }
+    if (ms < spec->min_ms || ms > spec->max_ms) {
+        char low[32];
+        char high[32];
+        return usage_error("%s: %s is out of range: %s to %s", spec->name, value,
+                           duration_text(spec->min_ms, low, sizeof low),
+                           duration_text(spec->max_ms, high, sizeof high));
+    }
+    *field = ms;
+    return 0;
+}
+
+static int unknown_option(const char *word, size_t len, const command_t *command) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "%.*s", (int)len, word);
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
+        size_t distance = edit_distance(name, spec->name);
+        if ((command == NULL || (spec->commands & command->bit) != 0) && distance < best) {
+            best = distance;
+            nearest = spec->name;
+        }
+    }
+    if (nearest != NULL && is_near(name, best)) {
+        return usage_error("unknown option '%s'; did you mean %s?", plain(name), nearest);
+    }
+    return usage_error("unknown option '%s'; see 'dlock help%s%s'", plain(name), command != NULL ? " " : "",
+                       command != NULL ? command->name : "");
+}
+
+static const option_spec_t *find_option(const char *word, size_t len) {
+    for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
+        bool is_letter = len == 2 && word[0] == '-' && spec->letter != 0 && word[1] == spec->letter;
+        if (is_letter || (strlen(spec->name) == len && strncmp(spec->name, word, len) == 0)) {
+            return spec;
+        }
+    }
+    return NULL;
+}
+
+/* Takes the option at argv[0]; *used says how many words it was. */
+static int take_option(char **argv, options_t *options, seen_t *seen, int *used) {
+    const char *equals = strchr(argv[0], '=');
+    size_t len = equals != NULL ? (size_t)(equals - argv[0]) : strlen(argv[0]);
+    const option_spec_t *spec = find_option(argv[0], len);
+    if (spec == NULL) {
+        return unknown_option(argv[0], len, options->command);
+    }
+    seen->option[spec - option_specs] = true;
+    *used = 1;
+    char *field = (char *)options + spec->offset;
+    if (spec->kind == OPTION_FLAG) {
+        if (equals != NULL) {
+            return usage_error("%s takes no value", spec->name);
+        }
+        *(bool *)(void *)field = true;
+        return 0;
+    }
+    const char *value = equals != NULL ? equals + 1 : argv[1];
+    if (value == NULL || (equals == NULL && strcmp(value, "--") == 0)) {
+        return usage_error("%s needs a value: %s", spec->name, spec->value);
+    }
+    *used = equals != NULL ? 1 : 2;
+    if (spec->kind == OPTION_DURATION) {
+        return set_duration(spec, value, (int64_t *)(void *)field);
+    }
+    *(const char **)(void *)field = value;
+    return 0;
+}
+
+static int unknown_command(const char *name) {
+    const char *nearest = NULL;
+    size_t best = SIZE_MAX;
+    for (const command_t *command = commands; command->name != NULL; command++) {
+        size_t distance = edit_distance(name, command->name);
+        if (distance < best) {
+            best = distance;
+            nearest = command->name;
+        }
+    }
+    if (nearest != NULL && is_near(name, best)) {
+        return usage_error("unknown command '%s'; did you mean %s?", plain(name), nearest);
+    }
+    return usage_error("unknown command '%s'; see 'dlock help'", plain(name));
+}
+
+/* The first word that is no option is the subcommand, what follows are its arguments. */
+static int take_word(const char *word, options_t *options) {
+    if (options->command == NULL) {
+        options->command = find_command(word);
+        return options->command != NULL ? 0 : unknown_command(word);
+    }
+    if (options->arg_count >= options->command->args_max) {
+        return usage_error("'%s' is one word too many: dlock %s %s", plain(word), options->command->name,
+                           options->command->args);
+    }
+    options->args[options->arg_count++] = word;
+    return 0;
+}
+
+static int too_few(const command_t *command) {
+    return usage_error("%s: dlock %s %s", command->missing, command->name, command->args);
+}
+
+static int check_words(const options_t *options, const seen_t *seen) {
+    const command_t *command = options->command;
+    for (size_t i = 0; option_specs[i].name != NULL; i++) {
+        if (seen->option[i] && (option_specs[i].commands & command->bit) == 0) {
+            return usage_error("%s does not belong to 'dlock %s'", option_specs[i].name, command->name);
+        }
+    }
+    if (options->local && (options->config != NULL || options->backend != NULL)) {
+        return usage_error("--local uses no configuration; leave out %s",
+                           options->config != NULL ? "--config" : "--backend");
+    }
+    if (options->arg_count < command->args_min) {
+        return too_few(command);
+    }
+    if (command->bit == IN_RUN && (options->child == NULL || options->child[0] == NULL)) {
+        return usage_error("the command to run must follow '--': dlock run %s", command->args);
+    }
+    return 0;
+}
+
+int options_parse(char **argv, options_t *options) {
+    *options = (options_t){.wait_ms = WAIT_FOREVER, .lease_ms = DL_LEASE_AUTO, .grace_ms = GRACE_DEFAULT};
+    seen_t seen = {{false}};
+    int failed = 0;
+    bool only_words = false; /* after "--" of a command other than run */
+    for (char **at = argv + 1; *at != NULL && failed == 0;) {
+        int used = 1;
+        bool is_run = options->command != NULL && options->command->bit == IN_RUN;
+        if (strcmp(*at, "--") == 0 && is_run && options->arg_count > 0) {
+            options->child = at + 1;
+            break;
+        }
+        if (!only_words && strcmp(*at, "--") == 0) {
+            /* A name that begins with a dash: dlock run -- -name -- command */
+            bool name_follows = !is_run || (at[1] != NULL && at[2] != NULL && strcmp(at[2], "--") == 0);
+            failed = name_follows ? 0 : too_few(options->command);
+            only_words = true;
+        } else if (!only_words && (*at)[0] == '-' && (*at)[1] != '\0') {
+            failed = take_option(at, options, &seen, &used);
+        } else {
+            failed = take_word(*at, options);
+        }
+        at += used;
+    }
+    if (failed != 0 || options->help || options->version) {
+        return failed;
+    }
+    if (options->command == NULL) {
+        return usage_error("a command is missing; see 'dlock help'");
+    }
+    return check_words(options, &seen);
+}

@@ -1,0 +1,21 @@
+/* processes.h - finds and signals what descends from this process, by /proc. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_PROCESSES_H
+#define CLI_PROCESSES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+/*
+ * "Reached" are the living members of the process group and, in whatever group, the living descendants of
+ * this process in its own session. Who has called setsid() has left on purpose. Zombies do not live.
+ */
+
+/* Sends the signal to all that are reached: to the group at once, so that no fork escapes, to the others
+ * one by one. 0 only counts. Returns how many were reached. */
+size_t processes_signal(pid_t group, int number);
+/* Is anything that is reached left? */
+bool processes_left(pid_t group);
+
+#endif

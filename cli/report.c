@@ -1,0 +1,115 @@
+/* report.c - lines on stderr, and which exit status a library status becomes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exits.h"
+
+#define LINE_MAX_BYTES 2048
+
+static bool quiet_lines;
+static bool verbose_lines;
+
+void report_level(bool quiet, bool verbose) {
+    quiet_lines = quiet;
+    verbose_lines = verbose;
+}
+
+/* One write a line, so that lines of several processes on one terminal do not mix. */
+static void __attribute__((format(printf, 1, 0))) write_line(const char *format, va_list args) {
+    char line[LINE_MAX_BYTES];
+    int used = snprintf(line, sizeof line, "dlock: ");
+    int len = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
+    size_t end = len < 0 ? 0 : (size_t)used + (size_t)len;
+    end = end > sizeof line - 2 ? sizeof line - 2 : end;
+    line[end] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, end + 1);
+    (void)written; /* there is nowhere left to complain to */
+}
+
+void error_line(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    write_line(format, args);
+    va_end(args);
+}
+
+void notice_line(const char *format, ...) {
+    if (!quiet_lines) {
+        va_list args;
+        va_start(args, format);
+        write_line(format, args);
+        va_end(args);
+    }
+}
+
+void verbose_line(const char *format, ...) {
+    if (verbose_lines) {
+        va_list args;
+        va_start(args, format);
+        write_line(format, args);
+        va_end(args);
+    }
+}
+
+int usage_error(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    write_line(format, args);
+    va_end(args);
+    return EX_USAGE;
+}
+
+int exit_status_of(dl_status_t status) {
+    switch (status) {
+    case DL_OK:
+        return 0;
+    case DL_EBUSY:
+    case DL_ETIMEDOUT:
+        return EX_TEMPFAIL;
+    case DL_ELOST:
+        return EXIT_LOST;
+    case DL_ENOTOWNER:
+        return EXIT_NO;
+    case DL_EINVAL:
+        return EX_USAGE;
+    case DL_ENOMEM:
+    case DL_ELIMIT:
+        return EX_OSERR;
+    case DL_EIO:
+    case DL_EUNKNOWN:
+    case DL_EPROTO:
+        return EX_UNAVAILABLE;
+    case DL_EAUTH:
+        return EX_NOPERM;
+    case DL_EFOREIGN:
+        return EX_DATAERR;
+    case DL_ECONFIG:
+    case DL_ENOTSUP:
+        return EX_CONFIG;
+    case DL_ECANCELED:
+    case DL_ECLOSED:
+    case DL_EFORKED:
+    case DL_STATUS_COUNT:
+        break;
+    }
+    return EX_SOFTWARE;
+}
+
+int report_failure(dl_status_t status, const dl_error_t *err) {
+    error_line("%s", err->message[0] != '\0' ? err->message : dl_status_text(status));
+    return exit_status_of(status);
+}
+
+int finish_stdout(int exit_status) {
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        error_line("cannot write the output: %s", strerror(errno));
+        return EX_IOERR;
+    }
+    return exit_status;
+}

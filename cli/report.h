@@ -1,0 +1,26 @@
+/* report.h - lines on stderr, and which exit status a library status becomes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_REPORT_H
+#define CLI_REPORT_H
+
+#include <stdbool.h>
+
+#include "dlock/dlock.h"
+#include "text.h"
+
+/* --quiet and --verbose, once the command line has been read. */
+void report_level(bool quiet, bool verbose);
+/* All of them: one line "dlock: ..." by one write. */
+void error_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void notice_line(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* not with --quiet */
+void verbose_line(const char *format, ...) __attribute__((format(printf, 1, 2))); /* only with --verbose */
+int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* returns EX_USAGE */
+
+/* The exit status for an outcome of the library; DL_OK: 0. */
+int exit_status_of(dl_status_t status);
+/* Says what went wrong and returns its exit status. */
+int report_failure(dl_status_t status, const dl_error_t *err);
+/* 0, or EX_IOERR after a line when stdout could not be written. */
+int finish_stdout(int exit_status);
+
+#endif

@@ -1,0 +1,218 @@
+/* run.c - dlock run: takes the lock, runs a command, and frees the lock when everything has ended. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "commands.h"
+#include "exits.h"
+#include "report.h"
+#include "run.h"
+#include "terminal.h"
+#include "waiting.h"
+
+#define GRACE_MAX_MS 2000
+/* The shortest margin where the lease is long enough: for the scheduler, and for the kernel to end
+ * processes. */
+#define MARGIN_MIN_MS 50
+
+/* How early the command is ended, from the time it has (the lease or the longest hold), and whether that
+ * fits. 0, or an exit status after a line. */
+static int plan_end(run_t *run, const dl_client_info_t *info, int64_t max_hold_ms) {
+    const options_t *options = run->options;
+    bool automatic = options->lease_ms == DL_LEASE_AUTO;
+    int64_t lease_ms = automatic ? info->lease_ms : options->lease_ms;
+    int64_t window_ms = max_hold_ms > 0 && max_hold_ms < lease_ms ? max_hold_ms : lease_ms;
+    int64_t least_ms = window_ms / 4 < MARGIN_MIN_MS ? window_ms / 4 : MARGIN_MIN_MS;
+    run->margin_ms = window_ms / 20 > least_ms ? window_ms / 20 : least_ms;
+    run->grace_ms = window_ms / 6 < GRACE_MAX_MS ? window_ms / 6 : GRACE_MAX_MS;
+    if (options->grace_ms == GRACE_DEFAULT) {
+        return 0;
+    }
+    /* With working renewals the time that is left falls to the lease less one period, and then some. */
+    int64_t longest_ms = window_ms - run->margin_ms - window_ms / 20;
+    if (automatic && window_ms == lease_ms) {
+        longest_ms -= info->renew_every_ms;
+    }
+    if (options->grace_ms > longest_ms) {
+        return usage_error("--grace: %" PRId64 "ms is too long for a lease of %" PRId64 "ms: at most %" PRId64
+                           "ms",
+                           options->grace_ms, window_ms, longest_ms > 0 ? longest_ms : 0);
+    }
+    run->grace_ms = options->grace_ms;
+    return 0;
+}
+
+/* Opens the client and gets the lock; signals end it. 0, or an exit status after a line. */
+static int get_lock(run_t *run) {
+    const options_t *options = run->options;
+    waiting_t waiting;
+    dl_error_t err = {.message = ""};
+    dl_status_t status = waiting_begin(&waiting, &run->signals, &err);
+    if (status != DL_OK) {
+        return report_failure(status, &err);
+    }
+    int failed = open_lock(options, &run->client, &run->lock);
+    if (failed == 0) {
+        dl_client_info_t info = DL_CLIENT_INFO_INIT;
+        (void)dl_client_info(run->client, &info);
+        int64_t max_hold_ms = options->max_hold_ms > 0 ? options->max_hold_ms : info.max_hold_ms;
+        failed = plan_end(run, &info, max_hold_ms);
+        if (failed == 0) {
+            dl_acquire_opts_t how = DL_ACQUIRE_OPTS_INIT;
+            how.wait_ms = options->wait_ms == WAIT_FOREVER ? DL_WAIT_FOREVER : options->wait_ms;
+            how.lease_ms = options->lease_ms;
+            how.max_hold_ms = options->max_hold_ms;
+            how.cancel = waiting.cancel;
+            verbose_line("at %" PRIu64 " ms: waiting for '%s'", now_ns() / NS_PER_MS, run->name);
+            status = dl_acquire(run->lock, &how, &err);
+            run->hold_end_ns = max_hold_ms > 0 ? now_ns() + ns_of_ms(max_hold_ms) : NEVER_NS;
+        }
+    }
+    int caught = waiting_end(&waiting);
+    if (caught != 0) {
+        char text[32];
+        notice_line("'%s': the wait for the lock was ended by %s", run->name,
+                    signal_name(caught, text, sizeof text));
+        return EXIT_SIGNAL_BASE + caught;
+    }
+    if (failed != 0 || status == DL_OK) {
+        return failed;
+    }
+    if (status == DL_EBUSY || status == DL_ETIMEDOUT) {
+        notice_line("'%s': the lock was not obtained%s", run->name,
+                    status == DL_EBUSY ? ": another owner holds it" : " in time");
+        return EX_TEMPFAIL;
+    }
+    return report_failure(status, &err);
+}
+
+/* Does the longest hold end it, and not the lease? The library's own count of it began a moment earlier. */
+static bool ends_by_max_hold(const run_t *run) {
+    return run->hold_end_ns <= run->valid_until_ns + 10u * (uint64_t)NS_PER_MS;
+}
+
+/* Why the command was ended, in words. */
+static const char *loss_reason(const run_t *run) {
+    if (run->loss[0] != '\0') {
+        return run->loss;
+    }
+    if (run->cause == END_LOST) {
+        return "its validity is over";
+    }
+    if (ends_by_max_hold(run)) {
+        return "the longest time to hold it is over";
+    }
+    return run->options->lease_ms != DL_LEASE_AUTO ? "its lease is over" : "it could not be renewed";
+}
+
+/* The exit status for what has happened, after a line where it is not the command's own. */
+static int judge(run_t *run) {
+    bool lost = run->cause == END_OF_VALIDITY || run->cause == END_LOST;
+    if (run->left > 0) {
+        error_line("'%s': %" PRIu64 " processes of the command could not be ended", run->name, run->left);
+    }
+    if (run->group == 0 && run->start_errno == 0 && lost) {
+        error_line("'%s': the lock was lost before the command was started", run->name);
+        return EXIT_LOST;
+    }
+    if (lost) {
+        error_line("'%s': %s: %s; the command was ended", run->name,
+                   run->cause == END_LOST ? "lost the lock" : "cannot keep the lock", loss_reason(run));
+        return EXIT_LOST;
+    }
+    if (dl_valid_ms(run->lock) == 0) {
+        error_line("'%s': the lock was lost as the command ended", run->name);
+        return EXIT_LOST;
+    }
+    if (run->keeper_died) {
+        error_line("'%s': the keeper of the command was killed, and the command with it", run->name);
+        return EXIT_SIGNAL_BASE + SIGKILL;
+    }
+    if (run->start_errno != 0) {
+        error_line("cannot run '%s': %s", plain(run->options->child[0]), strerror(run->start_errno));
+        return run->group == 0 ? EX_OSERR : run->start_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
+    }
+    if (run->left > 0) {
+        return EX_SOFTWARE;
+    }
+    return WIFSIGNALED(run->wait_status) ? EXIT_SIGNAL_BASE + WTERMSIG(run->wait_status)
+                                         : WEXITSTATUS(run->wait_status);
+}
+
+/* Frees the lock. The exit status, which becomes EXIT_LOST when the lock turns out to be lost. */
+static int free_lock(run_t *run, int exit_status) {
+    dl_error_t err = {.message = ""};
+    dl_status_t status = dl_unlock(run->lock, &err);
+    if (status == DL_ELOST && exit_status != EXIT_LOST) {
+        error_line("'%s': the lock was lost as the command ended", run->name);
+        return EXIT_LOST;
+    }
+    if (status != DL_OK && status != DL_ELOST) {
+        notice_line("'%s': the lock could not be freed now, it ends with its lease: %s", run->name,
+                    err.message[0] != '\0' ? err.message : dl_status_text(status));
+    }
+    return exit_status;
+}
+
+/* After everything: 0 leaves nothing open, otherwise the lock is left to its lease and the process ends
+ * at once. */
+static int finish_run(run_t *run, int exit_status) {
+    if (run->left > 0) {
+        /* They may still act as if they held it: only its lease frees it. */
+        _exit(finish_stdout(exit_status));
+    }
+    bool renewed = run->options->lease_ms == DL_LEASE_AUTO && !ends_by_max_hold(run);
+    if (run->cause == END_OF_VALIDITY && renewed) {
+        /* The server could not be reached; asking it once more would only keep us, and the lease ends now. */
+        _exit(finish_stdout(exit_status));
+    }
+    exit_status = free_lock(run, exit_status);
+    dl_lock_close(run->lock);
+    dl_client_close(run->client);
+    return exit_status;
+}
+
+static int with_keeper(run_t *run) {
+    run->signal_fd = signalfd(-1, &run->signals.passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
+    run->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (run->signal_fd < 0 || run->timer_fd < 0) {
+        error_line("cannot watch the command: %s", strerror(errno));
+        return EX_OSERR;
+    }
+    run->terminal = terminal_open();
+    int failed = get_lock(run);
+    if (failed != 0) {
+        /* A lock that came together with the signal is freed by the close. */
+        dl_lock_close(run->lock);
+        dl_client_close(run->client);
+        return failed;
+    }
+    watch_run(run);
+    return finish_run(run, judge(run));
+}
+
+int command_run(const options_t *options) {
+    run_t run = {.options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS};
+    char name[DL_NAME_MAX * 4 + 1]; /* plain() forgets */
+    (void)snprintf(name, sizeof name, "%s", run.name);
+    run.name = name;
+    signals_begin(&run.signals);
+    launch_t launch = {options->args[0], options->child, &run.signals};
+    (void)fflush(NULL); /* the keeper must not write it once more */
+    if (!keeper_start(&run.keeper, &launch)) {
+        error_line("cannot start a process: %s", strerror(errno));
+        return EX_OSERR;
+    }
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* should the keeper die, what it kept comes to us */
+    (void)signal(SIGPIPE, SIG_IGN);         /* the command has kept its own disposition */
+    int exit_status = with_keeper(&run);
+    (void)close(run.keeper.socket);
+    (void)waitpid(run.keeper.pid, NULL, 0);
+    return exit_status;
+}

@@ -1,0 +1,41 @@
+/* run.h - one dlock run: what run.c prepares and finishes, and run_watch.c watches over. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_RUN_H
+#define CLI_RUN_H
+
+#include "dlock/dlock.h"
+#include "keeper.h"
+#include "note.h"
+#include "options.h"
+
+typedef struct run {
+    const options_t *options;
+    const char *name; /* the lock's, fit for a terminal */
+    dl_client_t *client;
+    dl_lock_t *lock;
+    keeper_t keeper;
+    signals_t signals;
+    int terminal, signal_fd, timer_fd;
+    /* How early the command is ended. All are the same instants for dlock and for the keeper. */
+    int64_t margin_ms;       /* SIGKILL comes this long before validity ends */
+    int64_t grace_ms;        /* and SIGTERM this long before that */
+    uint64_t valid_until_ns; /* as the keeper knows it */
+    uint64_t hold_end_ns;    /* of --max-hold or the backend's; NEVER_NS: none */
+    /* What has happened */
+    pid_t group; /* 0: not started */
+    bool terminal_given;
+    bool told_lost;       /* the keeper was told */
+    bool kill_seen;       /* the keeper has sent SIGKILL */
+    bool keeper_replaced; /* it had not when it was due, and dlock does */
+    bool ended, keeper_died;
+    end_cause_t cause;
+    uint64_t left;   /* processes that could not be ended */
+    int wait_status; /* of the command */
+    int start_errno; /* why it could not be started; 0: it was */
+    char loss[160];  /* why the lock was lost, in words; "": not known */
+} run_t;
+
+/* Starts the command and returns when everything has ended: fills what has happened. */
+void watch_run(run_t *run);
+
+#endif

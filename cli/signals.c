@@ -1,0 +1,64 @@
+/* signals.c - which signals are passed on to the command, and how they were when dlock was started. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "signals.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int all_passed_on[] = {SIGINT,  SIGTERM,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                    SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT};
+static const int all_ending[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
+static bool is_ignored(int number) {
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* nohup and the shells' background jobs ignore some signals; reading them here would undo that. */
+static void add_unless_ignored(sigset_t *set, const int *numbers, size_t count) {
+    (void)sigemptyset(set);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_ignored(numbers[i])) {
+            (void)sigaddset(set, numbers[i]);
+        }
+    }
+}
+
+void signals_begin(signals_t *signals) {
+    add_unless_ignored(&signals->passed_on, all_passed_on, sizeof all_passed_on / sizeof all_passed_on[0]);
+    add_unless_ignored(&signals->ending, all_ending, sizeof all_ending / sizeof all_ending[0]);
+    signals->stoppable = sigismember(&signals->passed_on, SIGTSTP) == 1;
+    sigset_t blocked = signals->passed_on;
+    /* In the background of a terminal we still hand it over and write our lines. */
+    (void)sigaddset(&blocked, SIGTTOU);
+    (void)sigprocmask(SIG_BLOCK, &blocked, &signals->inherited_mask);
+    /* With SIGCHLD ignored the kernel would throw exit statuses away. */
+    struct sigaction child = {.sa_handler = SIG_DFL};
+    (void)sigaction(SIGCHLD, &child, &signals->inherited_child);
+}
+
+void signals_restore(const signals_t *signals) {
+    (void)sigaction(SIGCHLD, &signals->inherited_child, NULL);
+    (void)sigprocmask(SIG_SETMASK, &signals->inherited_mask, NULL);
+}
+
+void stop_ourselves(void) {
+    sigset_t stop;
+    sigset_t before;
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTSTP);
+    (void)raise(SIGTSTP); /* waits, blocked, for this thread; the whole process stops with it */
+    (void)pthread_sigmask(SIG_UNBLOCK, &stop, &before);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+const char *signal_name(int number, char *text, size_t size) {
+    const char *name = sigabbrev_np(number);
+    if (name != NULL) {
+        (void)snprintf(text, size, "SIG%s", name);
+    } else {
+        (void)snprintf(text, size, "signal %d", number);
+    }
+    return text;
+}

@@ -1,0 +1,17 @@
+/* terminal.h - whose turn it is to read from the terminal. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_TERMINAL_H
+#define CLI_TERMINAL_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* All of them do nothing without a terminal (terminal < 0). SIGTTOU must be blocked. */
+int terminal_open(void);             /* -1: there is none */
+bool terminal_is_ours(int terminal); /* our group is in its foreground */
+/* Should the command have the terminal from its start? */
+bool terminal_is_for_command(int terminal);
+void terminal_give(int terminal, pid_t group);
+void terminal_take_back(int terminal, pid_t group); /* if that group has it */
+
+#endif

@@ -1,0 +1,74 @@
+/* text.c - text of unknown bytes, made fit for terminals. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PLAIN_RING 4u
+/* A name has 255 bytes, and each becomes four characters at most; longer text is cut. */
+#define PLAIN_MAX 1100u
+
+size_t utf8_length(const char *text) {
+    const unsigned char *at = (const unsigned char *)text;
+    if (at[0] < 0x80) {
+        return at[0] != 0;
+    }
+    size_t len = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
+    if (at[0] < 0xc2 || at[0] > 0xf4) {
+        return 0; /* a continuation byte, an overlong form, or beyond U+10FFFF */
+    }
+    uint32_t code = at[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((at[i] & 0xc0) != 0x80) { /* the final NUL too */
+            return 0;
+        }
+        code = code << 6 | (at[i] & 0x3fu);
+    }
+    bool overlong = (len == 3 && code < 0x800) || (len == 4 && code < 0x10000);
+    bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    return overlong || surrogate || code > 0x10ffff ? 0 : len;
+}
+
+bool is_utf8(const char *text) {
+    while (*text != '\0') {
+        size_t len = utf8_length(text);
+        if (len == 0) {
+            return false;
+        }
+        text += len;
+    }
+    return true;
+}
+
+/* U+0080 to U+009F control terminals too. */
+static bool is_control(const char *text, size_t len) {
+    unsigned char first = (unsigned char)text[0];
+    return first < 0x20 || first == 0x7f || (len == 2 && first == 0xc2 && (unsigned char)text[1] < 0xa0);
+}
+
+const char *plain(const char *text) {
+    static char ring[PLAIN_RING][PLAIN_MAX];
+    static unsigned next;
+    char *out = ring[next++ % PLAIN_RING];
+    size_t used = 0;
+    while (*text != '\0' && used + 9 < PLAIN_MAX) { /* two bytes as \xNN and the end */
+        size_t len = utf8_length(text);
+        size_t count = len == 0 ? 1 : len;
+        if (len > 0 && !is_control(text, len)) {
+            if (*text == '\\') {
+                out[used++] = '\\';
+            }
+            memcpy(out + used, text, len);
+            used += len;
+        } else {
+            for (size_t i = 0; i < count; i++) {
+                used += (size_t)snprintf(out + used, PLAIN_MAX - used, "\\x%02x", (unsigned char)text[i]);
+            }
+        }
+        text += count;
+    }
+    out[used] = '\0';
+    return out;
+}

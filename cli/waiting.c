@@ -1,0 +1,79 @@
+/* waiting.c - lets signals end the wait for the lock. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "waiting.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static void *read_signals(void *arg) {
+    waiting_t *waiting = arg;
+    for (;;) {
+        struct pollfd fds[] = {{.fd = waiting->stop_fd, .events = POLLIN},
+                               {.fd = waiting->signal_fd, .events = POLLIN}};
+        if (poll(fds, 2, -1) < 0) {
+            continue;
+        }
+        struct signalfd_siginfo info;
+        while (fds[1].revents != 0 && read(waiting->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+            if (info.ssi_signo == SIGTSTP) {
+                stop_ourselves();
+            } else if (atomic_load(&waiting->caught) == 0) {
+                atomic_store(&waiting->caught, (int)info.ssi_signo);
+                dl_cancel_trigger(waiting->cancel);
+            }
+        }
+        if (fds[0].revents != 0) {
+            return NULL;
+        }
+    }
+}
+
+static void close_both(const waiting_t *waiting) {
+    if (waiting->signal_fd >= 0) {
+        (void)close(waiting->signal_fd);
+    }
+    if (waiting->stop_fd >= 0) {
+        (void)close(waiting->stop_fd);
+    }
+}
+
+dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error_t *err) {
+    dl_status_t status = dl_cancel_new(&waiting->cancel, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    waiting->signals = signals;
+    atomic_init(&waiting->caught, 0);
+    sigset_t watched = signals->ending;
+    if (signals->stoppable) {
+        (void)sigaddset(&watched, SIGTSTP);
+    }
+    waiting->signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    waiting->stop_fd = eventfd(0, EFD_CLOEXEC);
+    int failure = errno;
+    if (waiting->signal_fd >= 0 && waiting->stop_fd >= 0) {
+        failure = pthread_create(&waiting->thread, NULL, read_signals, waiting);
+        if (failure == 0) {
+            return DL_OK;
+        }
+    }
+    close_both(waiting);
+    dl_cancel_free(waiting->cancel);
+    *err = (dl_error_t){.status = DL_ELIMIT, .native = failure};
+    (void)snprintf(err->message, sizeof err->message, "cannot watch for signals: %s", strerror(failure));
+    return DL_ELIMIT;
+}
+
+int waiting_end(waiting_t *waiting) {
+    eventfd_t one = 1;
+    (void)eventfd_write(waiting->stop_fd, one);
+    (void)pthread_join(waiting->thread, NULL);
+    close_both(waiting);
+    dl_cancel_free(waiting->cancel);
+    return atomic_load(&waiting->caught);
+}

@@ -1,0 +1,32 @@
+/* waiting.h - lets signals end the wait for the lock. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_WAITING_H
+#define CLI_WAITING_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "dlock/dlock.h"
+#include "signals.h"
+
+/*
+ * The calls of the library block the main thread, and all signals are blocked in it and in the library's
+ * threads. A thread of our own reads them meanwhile; a handler would need them unblocked, and every thread
+ * that the library starts during the call would inherit that.
+ */
+typedef struct waiting {
+    const signals_t *signals;
+    dl_cancel_t *cancel; /* for dl_acquire */
+    int signal_fd;       /* the signals that end a wait, and SIGTSTP */
+    int stop_fd;         /* readable: the wait is over */
+    atomic_int caught;   /* the first signal that came; 0: none */
+    pthread_t thread;
+} waiting_t;
+
+/* DL_OK, or with err. */
+dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error_t *err);
+/* Ends it, and returns the signal that came, or 0. Signals that come later are left to be passed on. */
+int waiting_end(waiting_t *waiting);
+
+#endif
