@@ -1,0 +1,75 @@
+/* callers.h - a lock call made by another thread, and what became of it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CALLERS_H
+#define CALLERS_H
+
+#include "support/contract.h"
+
+typedef struct caller {
+    dl_lock_t *lock;
+    dl_acquire_opts_t opts;
+    ct_latch_t *keep; /* not NULL: what was obtained is kept until this opens */
+    ct_thread_t *thread;
+    dl_status_t status;   /* of dl_acquire */
+    dl_status_t unlocked; /* of dl_unlock, which follows DL_OK */
+    int64_t began_ms, ended_ms;
+    int64_t valid_ms; /* when it was obtained */
+    uint64_t token;
+} caller_t;
+
+#define CALLER(lock_, wait_ms_)                                                                    \
+    {                                                                                              \
+        .lock = (lock_), .opts = {sizeof(dl_acquire_opts_t), (wait_ms_), DL_LEASE_AUTO, 0, NULL}   \
+    }
+
+/* Longer than any case keeps a lock. */
+#define KEEP_MS 600000
+
+static inline void run_caller(ct_t *ct, void *arg) {
+    caller_t *c = arg;
+    c->began_ms = ct_now_ms(ct);
+    c->status = dl_acquire(c->lock, &c->opts, NULL);
+    c->ended_ms = ct_now_ms(ct);
+    if (c->status != DL_OK) {
+        CT_CHECK(c->status == DL_ECLOSED || dl_hold_count(c->lock) == 0);
+        return;
+    }
+    c->valid_ms = dl_valid_ms(c->lock);
+    c->token = dl_token(c->lock);
+    if (c->keep != NULL) {
+        ct_latch_wait(ct, c->keep, KEEP_MS);
+    }
+    c->unlocked = dl_unlock(c->lock, NULL);
+}
+
+static inline void start_caller(ct_t *ct, caller_t *c) {
+    c->thread = ct_thread(ct, run_caller, c);
+}
+
+/* Waits for its end, which must be this status. */
+static inline void end_caller(ct_t *ct, caller_t *c, dl_status_t expected) {
+    ct_join(ct, c->thread);
+    CT_CHECKF(c->status == expected, "the caller's dl_acquire was %s, expected %s", dl_status_name(c->status),
+              dl_status_name(expected));
+    if (expected == DL_OK) {
+        CT_CHECKF(c->unlocked == DL_OK, "the caller's dl_unlock was %s", dl_status_name(c->unlocked));
+        CT_GT(c->valid_ms, 0);
+    }
+}
+
+/* How long a lease can be relied on: less than its length by the allowance for clocks. */
+static inline int64_t validity_of(int64_t lease_ms) {
+    return lease_ms - lease_ms / 100 - 2;
+}
+
+/* Takes the lock once, for this lease (DL_LEASE_AUTO: automatic). */
+static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
+    CT_OK(dl_trylock_for(lock, 0, lease_ms, CT_ERR));
+}
+
+/* How many renewals of this name the server was asked for. */
+static inline int renewals_of(ct_t *ct, const char *name) {
+    return ct_calls_of(ct, CT_OP_RENEW, NULL, name);
+}
+
+#endif

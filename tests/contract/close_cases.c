@@ -1,0 +1,266 @@
+/* close_cases.c - contract: the end of a client or of a handle, whatever is going on at that instant. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "callers.h"
+
+typedef struct closer {
+    dl_client_t *client;
+    int64_t began_ms, ended_ms;
+} closer_t;
+
+static void run_closer(ct_t *ct, void *arg) {
+    closer_t *c = arg;
+    c->began_ms = ct_now_ms(ct);
+    dl_client_close(c->client);
+    c->ended_ms = ct_now_ms(ct);
+}
+
+/* Closes on a thread of its own, so that the case can look on. */
+static ct_thread_t *start_closer(ct_t *ct, closer_t *c, dl_client_t *client) {
+    ct_forget(ct, client);
+    c->client = client;
+    return ct_thread(ct, run_closer, c);
+}
+
+/* How long the close took. */
+static int64_t close_client(ct_t *ct, dl_client_t *client) {
+    int64_t before_ms = ct_now_ms(ct);
+    ct_close(ct, client);
+    return ct_now_ms(ct) - before_ms;
+}
+
+/* Every call on a handle of a closed client. */
+static void check_closed(ct_t *ct, dl_lock_t *lock) {
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    CT_STATUS(dl_lock(lock, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_trylock_for(lock, 1000, DL_LEASE_AUTO, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_extend(lock, DL_LEASE_AUTO, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_inspect(lock, &info, CT_ERR), DL_ECLOSED);
+    CT_STATUS(dl_force_unlock(lock, CT_ERR), DL_ECLOSED);
+    CT_EQ(dl_valid_ms(lock), 0);
+    CT_EQ(dl_token(lock), 0);
+    CT_EQ(dl_hold_count(lock), 0);
+}
+
+CT_CASE(close, frees_everything_that_is_held) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *locks[20];
+    char name[32];
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "held %d", i);
+        locks[i] = i % 2 == 0 ? ct_lock(ct, c, name) : ct_lock_owned(ct, c, name, (uint64_t)i);
+        for (int level = 0; level <= i % 3; level++) {
+            take(ct, locks[i], i % 4 == 0 ? 10 * ct_lease_ms(ct) : DL_LEASE_AUTO);
+        }
+    }
+    ct_close(ct, c);
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof name, "held %d", i);
+        ct_expect_free(ct, name, 0);
+        check_closed(ct, locks[i]);
+    }
+    int renewals = ct_calls(ct, CT_OP_RENEW);
+    ct_sleep_ms(ct, ct_lease_ms(ct));
+    CT_EQ(ct_calls(ct, CT_OP_RENEW), renewals);
+}
+
+CT_CASE(close, ends_waits_wherever_they_are) {
+    dl_client_t *holder = ct_open(ct, NULL), *c = ct_open(ct, NULL);
+    CT_OK(dl_lock(ct_lock(ct, holder, "theirs"), CT_ERR));
+    dl_lock_t *mine = ct_lock(ct, c, "mine"), *mute = ct_lock(ct, c, "mute"), *theirs = ct_lock(ct, c, "theirs");
+    CT_OK(dl_lock(mine, CT_ERR));
+    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_NEVER, .count = CT_ALWAYS, .name = "mute"};
+    ct_fault_add(ct, &fault);
+    caller_t callers[5] = {CALLER(mine, DL_WAIT_FOREVER), CALLER(mine, 100000), CALLER(theirs, DL_WAIT_FOREVER),
+                           CALLER(theirs, 100000), CALLER(mute, DL_WAIT_FOREVER)};
+    for (int i = 0; i < 5; i++) {
+        start_caller(ct, &callers[i]);
+    }
+    ct_await_waiting(ct, c, 5, 5000);
+    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, c, "mute") == 1, 5000);
+    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, c, "theirs") >= 1, 5000);
+    int64_t before_ms = ct_now_ms(ct);
+    /* The request to the mute server can no longer be freed there: that may take call_timeout. */
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    for (int i = 0; i < 5; i++) {
+        end_caller(ct, &callers[i], DL_ECLOSED);
+        CT_LE(callers[i].ended_ms - before_ms, ct_tolerance_ms(ct));
+    }
+    ct_expect_free(ct, "mine", 0);
+    ct_expect_free(ct, "mute", 0);
+    ct_expect_held(ct, "theirs");
+    CT_EQ(ct_calls(ct, CT_OP_WATCH), ct_calls(ct, CT_OP_UNWATCH));
+}
+
+/* The client is closed while the answer of a try is between the driver and the core. */
+static void close_around_yes(ct_t *ct, ct_when_t when) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "yes");
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, when, c, "yes");
+    caller_t caller = CALLER(lock, DL_WAIT_FOREVER);
+    start_caller(ct, &caller);
+    ct_pause_await(ct, pause, 5000);
+    closer_t closer;
+    ct_thread_t *thread = start_closer(ct, &closer, c);
+    ct_sleep_ms(ct, 20);
+    CT_CHECK(!ct_thread_done(ct, thread)); /* a call is still inside */
+    ct_pause_go(ct, pause);
+    end_caller(ct, &caller, DL_ECLOSED);
+    ct_join(ct, thread);
+    ct_expect_free(ct, "yes", 0);
+    CT_EQ(dl_valid_ms(lock), 0);
+    CT_EQ(ct_calls(ct, CT_OP_RENEW), 0);
+}
+
+CT_CASE(close, before_the_server_says_yes_keeps_nothing) {
+    close_around_yes(ct, CT_BEFORE);
+}
+
+CT_CASE(close, just_after_the_server_said_yes_keeps_nothing) {
+    close_around_yes(ct, CT_AFTER);
+}
+
+CT_CASE(close, at_the_same_time_as_an_unlock_is_harmless) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "unlocking");
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RELEASE, CT_BEFORE, c, "unlocking");
+    caller_t caller = CALLER(lock, DL_WAIT_FOREVER);
+    start_caller(ct, &caller);
+    ct_pause_await(ct, pause, 5000);
+    closer_t closer;
+    ct_thread_t *thread = start_closer(ct, &closer, c);
+    ct_sleep_ms(ct, 20);
+    ct_pause_go(ct, pause);
+    end_caller(ct, &caller, DL_OK);
+    ct_join(ct, thread);
+    ct_expect_free(ct, "unlocking", 0);
+    CT_EQ(ct_calls(ct, CT_OP_RELEASE), 1);
+}
+
+CT_CASE(close, with_a_dead_server_ends_in_time) {
+    dl_client_t *c = ct_open(ct, NULL);
+    char name[32];
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "dead %d", i);
+        CT_OK(dl_lock(ct_lock(ct, c, name), CT_ERR));
+    }
+    ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    /* What could not be freed ends with its lease. */
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "dead %d", i);
+        ct_expect_free(ct, name, ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    }
+}
+
+CT_CASE(close, with_a_dead_server_and_a_renewal_under_way_ends_in_time) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));
+    ct_fault(ct, CT_OP_RENEW, CT_NEVER, CT_ALWAYS);
+    ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
+    CT_AWAIT(ct_calls(ct, CT_OP_RENEW) == 1, ct_lease_ms(ct));
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+}
+
+CT_CASE(close, with_a_dead_server_and_a_background_free_under_way_ends_in_time) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));
+    ct_fault(ct, CT_OP_TRY, CT_LOSE_REPLY, 1);
+    ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
+    CT_STATUS(dl_trylock(ct_lock(ct, c, "orphan"), CT_ERR), DL_EUNKNOWN);
+    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) == 1, 5000);
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+}
+
+/* ---- inside a callback ------------------------------------------------------------------------------------ */
+
+typedef struct suicide {
+    ct_t *ct;
+    dl_client_t *client;
+    ct_latch_t *closed;
+} suicide_t;
+
+static void close_inside(void *arg, const dl_event_t *event) {
+    suicide_t *s = arg;
+    ct_t *ct = s->ct;
+    CT_EQ(event->kind, DL_EVENT_LOST);
+    dl_client_close(s->client);
+    CT_STR_EQ(event->name, "lost"); /* the event outlives the client for as long as the callback runs */
+    ct_latch_down(ct, s->closed);
+}
+
+CT_CASE(close, inside_a_callback_is_a_close) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lost = ct_lock(ct, c, "lost"), *kept = ct_lock(ct, c, "kept");
+    CT_OK(dl_lock(kept, CT_ERR));
+    caller_t waiter = CALLER(kept, DL_WAIT_FOREVER);
+    start_caller(ct, &waiter);
+    ct_await_waiting(ct, c, 1, 5000);
+    suicide_t s = {ct, c, ct_latch(ct, 1)};
+    CT_EQ(dl_client_on_event(c, close_inside, &s), DL_OK);
+    ct_forget(ct, c);
+    take(ct, lost, DL_LEASE_MIN_MS);
+    ct_latch_wait(ct, s.closed, DL_LEASE_MIN_MS + 2 * ct_tolerance_ms(ct));
+    end_caller(ct, &waiter, DL_ECLOSED);
+    ct_expect_free(ct, "kept", 0);
+    check_closed(ct, kept);
+    check_closed(ct, lost);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------------ */
+
+CT_CASE(close, of_a_handle_does_not_release) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *first = ct_lock(ct, c, "handles"), *second = ct_lock(ct, c, "handles");
+    CT_OK(dl_lock(first, CT_ERR));
+    CT_EQ(dl_hold_count(second), 1); /* several handles on one name are the same lock */
+    ct_lock_close(ct, first);
+    ct_no_event(ct, c, 0, NULL, 2 * ct_lease_ms(ct));
+    ct_expect_held(ct, "handles");
+    CT_GT(dl_valid_ms(second), 0);
+    CT_OK(dl_unlock(second, CT_ERR));
+    ct_expect_free(ct, "handles", 0);
+}
+
+CT_CASE(close, of_the_last_handle_does_not_release_either) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *only = ct_lock(ct, c, "no handle");
+    CT_OK(dl_lock(only, CT_ERR));
+    ct_lock_close(ct, only);
+    ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
+    ct_expect_held(ct, "no handle");
+    dl_lock_t *later = ct_lock(ct, c, "no handle");
+    CT_EQ(dl_hold_count(later), 1);
+    CT_OK(dl_unlock(later, CT_ERR));
+    ct_expect_free(ct, "no handle", 0);
+}
+
+CT_CASE(close, of_a_handle_ends_its_waits_and_no_others) {
+    dl_client_t *holder = ct_open(ct, NULL), *c = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, holder, "closing");
+    CT_OK(dl_lock(held, CT_ERR));
+    dl_lock_t *closing = ct_lock(ct, c, "closing"), *staying = ct_lock(ct, c, "closing");
+    caller_t at_server = CALLER(closing, DL_WAIT_FOREVER), queued = CALLER(closing, DL_WAIT_FOREVER);
+    caller_t other = CALLER(staying, DL_WAIT_FOREVER);
+    start_caller(ct, &at_server);
+    ct_await_waiting(ct, c, 1, 5000);
+    start_caller(ct, &other);
+    ct_await_waiting(ct, c, 2, 5000);
+    start_caller(ct, &queued);
+    ct_await_waiting(ct, c, 3, 5000);
+    int64_t before_ms = ct_now_ms(ct);
+    ct_lock_close(ct, closing);
+    ct_join(ct, at_server.thread);
+    ct_join(ct, queued.thread);
+    CT_EQ(at_server.status, DL_ECLOSED);
+    CT_EQ(queued.status, DL_ECLOSED);
+    CT_LE(at_server.ended_ms - before_ms, ct_tolerance_ms(ct));
+    CT_LE(queued.ended_ms - before_ms, ct_tolerance_ms(ct));
+    ct_sleep_ms(ct, 20);
+    CT_CHECK(!ct_thread_done(ct, other.thread));
+    CT_OK(dl_unlock(held, CT_ERR));
+    end_caller(ct, &other, DL_OK);
+}

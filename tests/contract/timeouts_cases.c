@@ -1,0 +1,370 @@
+/* timeouts_cases.c - contract: every call ends in time, whatever the server does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "support/contract.h"
+
+/* Shorter than call_timeout, so that the call's own deadline is the one that counts. */
+static int64_t short_wait_ms(ct_t *ct) {
+    return ct_call_timeout_ms(ct) / 4;
+}
+
+/* A natively waiting driver may first have waited for a holder, for as long as one request may block. */
+static int64_t forever_bound_ms(ct_t *ct) {
+    int64_t slice_ms = ct_caps(ct) & DL_CAP_NATIVE_WAIT ? 1000 : 0;
+    return ct_call_timeout_ms(ct) + slice_ms + ct_tolerance_ms(ct);
+}
+
+static void holds_nothing(ct_t *ct, dl_lock_t *lock) {
+    CT_EQ(dl_valid_ms(lock), 0);
+    CT_EQ(dl_token(lock), 0);
+    CT_EQ(dl_hold_count(lock), 0);
+}
+
+/* ---- another holder ------------------------------------------------------------------------------------ */
+
+static void wait_in_vain(ct_t *ct, void *lock) {
+    int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
+    CT_BETWEEN(ct_now_ms(ct) - start_ms, wait_ms, wait_ms + ct_tolerance_ms(ct));
+    holds_nothing(ct, lock);
+}
+
+CT_CASE(timeouts, a_wait_for_another_client_ends_when_it_should) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_lock(held, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    wait_in_vain(ct, ct_lock(ct, client, "orders"));
+    CT_EQ(ct_stats(ct, client).timed_out, 1);
+    CT_EQ(ct_stats(ct, client).waiting_now, 0);
+}
+
+CT_CASE(timeouts, a_wait_for_another_thread_ends_when_it_should) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    CT_OK(dl_lock(lock, CT_ERR));
+    int tries = ct_calls(ct, CT_OP_TRY);
+    ct_join(ct, ct_thread(ct, wait_in_vain, lock));
+    CT_EQ(ct_calls(ct, CT_OP_TRY), tries);
+    CT_EQ(ct_stats(ct, client).timed_out, 1);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, nothing_is_asked_or_left_after_a_wait_has_ended) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_lock(held, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    wait_in_vain(ct, lock);
+    int tries = ct_calls(ct, CT_OP_TRY);
+    CT_EQ(ct_calls(ct, CT_OP_WATCH), ct_calls(ct, CT_OP_UNWATCH));
+    CT_OK(dl_unlock(held, CT_ERR));
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct));
+    CT_EQ(ct_calls(ct, CT_OP_TRY), tries);
+    ct_expect_free(ct, "orders", 0);
+    CT_OK(dl_trylock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, a_wait_of_zero_is_a_single_try) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_lock(held, CT_ERR));
+    int tries = ct_calls(ct, CT_OP_TRY);
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    CT_STATUS(dl_trylock_for(lock, 0, DL_LEASE_AUTO, CT_ERR), DL_EBUSY);
+    CT_EQ(ct_calls(ct, CT_OP_TRY), tries + 1);
+    CT_EQ(ct_calls(ct, CT_OP_WATCH), 0);
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO);
+    CT_EQ(ct_fault_hits(ct, fault), 1);
+}
+
+CT_CASE(timeouts, waits_out_of_range_are_refused_and_nothing_is_sent) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    int64_t bad[] = {-2, -1000, INT64_MIN, DL_WAIT_MAX_MS + 1, INT64_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CT_STATUS(dl_trylock_for(lock, bad[i], DL_LEASE_AUTO, CT_ERR), DL_EINVAL);
+    }
+    CT_STATUS(dl_acquire(lock, NULL, CT_ERR), DL_EINVAL);
+    CT_STATUS(dl_lock(NULL, CT_ERR), DL_EINVAL);
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    opts.size = sizeof opts - 1;
+    CT_STATUS(dl_acquire(lock, &opts, CT_ERR), DL_EINVAL);
+    CT_EQ(ct_calls(ct, CT_OP_TRY), 0);
+    CT_OK(dl_trylock_for(lock, DL_WAIT_MAX_MS, DL_LEASE_AUTO, CT_ERR)); /* the longest is no overflow */
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+/* ---- a server that does not answer: a call with a deadline ---------------------------------------------- */
+
+/* Waits with this fault in the way; the call must end by its deadline, whatever it says. */
+static void end_by_deadline(ct_t *ct, const ct_fault_t *fault, int hold_elsewhere) {
+    dl_client_t *holder = ct_open(ct, NULL), *client = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, holder, "orders"), *lock = ct_lock(ct, client, "orders");
+    if (hold_elsewhere) {
+        CT_OK(dl_lock(held, CT_ERR));
+    }
+    ct_fault_t mine = *fault;
+    mine.client = client;
+    mine.count = CT_ALWAYS;
+    int number = ct_fault_add(ct, &mine);
+    int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
+    dl_status_t status = dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, NULL);
+    CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
+    CT_CHECKF(status == DL_EIO || status == DL_EUNKNOWN || status == DL_ETIMEDOUT, "it ended with %s",
+              dl_status_name(status));
+    CT_GT(ct_fault_hits(ct, number), 0);
+    holds_nothing(ct, lock);
+    ct_fault_end(ct, -1);
+    if (hold_elsewhere) {
+        CT_OK(dl_unlock(held, CT_ERR));
+    }
+    ct_expect_free(ct, "orders", ct_call_timeout_ms(ct)); /* freed in the background, long before its lease ends */
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_no_try_is_answered) {
+    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_NEVER};
+    end_by_deadline(ct, &fault, 0);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_tries_are_carried_out_in_silence) {
+    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_NEVER_ACTED};
+    end_by_deadline(ct, &fault, 0);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_tries_arrive_too_late) {
+    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_LATE, .delay_ms = short_wait_ms(ct) + ct_call_timeout_ms(ct)};
+    end_by_deadline(ct, &fault, 0);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_every_reply_is_lost) {
+    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_LOSE_REPLY};
+    end_by_deadline(ct, &fault, 0);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_busy_answers_are_slow) {
+    ct_fault_t fault = {.op = CT_OP_TRY,
+                        .mode = CT_ANSWER,
+                        .status = DL_EBUSY,
+                        .busy_ms = 100000,
+                        .busy_is_dlock = 1,
+                        .delay_ms = short_wait_ms(ct) * 2 / 3};
+    end_by_deadline(ct, &fault, 0);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_no_watch_is_answered, .needs = DL_CAP_NOTIFY) {
+    ct_fault_t fault = {.op = CT_OP_WATCH, .mode = CT_NEVER};
+    end_by_deadline(ct, &fault, 1);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_nothing_is_heard, .needs = DL_CAP_NOTIFY) {
+    ct_fault_t fault = {.op = CT_OP_WAIT, .mode = CT_NEVER};
+    end_by_deadline(ct, &fault, 1);
+}
+
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the_middle, .needs = DL_CAP_NOTIFY) {
+    ct_fault_t later = {.op = CT_OP_TRY, .mode = CT_NEVER, .skip = 1, .count = CT_ALWAYS};
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_lock(held, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    later.client = client;
+    ct_fault_add(ct, &later);
+    ct_fault_t watch = {.op = CT_OP_WATCH, .mode = CT_NEVER, .count = CT_ALWAYS, .client = client};
+    ct_fault_add(ct, &watch);
+    int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
+    CT_NE(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, NULL), DL_OK);
+    CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
+}
+
+/* ---- a server that does not answer: calls without a deadline ---------------------------------------------- */
+
+CT_CASE(timeouts, an_unreachable_server_is_an_error_after_the_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_lock(lock, CT_ERR), DL_EIO);
+    CT_BETWEEN(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) * 3 / 4, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_fault_hits(ct, fault), 3, 100);
+    holds_nothing(ct, lock);
+    /* The same for a wait that would be longer. */
+    start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock_for(lock, 100000, DL_LEASE_AUTO, CT_ERR), DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    ct_fault_end(ct, -1);
+    CT_OK(dl_lock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, a_silent_server_is_an_error_after_the_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
+    holds_nothing(ct, lock);
+}
+
+CT_CASE(timeouts, a_server_that_refuses_first_and_is_silent_then_gets_no_second_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    int refused = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 4);
+    int silent = ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
+    CT_EQ(ct_fault_hits(ct, refused), 4);
+    CT_GT(ct_fault_hits(ct, silent), 0);
+}
+
+CT_CASE(timeouts, a_trylock_does_not_wait_for_a_dead_server) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_tolerance_ms(ct));
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, 1);
+    start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    holds_nothing(ct, lock);
+}
+
+static void come_back_in_time(ct_t *ct, ct_mode_t mode) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    int fault = ct_fault(ct, CT_OP_TRY, mode, 3);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_EQ(ct_fault_hits(ct, fault), 3);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct));
+    CT_GT(dl_valid_ms(lock), 0);
+    ct_expect_held(ct, "orders");
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_expect_free(ct, "orders", ct_call_timeout_ms(ct));
+}
+
+CT_CASE(timeouts, a_server_that_comes_back_in_time_is_no_error) {
+    come_back_in_time(ct, CT_FAIL_BEFORE);
+}
+
+CT_CASE(timeouts, lost_requests_are_sent_again) {
+    come_back_in_time(ct, CT_LOSE_REQUEST);
+}
+
+CT_CASE(timeouts, a_call_is_never_kept_waiting_by_its_own_lost_grant) {
+    come_back_in_time(ct, CT_LOSE_REPLY);
+}
+
+static void get_it(ct_t *ct, void *lock) {
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, an_outage_during_a_wait_is_survived, .needs_not = DL_CAP_NATIVE_WAIT) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .skip = 1, .count = 3, .client = client};
+    int fault = ct_fault_add(ct, &outage);
+    ct_thread_t *thread = ct_thread(ct, get_it, ct_lock(ct, client, "orders"));
+    CT_AWAIT(ct_fault_hits(ct, fault) == 3, 5000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    int64_t start_ms = ct_now_ms(ct);
+    ct_join(ct, thread);
+    CT_LE(ct_now_ms(ct) - start_ms, 500 + ct_tolerance_ms(ct)); /* the longest pause of the backoff */
+}
+
+/* ---- the other calls -------------------------------------------------------------------------------------- */
+
+CT_CASE(timeouts, an_unlock_ends_in_time_and_is_an_unlock_whatever_the_server_does) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER, CT_NEVER_ACTED};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        CT_OK(dl_lock(lock, CT_ERR));
+        int fault = ct_fault(ct, CT_OP_RELEASE, modes[i], CT_ALWAYS);
+        int64_t start_ms = ct_now_ms(ct);
+        CT_STATUS(dl_unlock(lock, CT_ERR), modes[i] == CT_FAIL_BEFORE ? DL_EIO : DL_EUNKNOWN);
+        CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+        holds_nothing(ct, lock);
+        CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
+        ct_fault_end(ct, fault);
+        /* Long before its lease is over; a background free may still wait for its own answer. */
+        ct_expect_free(ct, "orders", ct_call_timeout_ms(ct) + 1000 + ct_tolerance_ms(ct));
+    }
+    ct_no_event(ct, client, DL_EVENT_LOST, NULL, 0);
+}
+
+CT_CASE(timeouts, an_extension_ends_in_time_and_leaves_the_hold_as_it_was) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(lock, 0, 30000, CT_ERR));
+    int64_t valid_until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
+    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER, CT_NEVER_ACTED};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        int fault = ct_fault(ct, CT_OP_RENEW, modes[i], CT_ALWAYS);
+        int64_t start_ms = ct_now_ms(ct);
+        CT_STATUS(dl_extend(lock, 60000, CT_ERR), modes[i] == CT_FAIL_BEFORE ? DL_EIO : DL_EUNKNOWN);
+        CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+        CT_BETWEEN(ct_now_ms(ct) + dl_valid_ms(lock), valid_until_ms - 2, valid_until_ms + 2);
+        ct_fault_end(ct, fault);
+    }
+    CT_OK(dl_extend(lock, 60000, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, a_re_entry_that_asks_the_server_ends_in_time) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(lock, 0, 30000, CT_ERR));
+    ct_fault(ct, CT_OP_RENEW, CT_NEVER, CT_ALWAYS);
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_trylock_for(lock, wait_ms, 60000, CT_ERR), DL_EUNKNOWN, DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
+    start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_trylock_for(lock, DL_WAIT_FOREVER, 60000, CT_ERR), DL_EUNKNOWN, DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    CT_EQ(dl_hold_count(lock), 1);
+    ct_fault_end(ct, -1);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+static int count_one(void *arg, const char *name, const dl_lock_info_t *info) {
+    (void)name;
+    (void)info;
+    (*(int *)arg)++;
+    return 0;
+}
+
+CT_CASE(timeouts, questions_of_an_administrator_end_in_time,
+        .traits = CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    ct_fault(ct, CT_OP_INSPECT, CT_NEVER, CT_ALWAYS);
+    ct_fault(ct, CT_OP_FORCE, CT_NEVER, CT_ALWAYS);
+    ct_fault(ct, CT_OP_LIST, CT_NEVER, CT_ALWAYS);
+    int64_t bound_ms = ct_call_timeout_ms(ct) + ct_tolerance_ms(ct), start_ms = ct_now_ms(ct);
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    CT_EITHER(dl_inspect(lock, &info, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, bound_ms);
+    start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_force_unlock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, bound_ms);
+    start_ms = ct_now_ms(ct);
+    int listed = 0;
+    CT_EITHER(dl_list(client, NULL, count_one, &listed, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, bound_ms);
+    CT_EQ(listed, 0);
+}
+
+CT_CASE(timeouts, opening_ends_in_time_when_the_server_is_silent) {
+    static const ct_mode_t modes[] = {CT_NEVER, CT_NEVER_ACTED, CT_FAIL_BEFORE, CT_LOSE_REPLY};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        int fault = ct_fault(ct, CT_OP_OPEN, modes[i], 1);
+        int64_t start_ms = ct_now_ms(ct);
+        dl_client_t *client;
+        CT_STATUS(ct_try_open(ct, NULL, &client, CT_ERR), DL_EIO);
+        CT_CHECK(client == NULL);
+        CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+        CT_EQ(ct_fault_hits(ct, fault), 1);
+    }
+    (void)ct_open(ct, NULL);
+}

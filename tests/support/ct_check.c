@@ -1,0 +1,131 @@
+/* ct_check.c - assertions: one line of text, and the end of the case. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support/ct.h"
+#include "support/sim.h"
+
+/* A status that no call returns, to see whether err was written. */
+#define UNTOUCHED ((dl_status_t)0x7eadbeef)
+
+static _Thread_local dl_error_t thread_err;
+static _Thread_local int err_given; /* CT_ERR was an argument of the call being checked */
+static _Thread_local dl_error_t last_err;
+
+/* The first failure counts; other threads must not print theirs over it. */
+static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
+
+void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
+    pthread_mutex_lock(&failing);
+    const char *base = strrchr(file, '/');
+    char name[300] = "?";
+    if (ct != NULL) {
+        ct_full_name(ct->test, ct->fixture, name, sizeof name);
+    }
+    fprintf(stderr, "%s: %s%s:%d: ", name, ct != NULL && ct->is_child ? "in a child process: " : "",
+            base == NULL ? file : base + 1, line);
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    if (sim_active()) {
+        sim_dump();
+    }
+    if (ct != NULL && !ct->is_child) {
+        ct_kill_processes(ct);
+        if (ct->owns_dir) {
+            ct_remove_dir(ct->dir);
+        }
+    }
+    fflush(NULL);
+    /* Not exit: other threads still run and hold who knows what. */
+    _exit(CT_EXIT_FAILED);
+}
+
+dl_error_t *ct_err(void) {
+    memset(&thread_err, 0, sizeof thread_err);
+    thread_err.status = UNTOUCHED;
+    err_given = 1;
+    return &thread_err;
+}
+
+const dl_error_t *ct_last_err(void) {
+    return &last_err;
+}
+
+/* err is written exactly on failure, with the status that was returned and a line of text. */
+static void check_err(ct_t *ct, const char *file, int line, const char *what, dl_status_t actual) {
+    if (!err_given) {
+        return;
+    }
+    err_given = 0;
+    if (actual == DL_OK) {
+        if (thread_err.status != UNTOUCHED) {
+            ct_fail(ct, file, line, "%s is DL_OK, but wrote to err: %s", what, thread_err.message);
+        }
+        return;
+    }
+    last_err = thread_err;
+    if (thread_err.status == UNTOUCHED) {
+        ct_fail(ct, file, line, "%s is %s, but left err alone", what, dl_status_name(actual));
+    }
+    if (thread_err.status != actual) {
+        ct_fail(ct, file, line, "%s is %s, but err says %s: %s", what, dl_status_name(actual),
+                dl_status_name(thread_err.status), thread_err.message);
+    }
+    size_t len = strnlen(thread_err.message, sizeof thread_err.message);
+    if (len == 0 || len == sizeof thread_err.message || strchr(thread_err.message, '\n') != NULL) {
+        ct_fail(ct, file, line, "%s is %s, and err's message is no line of text", what, dl_status_name(actual));
+    }
+}
+
+static const char *message_of(dl_status_t actual, int given) {
+    return actual != DL_OK && given ? thread_err.message : "";
+}
+
+void ct_check_status(ct_t *ct, const char *file, int line, const char *what, dl_status_t actual,
+                     dl_status_t expected) {
+    int given = err_given;
+    check_err(ct, file, line, what, actual);
+    if (actual != expected) {
+        ct_fail(ct, file, line, "%s is %s, expected %s%s%s", what, dl_status_name(actual), dl_status_name(expected),
+                given && actual != DL_OK ? ": " : "", message_of(actual, given));
+    }
+}
+
+dl_status_t ct_check_either(ct_t *ct, const char *file, int line, const char *what, dl_status_t actual,
+                            dl_status_t one, dl_status_t other) {
+    int given = err_given;
+    check_err(ct, file, line, what, actual);
+    if (actual != one && actual != other) {
+        ct_fail(ct, file, line, "%s is %s, expected %s or %s%s%s", what, dl_status_name(actual), dl_status_name(one),
+                dl_status_name(other), given && actual != DL_OK ? ": " : "", message_of(actual, given));
+    }
+    return actual;
+}
+
+void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation, int64_t b) {
+    int holds = relation == '=' ? a == b : relation == '!' ? a != b : relation == '<' ? a < b : a <= b;
+    if (!holds) {
+        ct_fail(ct, file, line, "%s is false: %lld and %lld", what, (long long)a, (long long)b);
+    }
+}
+
+void ct_check_between(ct_t *ct, const char *file, int line, const char *what, int64_t value, int64_t low,
+                      int64_t high) {
+    if (value < low || value > high) {
+        ct_fail(ct, file, line, "%s is %lld, expected %lld to %lld", what, (long long)value, (long long)low,
+                (long long)high);
+    }
+}
+
+void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b) {
+    if (a == NULL || b == NULL || strcmp(a, b) != 0) {
+        ct_fail(ct, file, line, "%s is false: '%s' and '%s'", what, a == NULL ? "(null)" : a, b == NULL ? "(null)" : b);
+    }
+}

@@ -1,0 +1,233 @@
+/* ct_run.c - the list of cases, which of them concern a fixture, and the run of one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "support/alloc_fail.h"
+#include "support/ct.h"
+#include "support/fault.h"
+#include "support/sim.h"
+
+#define CASE_TIMEOUT_S 30
+
+static ct_case_t *cases;
+static ct_t running;   /* the case that this process runs: one at a time */
+static int is_running;
+
+ct_t *ct_current(void) {
+    return is_running ? &running : NULL;
+}
+
+int ct_time_scale(void) {
+    const char *text = getenv("DLOCK_TEST_TIME_SCALE");
+    int scale = text == NULL ? 1 : atoi(text);
+    return scale < 1 ? 1 : scale;
+}
+
+/* ---- the list ------------------------------------------------------------------------------------- */
+
+static int order(const ct_case_t *a, const ct_case_t *b) {
+    int suites = strcmp(a->suite, b->suite);
+    return suites != 0 ? suites : strcmp(a->name, b->name);
+}
+
+void ct_register(ct_case_t *new_case) {
+    ct_case_t **at = &cases;
+    while (*at != NULL && order(*at, new_case) < 0) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL && order(*at, new_case) == 0) {
+        fprintf(stderr, "two cases are called %s__%s\n", new_case->suite, new_case->name);
+        abort();
+    }
+    new_case->next = *at;
+    *at = new_case;
+}
+
+const ct_case_t *ct_first_case(void) {
+    return cases;
+}
+
+uint32_t ct_traits_of(const fixture_t *fixture, int real_time) {
+    return real_time ? (fixture->traits & ~CT_VIRTUAL) | CT_REAL_TIME : fixture->traits;
+}
+
+int ct_applies(const ct_case_t *test, const fixture_t *fixture, int real_time) {
+    const dl_driver_t *driver = fixture->driver();
+    uint32_t caps = driver == NULL ? 0 : driver->caps;
+    uint32_t traits = ct_traits_of(fixture, real_time);
+    return (caps & test->needs) == test->needs && (caps & test->needs_not) == 0 &&
+           (traits & test->traits) == test->traits && (traits & test->traits_not) == 0;
+}
+
+void ct_full_name(const ct_case_t *test, const fixture_t *fixture, char *text, size_t size) {
+    snprintf(text, size, "%s/%s__%s", fixture->name, test->suite, test->name);
+}
+
+int ct_timeout_s(const ct_case_t *test) {
+    return (test->timeout_s == 0 ? CASE_TIMEOUT_S : test->timeout_s) * ct_time_scale();
+}
+
+uint32_t ct_caps(ct_t *ct) {
+    return ct->caps;
+}
+
+uint32_t ct_traits(ct_t *ct) {
+    return ct->traits;
+}
+
+const char *ct_driver_name(ct_t *ct) {
+    return ct->fixture->name;
+}
+
+/* ---- allocations ------------------------------------------------------------------------------------ */
+
+void ct_alloc_fail(ct_t *ct, int n, int forever) {
+    (void)ct;
+    alloc_fail_at(n, forever);
+}
+
+int ct_alloc_calls(ct_t *ct) {
+    (void)ct;
+    return alloc_fail_calls();
+}
+
+int ct_alloc_failed(ct_t *ct) {
+    (void)ct;
+    return alloc_fail_failed();
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------- */
+
+void ct_make_dir(char dir[CT_DIR_MAX]) {
+    const char *base = getenv("DLOCK_TEST_DIR");
+    if (base == NULL) {
+        base = getenv("TMPDIR");
+    }
+    snprintf(dir, CT_DIR_MAX, "%s/dlock-test-XXXXXX", base == NULL ? "/tmp" : base);
+    if (mkdtemp(dir) == NULL) {
+        perror(dir);
+        exit(CT_EXIT_FAILED);
+    }
+}
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
+    (void)info;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+void ct_remove_dir(const char *dir) {
+    (void)nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* How many descriptors this process has open. */
+static int count_descriptors(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+    while (dir != NULL && readdir(dir) != NULL) {
+        count++;
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return count;
+}
+
+/* ---- the run ---------------------------------------------------------------------------------------- */
+
+/* Nothing here is safe in a signal handler, but the process is about to end, and the runner's parent has a limit of its
+ * own. */
+static void on_alarm(int signal_number) {
+    (void)signal_number;
+    static const char text[] = "the case hangs\n";
+    ssize_t n = write(2, text, sizeof text - 1);
+    (void)n;
+    if (sim_active()) {
+        sim_dump();
+    }
+    ct_kill_processes(&running);
+    if (running.owns_dir) {
+        ct_remove_dir(running.dir);
+    }
+    _exit(CT_EXIT_TIMEOUT);
+}
+
+static void on_deadlock(const char *what) {
+    ct_t *ct = &running;
+    CT_FAIL("%s", what);
+}
+
+static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {
+    memset(ct, 0, sizeof *ct);
+    ct->descriptors = count_descriptors();
+    ct->test = test;
+    ct->fixture = fixture;
+    ct->traits = ct_traits_of(fixture, options->real_time);
+    ct->inner = fixture->driver();
+    ct->caps = ct->inner->caps;
+    ct->time_scale = ct_time_scale();
+    ct->child_fd = -1;
+    pthread_mutex_init(&ct->mutex, NULL);
+    is_running = 1;
+    if (options->dir != NULL) {
+        snprintf(ct->dir, sizeof ct->dir, "%s", options->dir);
+    } else {
+        ct_make_dir(ct->dir);
+        ct->owns_dir = 1;
+    }
+    if (ct->traits & CT_VIRTUAL) {
+        sim_options_t sim = {.seed = options->seed, .serial = options->serial};
+        sim_on_deadlock(on_deadlock);
+        sim_install(&sim);
+    }
+    dli_sys->cond_init(&ct->changed);
+    fault_reset();
+    fault_set_client_numbers(ct_client_number);
+    ct->wrapped = fault_wrap(ct->inner);
+    if (fixture->reset != NULL) {
+        fixture->reset();
+    }
+    alloc_fail_at(0, 0);
+    signal(SIGALRM, on_alarm);
+    alarm((unsigned)ct_timeout_s(test));
+}
+
+static void tear_down(ct_t *ct) {
+    alloc_fail_at(0, 0);
+    ct_fault_end(ct, -1);
+    ct_end_threads(ct);
+    ct_end_processes(ct);
+    ct_close_all(ct);
+    ct_free_events(ct);
+    ct_free_latches(ct);
+    fault_reset();
+    if (ct->fixture->reset != NULL) {
+        ct->fixture->reset();
+    }
+    if (ct->owns_dir) {
+        ct_remove_dir(ct->dir);
+    }
+    pthread_cond_destroy(&ct->changed);
+    if (sim_active()) {
+        sim_uninstall();
+    }
+    alarm(0);
+    int left = count_descriptors() - ct->descriptors;
+    CT_CHECKF(left <= 0, "%d descriptors were left open", left);
+    pthread_mutex_destroy(&ct->mutex);
+    is_running = 0;
+}
+
+void ct_run(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {
+    set_up(&running, test, fixture, options);
+    test->run(&running);
+    tear_down(&running);
+}

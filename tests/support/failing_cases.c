@@ -1,0 +1,276 @@
+/* failing_cases.c - cases that must fail, each in its own way: the harness has to notice every one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "support/ct.h"
+#include "support/fakes.h"
+#include "support/fault.h"
+
+/* harness_selftest.sh knows which line each of them has to print. */
+
+CT_CASE(fails, on_a_false_condition) {
+    CT_CHECK(ct_now_ms(ct) < 0);
+}
+
+CT_CASE(fails, on_a_wrong_number) {
+    CT_EQ(ct_traits(ct), 12345);
+}
+
+CT_CASE(fails, on_a_wrong_status) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "x");
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+static dl_status_t keeps_quiet(dl_error_t *err) {
+    (void)err;
+    return DL_EBUSY;
+}
+
+CT_CASE(fails, on_a_status_without_an_error) {
+    CT_STATUS(keeps_quiet(CT_ERR), DL_EBUSY);
+}
+
+static dl_status_t says_another(dl_error_t *err) {
+    (void)dl_driver_fail(err, DL_EIO, 0, "something else");
+    return DL_EBUSY;
+}
+
+CT_CASE(fails, on_an_error_with_another_status) {
+    CT_STATUS(says_another(CT_ERR), DL_EBUSY);
+}
+
+static dl_status_t writes_on_success(dl_error_t *err) {
+    (void)dl_driver_fail(err, DL_EIO, 0, "nothing to say");
+    return DL_OK;
+}
+
+CT_CASE(fails, on_an_error_written_on_success) {
+    CT_OK(writes_on_success(CT_ERR));
+}
+
+static void fail_here(ct_t *ct, void *arg) {
+    (void)arg;
+    CT_FAIL("in a thread or process of the case");
+}
+
+CT_CASE(fails, in_a_thread) {
+    ct_join(ct, ct_thread(ct, fail_here, NULL));
+}
+
+CT_CASE(fails, in_a_child_process) {
+    ct_process_wait(ct, ct_fork(ct, fail_here, NULL));
+}
+
+static void die_here(ct_t *ct, void *arg) {
+    (void)ct;
+    (void)arg;
+    abort();
+}
+
+CT_CASE(fails, when_a_child_process_dies) {
+    ct_process_wait(ct, ct_fork(ct, die_here, NULL));
+}
+
+static void stay(ct_t *ct, void *arg) {
+    (void)arg;
+    (void)ct_recv(ct, NULL);
+}
+
+CT_CASE(fails, when_a_child_process_is_left) {
+    (void)ct_fork(ct, stay, NULL);
+}
+
+static void return_at_once(ct_t *ct, void *arg) {
+    (void)ct;
+    (void)arg;
+}
+
+CT_CASE(fails, when_a_thread_is_left) {
+    (void)ct_thread(ct, return_at_once, NULL);
+    ct_sleep_ms(ct, 10);
+}
+
+CT_CASE(fails, when_a_latch_stays_closed) {
+    ct_latch_wait(ct, ct_latch(ct, 1), 50);
+}
+
+CT_CASE(fails, when_an_event_does_not_come) {
+    (void)ct_expect_event(ct, ct_open(ct, NULL), DL_EVENT_LOST, "x", 50);
+}
+
+CT_CASE(fails, when_a_descriptor_is_left) {
+    CT_CHECK(dup(0) >= 0);
+}
+
+CT_CASE(fails, when_it_hangs, .timeout_s = 1) {
+    pthread_mutex_t twice = PTHREAD_MUTEX_INITIALIZER;
+    CT_EQ(pthread_mutex_lock(&twice), 0);
+    CT_EQ(pthread_mutex_lock(&twice), 0);
+}
+
+static void wait_at_pause(ct_t *ct, void *arg) {
+    CT_OK(dl_trylock(arg, CT_ERR));
+}
+
+CT_CASE(fails, when_everybody_waits_for_ever, .traits = CT_VIRTUAL) {
+    dl_client_t *a = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, a, "x");
+    (void)ct_pause(ct, CT_OP_TRY, CT_BEFORE, NULL, NULL);
+    ct_join(ct, ct_thread(ct, wait_at_pause, lock));
+}
+
+/* ---- breaches of the core's side of driver.h, made by hand --------------------------------------------- */
+
+typedef struct bench {
+    dl_driver_env_t env;
+    void *state;
+    void *hold;
+    dl_request_t request;
+    dl_grant_t grant;
+    dl_error_t err;
+} bench_t;
+
+static void ignore_report(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    (void)level;
+    (void)text;
+}
+
+static void ignore_count(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    (void)what;
+    (void)n;
+}
+
+/* A wrapped driver without a core. */
+static void open_bench(ct_t *ct, bench_t *b) {
+    const dl_option_value_t latency = {.is_set = 1};
+    *b = (bench_t){.env = {.size = sizeof b->env,
+                           .client_uuid = "00000000-0000-0000-0000-000000000000",
+                           .client_label = "test:1",
+                           .call_timeout_ms = 2000,
+                           .lease_ms = 30000,
+                           .now_ns = dli_sys->now_ns,
+                           .poll = dli_sys->poll,
+                           .report = ignore_report,
+                           .count = ignore_count},
+                   .request = {.name = "x",
+                               .name_len = 1,
+                               .owner = "a:1",
+                               .hold_id = 5,
+                               .level = 1,
+                               .lease_ms = 1000,
+                               .deadline_ns = dli_sys->now_ns() + 1000000000u,
+                               .stop = {{-1, -1}}}};
+    b->state = calloc(1, ct->wrapped->state_size);
+    b->hold = ct->wrapped->hold_size == 0 ? NULL : calloc(1, ct->wrapped->hold_size);
+    CT_CHECK(b->state != NULL);
+    CT_EQ(ct->wrapped->open(b->state, &latency, &b->env, b->request.deadline_ns, &b->err), DL_OK);
+}
+
+static dl_status_t try_bench(ct_t *ct, bench_t *b) {
+    return ct->wrapped->try_acquire(b->state, b->hold, &b->request, &b->grant, &b->err);
+}
+
+CT_CASE(breach, a_hold_id_that_falls, .traits = CT_VIRTUAL) {
+    bench_t b;
+    open_bench(ct, &b);
+    CT_EQ(try_bench(ct, &b), DL_OK);
+    b.request.hold_id = 4;
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, a_hold_id_of_two_names, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    CT_EQ(try_bench(ct, &b), DL_OK);
+    b.request.name = "y";
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, a_deadline_too_far, .traits = CT_VIRTUAL) {
+    bench_t b;
+    open_bench(ct, &b);
+    b.request.deadline_ns = dli_sys->now_ns() + 3000000000u;
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, an_old_deadline, .traits = CT_VIRTUAL) {
+    bench_t b;
+    open_bench(ct, &b);
+    b.request.deadline_ns = dli_sys->now_ns() - 1;
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, a_level_without_counts, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SERVER_COUNT) {
+    bench_t b;
+    open_bench(ct, &b);
+    b.request.level = 2;
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, a_grant_without_a_release, .traits = CT_VIRTUAL) {
+    bench_t b;
+    open_bench(ct, &b);
+    CT_EQ(try_bench(ct, &b), DL_OK);
+    if (b.hold != NULL) {
+        ct->wrapped->drop(b.state, b.hold);
+    }
+    ct->wrapped->close(b.state, 0);
+}
+
+CT_CASE(breach, an_op_after_close, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    ct->wrapped->close(b.state, 0);
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, a_hold_dropped_twice, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    CT_EQ(try_bench(ct, &b), DL_OK);
+    ct->wrapped->drop(b.state, b.hold);
+    ct->wrapped->drop(b.state, b.hold);
+}
+
+CT_CASE(breach, a_hold_not_dropped, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    CT_EQ(try_bench(ct, &b), DL_OK);
+    fault_inner = fake_lease_driver(); /* whose close does not look for itself */
+    ct->wrapped->close(b.state, 0);
+}
+
+static void try_in_thread(ct_t *ct, void *arg) {
+    (void)try_bench(ct, arg);
+}
+
+CT_CASE(breach, two_ops_at_once_on_one_hold, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, NULL, NULL);
+    (void)ct_thread(ct, try_in_thread, &b);
+    ct_pause_await(ct, pause, 100);
+    (void)try_bench(ct, &b);
+}
+
+CT_CASE(breach, one_name_twice_in_a_batch, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
+    bench_t b;
+    open_bench(ct, &b);
+    dl_renewal_t twice[2];
+    for (int i = 0; i < 2; i++) {
+        twice[i] = (dl_renewal_t){.name = "x", .name_len = 1, .owner = "a:1", .hold_id = 5, .lease_ms = 1000};
+    }
+    ct->wrapped->renew(b.state, twice, 2, b.request.deadline_ns);
+}
+
+CT_CASE(breach, a_watch_not_ended, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY) {
+    bench_t b;
+    open_bench(ct, &b);
+    dl_watch_t *watch;
+    CT_EQ(ct->wrapped->watch(b.state, "x", 1, b.request.deadline_ns, &b.request.stop, &watch, &b.err), DL_OK);
+    ct->wrapped->close(b.state, 0);
+}

@@ -1,0 +1,83 @@
+/* fault.h - a driver table around another one that records, checks, and fails on request. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef FAULT_H
+#define FAULT_H
+
+#include "dlock/driver.h"
+#include "support/contract.h"
+
+/* The table to give to dl_client_open_driver. One inner driver in a process; the table is static. */
+const dl_driver_t *fault_wrap(const dl_driver_t *inner);
+/* The next open on this thread is that of client `number`. */
+void fault_next_client(int number);
+/* Tells the client's number from its pointer; set by the harness, as faults may name a client. */
+void fault_set_client_numbers(int (*number_of)(const dl_client_t *client));
+/* Forgets faults, hooks, pauses and records; every client must be closed. */
+void fault_reset(void);
+
+/* ---- between fault.c and its parts ---------------------------------------------------------------- */
+
+#define FAULT_ALIGN(n) (((n) + 15u) & ~(size_t)15u)
+#define FAULT_ANY_CLIENT (-1)
+
+/* In front of the inner driver's state. */
+typedef struct fault_state {
+    const dl_driver_env_t *env;
+    int client;
+    int opened, closed;
+    int blocked;   /* a fault kept an answer back: the core may have run out of time */
+    int ops;       /* running now */
+    int watches, holds;
+    struct fault_state *next;
+} fault_state_t;
+
+/* In front of the inner driver's hold, for SESSION drivers. */
+typedef struct fault_hold {
+    uint32_t magic; /* 0 at first, then used, then dropped */
+    int ops;
+} fault_hold_t;
+
+/* One op from its beginning to its end. */
+typedef struct fault_run {
+    fault_state_t *state;
+    size_t record; /* SIZE_MAX: not kept */
+    ct_call_t call;
+    ct_fault_t fault; /* mode 0: none applies */
+} fault_run_t;
+
+extern const dl_driver_t *fault_inner;
+void *fault_inner_state(fault_state_t *state);
+void *fault_inner_hold(void *hold); /* NULL for NULL */
+
+typedef enum fault_waited { FAULT_ON_TIME, FAULT_AT_DEADLINE, FAULT_STOPPED } fault_waited_t;
+/* Waits until delay_ms (negative: for ever) after the call began, its deadline, or a stop (may be NULL). */
+fault_waited_t fault_wait_ms(fault_run_t *run, int64_t delay_ms, const dl_stop_t *stop);
+
+/* fault_renew.c */
+void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
+
+/* fault_plan.c: faults, records, hooks, pauses */
+void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
+                 uint64_t deadline_ns);
+void fault_begin_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request);
+/* Records, then runs the hooks and pauses of CT_BEFORE. The two above do it themselves. */
+void fault_enter(fault_run_t *run);
+dl_status_t fault_end(fault_run_t *run, dl_status_t status);
+void fault_plan_reset(void);
+/* Reads the records under their mutex; stops when fn returns non-zero. Newest first. */
+void fault_each_record(int (*fn)(const ct_call_t *call, void *arg), void *arg);
+fault_state_t *fault_state_of(int client);
+void fault_state_add(fault_state_t *state);
+void fault_state_remove(fault_state_t *state);
+
+/* fault_check.c: the core's side of driver.h */
+void fault_check_request(const fault_run_t *run, const dl_request_t *request);
+void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
+void fault_check_hold_begin(fault_state_t *state, void *hold);
+void fault_check_hold_end(void *hold);
+void fault_check_drop(fault_state_t *state, void *hold);
+void fault_check_op(fault_state_t *state, int begins);
+void fault_check_watches(fault_state_t *state, int change);
+void fault_check_close(fault_state_t *state, int forked);
+
+#endif

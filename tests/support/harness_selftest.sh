@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# harness_selftest.sh - every case of failing_cases.c fails, on every driver it concerns, and says the right thing.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: harness_selftest.sh FAILING_RUNNER CAPS_TXT
+set -u
+runner=$1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+bad=0
+
+# What each case has to print.
+declare -A says=(
+    [fails__on_a_false_condition]='ct_now_ms(ct) < 0 is false'
+    [fails__on_a_wrong_number]='is false:'
+    [fails__on_a_wrong_status]='is DL_ENOTOWNER, expected DL_OK'
+    [fails__on_a_status_without_an_error]='but left err alone'
+    [fails__on_an_error_with_another_status]='but err says DL_EIO'
+    [fails__on_an_error_written_on_success]='but wrote to err'
+    [fails__in_a_thread]='in a thread or process of the case'
+    [fails__in_a_child_process]='in a child process: '
+    [fails__when_a_child_process_dies]='died of signal 6'
+    [fails__when_a_child_process_is_left]='neither waited for nor killed'
+    [fails__when_a_thread_is_left]='a thread was not joined'
+    [fails__when_a_latch_stays_closed]='a latch is still closed'
+    [fails__when_an_event_does_not_come]='no event of kind 1'
+    [fails__when_a_descriptor_is_left]='left open'
+    [fails__when_it_hangs]='the case hangs'
+    [fails__when_everybody_waits_for_ever]='deadlock: every thread waits'
+    [breach__a_hold_id_that_falls]='does not rise'
+    [breach__a_hold_id_of_two_names]='does not rise'
+    [breach__a_deadline_too_far]='a deadline 3000 ms away'
+    [breach__an_old_deadline]='a deadline that is over'
+    [breach__a_level_without_counts]='try_acquire for level 2'
+    [breach__a_grant_without_a_release]='was granted, and never released'
+    [breach__an_op_after_close]='an op after close'
+    [breach__a_hold_dropped_twice]='a hold was dropped twice'
+    [breach__a_hold_not_dropped]='1 holds were not dropped'
+    [breach__two_ops_at_once_on_one_hold]='two ops at once on one hold'
+    [breach__one_name_twice_in_a_batch]='in one batch'
+    [breach__a_watch_not_ended]='watches were not ended'
+)
+
+check() { # driver/case: runs it alone
+    local name=$1 case=${1#*/} status
+    if [ -z "${says[$case]:-}" ]; then
+        echo "$name: nobody knows what it should say"
+        bad=1
+        return
+    fi
+    unset "unseen[$case]"
+    "$runner" --driver "${name%%/*}" --case "$name" >"$work/output" 2>&1
+    status=$?
+    if [ $status -ne 1 ] || ! grep -q '^0 passed, 1 failed' "$work/output" ||
+        ! grep -qF -- "${says[$case]}" "$work/output"; then
+        echo "$name: exit status $status, and this output instead of '${says[$case]}':"
+        cat "$work/output"
+        bad=1
+    fi
+}
+
+declare -A unseen=()
+for case in "${!says[@]}"; do
+    unseen[$case]=1
+done
+"$runner" --list >"$work/list" || exit 1
+while IFS= read -r name; do
+    check "$name"
+done <"$work/list"
+for case in "${!unseen[@]}"; do
+    echo "$case: it ran on no driver"
+    bad=1
+done
+
+# A table of caps that differs is a failure too, and so is a fixture that is gone.
+for change in 's/^fake-lease LEASE,FENCE /fake-lease LEASE /' 's/^fake-count .*//' '$a fake-gone LEASE VIRTUAL'; do
+    sed "$change" "$2" >"$work/caps.txt"
+    if "$runner" --caps-file "$work/caps.txt" --case no_such_case >"$work/output" 2>&1 ||
+        ! grep -q '^FAIL caps' "$work/output"; then
+        echo "the caps table changed by '$change' was accepted"
+        bad=1
+    fi
+done
+"$runner" --caps-file "$2" --case no_such_case || bad=1
+exit $bad
