@@ -1,0 +1,37 @@
+# How a test joins the suite: every one goes through tests/count, which counts its cases.
+#
+# dlock_add_test(NAME kind command...)
+#   kind criterion   a Criterion program; each case runs in a process of its own
+#   kind contract    the contract's plain runner: a test for each driver in the committed table of caps
+#   kind single      one case: exit status 0 passed, 77 skipped, anything else failed
+function(dlock_add_test name kind)
+  if(kind STREQUAL contract)
+    set(table ${PROJECT_SOURCE_DIR}/tests/contract/caps.txt)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+    file(STRINGS ${table} lines REGEX "^[a-z]")
+    foreach(line IN LISTS lines)
+      string(REGEX MATCH "^[^ ]+" driver "${line}")
+      if(DLOCK_WITH_SQLITE OR NOT driver STREQUAL sqlite)
+        dlock_add_one_test(${name}-${driver} contract ${ARGN} --driver ${driver})
+      endif()
+    endforeach()
+  else()
+    dlock_add_one_test(${name} ${kind} ${ARGN})
+  endif()
+endfunction()
+
+function(dlock_add_one_test name kind)
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/count ${kind} ${name} ${ARGN})
+  # tests/count ends a hanging case long before this.
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1500)
+endfunction()
+
+# dlock_add_criterion(NAME sources...)
+#   A Criterion program that also sees the library's insides: the static library and the tree's headers.
+function(dlock_add_criterion name)
+  add_executable(${name} ${ARGN})
+  target_include_directories(${name} PRIVATE
+    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
+  target_link_libraries(${name} PRIVATE dlock_flags dlock_static PkgConfig::CRITERION ${DLOCK_PRIVATE_LIBS})
+  dlock_add_test(${name} criterion $<TARGET_FILE:${name}>)
+endfunction()

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# common.sh - what the scripts share; sourced.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+# shellcheck disable=SC2034
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck disable=SC2034
+jobs=$(nproc 2>/dev/null || echo 2)
+export LC_ALL=C.UTF-8
+
+say() {
+    printf '%s\n' "$*"
+}
+
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# quietly LOG COMMAND...: shows the output only if the command fails, without the steps of the build that went well.
+quietly() {
+    local log=$1
+    shift
+    "$@" >"$log" 2>&1 </dev/null || {
+        grep -vE '^\[[0-9]+/[0-9]+\] ' "$log" || :
+        return 1
+    }
+}
+
+# The library asks /proc for the machine's boot id, and ctest for its children. A bare chroot has no /proc: root
+# mounts it for this run only.
+with_proc() {
+    [ -r /proc/self/stat ] && return 0
+    if ! mount -t proc proc /proc 2>/dev/null; then
+        die "/proc is not mounted, and is needed: mount -t proc proc /proc"
+    fi
+    trap 'umount /proc 2>/dev/null || umount -l /proc' EXIT
+    say "/proc was not mounted: mounted for this run"
+}

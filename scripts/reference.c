@@ -1,0 +1,180 @@
+/* reference.c - writes the tables of options into docs/configuration.md, from the tables the loader uses. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/scalar.h"
+#include "config/value.h"
+#include "core/options.h"
+#include "drivers/registry.h"
+
+/*
+ * usage: dlock-config-reference PAGE           prints the page with its tables renewed
+ *        dlock-config-reference --check PAGE   says where the page differs from that; exit status 1
+ *
+ * The page itself is written by hand. A table stands between the lines
+ *     <!-- options: NAME -->     NAME is "core" or a driver
+ *     <!-- end of options -->
+ * The tables of drivers that this build does not have are left as they are.
+ */
+#define BEGIN "<!-- options: "
+#define BEGIN_END " -->\n"
+#define END "<!-- end of options -->\n"
+
+static void fail(const char *what, const char *about) {
+    fprintf(stderr, "dlock-config-reference: %s: %s\n", about, what);
+    exit(2);
+}
+
+static char *read_page(const char *path) {
+    FILE *in = fopen(path, "r");
+    char *text = NULL;
+    size_t room = 0;
+    if (in == NULL) {
+        fail("cannot be opened", path);
+    }
+    /* A page has no NUL: this reads all of it. */
+    if (getdelim(&text, &room, '\0', in) <= 0) {
+        fail("is empty", path);
+    }
+    fclose(in);
+    return text;
+}
+
+static void write_type(FILE *out, const dl_option_t *option) {
+    static const char *const types[] = {[DL_OPTION_STRING] = "text",        [DL_OPTION_INT] = "whole number",
+                                        [DL_OPTION_BOOL] = "true or false", [DL_OPTION_DURATION] = "duration",
+                                        [DL_OPTION_SIZE] = "size",          [DL_OPTION_LIST] = "list",
+                                        [DL_OPTION_SECRET] = "secret"};
+    char range[72];
+    fputs(types[option->type], out);
+    if (option->choices != NULL) {
+        fputs(": `", out);
+        for (const char *c = option->choices; *c != '\0'; c++) {
+            fputs(*c == '|' ? "`, `" : (char[]){*c, '\0'}, out);
+        }
+        fputs("`", out);
+    }
+    if (dli_value_range(option, range, sizeof range)) {
+        fprintf(out, ", %s%s", range, option->type == DL_OPTION_LIST ? " items" : "");
+    }
+}
+
+/* A bar would end the cell. */
+static void write_cell(FILE *out, const char *text) {
+    for (; *text != '\0'; text++) {
+        if (*text == '|') {
+            fputc('\\', out);
+        }
+        fputc(*text, out);
+    }
+}
+
+static void write_table(FILE *out, const dl_option_t *options) {
+    if (options == NULL || options->name == NULL) {
+        fputs("\nNone.\n\n", out);
+        return;
+    }
+    fputs("\n| option | kind | default | meaning |\n|---|---|---|---|\n", out);
+    for (const dl_option_t *o = options; o->name != NULL; o++) {
+        fprintf(out, "| `%s`%s | ", o->name, o->type == DL_OPTION_SECRET ? " or `_file`" : "");
+        write_type(out, o);
+        if (o->default_text != NULL) {
+            fputs(" | `", out);
+            write_cell(out, o->default_text[0] == '\0' ? "\"\"" : o->default_text);
+            fputs("`", out);
+        } else {
+            fprintf(out, " | %s", o->required ? "**required**" : "none");
+        }
+        fputs(" | ", out);
+        write_cell(out, o->help == NULL ? "" : o->help);
+        fputs(" |\n", out);
+    }
+    fputs("\n", out);
+}
+
+/* Writes the part of the page for NAME; `old` is what stands there now. */
+static void write_part(FILE *out, const char *name, const char *old, size_t old_len) {
+    const dl_driver_t *driver = dli_registry_find(name);
+    if (strcmp(name, "core") == 0) {
+        write_table(out, dli_core_options);
+    } else if (driver != NULL) {
+        write_table(out, driver->options);
+    } else if (dli_registry_known(name)) {
+        fwrite(old, 1, old_len, out);
+    } else {
+        fail("this library has no such driver", name);
+    }
+}
+
+static char *renew(const char *page) {
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    const char *at = page, *begin;
+    if (out == NULL) {
+        fail("out of memory", page);
+    }
+    while ((begin = strstr(at, BEGIN)) != NULL) {
+        char name[64];
+        const char *word = begin + strlen(BEGIN), *old = strstr(word, BEGIN_END), *end = strstr(word, END);
+        if (old == NULL || end == NULL || old > end || (size_t)(old - word) >= sizeof name) {
+            fail("a table that does not end", "page");
+        }
+        snprintf(name, sizeof name, "%.*s", (int)(old - word), word);
+        old += strlen(BEGIN_END);
+        fwrite(at, 1, (size_t)(old - at), out);
+        write_part(out, name, old, (size_t)(end - old));
+        at = end;
+    }
+    fputs(at, out);
+    fclose(out);
+    return text;
+}
+
+/* Every table of this build must have a place on the page. */
+static void require_place(const char *page, const char *name) {
+    char line[128];
+    snprintf(line, sizeof line, BEGIN "%s" BEGIN_END, name);
+    if (strstr(page, line) == NULL) {
+        fail("has no table on the page", name);
+    }
+}
+
+static int compare(const char *path, const char *page, const char *renewed) {
+    unsigned line = 1;
+    if (strcmp(page, renewed) == 0) {
+        return 0;
+    }
+    for (size_t i = 0; page[i] == renewed[i]; i++) {
+        line += page[i] == '\n';
+    }
+    fprintf(stderr,
+            "%s:%u: differs from the tables of options, expected what dlock-config-reference prints\n", path,
+            line);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    int check = argc == 3 && strcmp(argv[1], "--check") == 0, status = 0;
+    const dl_driver_t *driver;
+    if (argc != 2 && !check) {
+        fprintf(stderr, "usage: dlock-config-reference [--check] PAGE\n");
+        return 2;
+    }
+    char *page = read_page(argv[argc - 1]);
+    require_place(page, "core");
+    for (size_t i = 0; (driver = dli_registry_at(i)) != NULL; i++) {
+        require_place(page, driver->name);
+    }
+    char *renewed = renew(page);
+    if (check) {
+        status = compare(argv[argc - 1], page, renewed);
+    } else {
+        fputs(renewed, stdout);
+    }
+    free(renewed);
+    free(page);
+    return status;
+}

@@ -1,0 +1,299 @@
+/* command_end_test.c - dlock run when things fail: all that the command started ends in time. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "command_fixture.h"
+
+TestSuite(command_end, .init = fixture_open, .fini = fixture_close);
+
+/* A command that ignores SIGTERM and has started a process that does so too, in the same group. */
+static const char stubborn[] =
+    "trap '' TERM\n"
+    "sh -c 'trap \"\" TERM; echo grandchild $$ >&9; while :; do sleep 1000; done' &\n"
+    "echo keeper $PPID >&9; echo child $$ >&9\n"
+    "while :; do sleep 1000; done\n";
+
+typedef struct family {
+    pid_t keeper_pid;
+    int keeper, child, grandchild;
+    uint64_t child_end_ns, grandchild_end_ns;
+} family_t;
+
+/* The lines of the two shells come in any order. */
+static void meet(program_t *program, family_t *family) {
+    *family = (family_t){.keeper = -1, .child = -1, .grandchild = -1};
+    while (family->keeper < 0 || family->child < 0 || family->grandchild < 0) {
+        char line[64];
+        read_line(program, line, sizeof line);
+        char *space = strchr(line, ' ');
+        cr_assert(space != NULL, "%s", line);
+        *space = '\0';
+        pid_t pid = (pid_t)atoi(space + 1);
+        if (strcmp(line, "keeper") == 0) {
+            family->keeper_pid = pid;
+            family->keeper = watched(pid);
+        } else if (strcmp(line, "child") == 0) {
+            family->child = watched(pid);
+        } else {
+            family->grandchild = watched(pid);
+        }
+    }
+}
+
+static void await_family(family_t *family) {
+    family->child_end_ns = await_end(family->child);
+    family->grandchild_end_ns = await_end(family->grandchild);
+}
+
+static void expect_status(program_t *program, int expected) {
+    cr_assert_eq(program->status, expected, "status %d instead of %d; err: %s", program->status, expected,
+                 program->err_text);
+}
+
+/* Both ended before the last validity that dlock knew of; prints the instants. */
+static void expect_in_time(const program_t *program, const family_t *family) {
+    double valid_ms = (double)last_instant_ms(program->err_text, "valid until ");
+    double child_ms = (double)family->child_end_ns / 1e6;
+    double grandchild_ms = (double)family->grandchild_end_ns / 1e6;
+    cr_assert_gt(valid_ms, 0);
+    cr_log_warn("child ended at %.1f ms, grandchild at %.1f ms, validity at %.0f ms: %.1f ms to spare",
+                child_ms, grandchild_ms, valid_ms,
+                valid_ms - (child_ms > grandchild_ms ? child_ms : grandchild_ms));
+    cr_assert_lt(child_ms, valid_ms, "the command outlived the lock");
+    cr_assert_lt(grandchild_ms, valid_ms, "a process of its group outlived the lock");
+}
+
+static void expect_status_of(const char *name, int expected) {
+    program_t status;
+    (void)dlock(&status, "status", "--quiet", name, NULL);
+    expect_status(&status, expected);
+}
+
+/* ---- the lock is being lost --------------------------------------------------------------------------- */
+
+Test(command_end, all_end_before_validity_when_the_database_cannot_be_reached) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--verbose", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    void *held = hold_database();
+    await_family(&family);
+    (void)finish(&program);
+    let_database_go(held);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+    cr_assert(strstr(program.err_text, "sent SIGTERM") != NULL, "%s", program.err_text);
+    cr_assert(strstr(program.err_text, "sent SIGKILL") != NULL, "%s", program.err_text);
+    cr_assert(strstr(program.err_text,
+                     "dlock: 'x': cannot keep the lock: it could not be renewed; the command was "
+                     "ended\n") != NULL,
+              "%s", program.err_text);
+}
+
+Test(command_end, a_short_trouble_with_the_database_does_no_harm) {
+    program_t program;
+    start(&program, "run", "x", "--verbose", "--", "sh", "-c", "echo child $$ >&9; read x; exit 5", NULL);
+    int child = watched(read_pid(&program, "child"));
+    void *held = hold_database();
+    /* A first renewal fails (it is due after 500 ms and given up after 300), a later one does not. */
+    read_error_until(&program, "renewal is failing");
+    let_database_go(held);
+    read_error_until(&program, "renewal works again");
+    cr_assert(is_running(child));
+    (void)finish(&program);
+    expect_status(&program, 5);
+}
+
+Test(command_end, a_command_that_obeys_sigterm_has_the_grace_time_to_tidy_up) {
+    program_t program;
+    (void)dlock(&program, "run", "x", "--lease", "2s", "--grace", "1s", "--", "sh", "-c",
+                "trap 'echo tidied; exit 0' TERM; sleep 1000 & wait", NULL);
+    expect_status(&program, 76);
+    cr_assert_str_eq(program.out_text, "tidied\n");
+}
+
+Test(command_end, an_explicit_lease_is_the_time_limit) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--verbose", "--lease", "800ms", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    await_family(&family);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+    cr_assert(strstr(program.err_text, "its lease is over") != NULL, "%s", program.err_text);
+    expect_status_of("x", 1);
+}
+
+Test(command_end, the_longest_hold_is_a_time_limit) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--verbose", "--max-hold", "800ms", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    await_family(&family);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+    cr_assert(strstr(program.err_text, "the longest time to hold it is over") != NULL, "%s",
+              program.err_text);
+    expect_status_of("x", 1);
+}
+
+Test(command_end, a_lock_that_is_taken_away_ends_the_command_at_once) {
+    program_t program, unlock;
+    family_t family;
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)dlock(&unlock, "unlock", "--force", "x", NULL);
+    expect_status(&unlock, 0);
+    uint64_t freed_ns = now_boot_ns();
+    await_family(&family);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert(strstr(program.err_text, "dlock: 'x': lost the lock: ") != NULL, "%s", program.err_text);
+    /* The next renewal, a third of the lease later at most, tells. */
+    cr_assert_lt(family.grandchild_end_ns - freed_ns, (uint64_t)LEASE_MS * 1000000u * 2 / 3);
+}
+
+Test(command_end, a_lock_that_was_lost_makes_76_of_a_success) {
+    program_t program;
+    char script[512];
+    (void)snprintf(script, sizeof script, "'%s' --config '%s' unlock --force x", DLOCK_COMMAND, config_path);
+    (void)dlock(&program, "run", "x", "--", "sh", "-c", script, NULL);
+    expect_status(&program, 76);
+    cr_assert(strstr(program.err_text, "lost") != NULL, "%s", program.err_text);
+}
+
+/* ---- dlock or its keeper fail -------------------------------------------------------------------- */
+
+Test(command_end, killing_dlock_ends_everything_at_once) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--lease", "10m", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    uint64_t killed_ns = now_boot_ns();
+    (void)kill(program.pid, SIGKILL);
+    await_family(&family);
+    (void)await_end(family.keeper);
+    (void)finish(&program);
+    expect_status(&program, 1000 + SIGKILL);
+    cr_assert_lt(family.grandchild_end_ns - killed_ns, 2000000000u);
+    expect_status_of("x", 0); /* nobody has freed it: it ends with its lease */
+}
+
+Test(command_end, killing_the_keeper_ends_everything_and_frees_the_lock) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(family.keeper_pid, SIGKILL);
+    await_family(&family);
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGKILL);
+    cr_assert_str_eq(program.err_text,
+                     "dlock: 'x': the keeper of the command was killed, and the command with it\n");
+    expect_status_of("x", 1);
+}
+
+Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--verbose", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(program.pid, SIGSTOP);
+    await_family(&family); /* while dlock is still stopped */
+    (void)kill(program.pid, SIGCONT);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+}
+
+Test(command_end, a_stopped_keeper_does_not_let_the_command_outlive_the_lock) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--verbose", "--lease", "1s", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(family.keeper_pid, SIGSTOP);
+    await_family(&family);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+}
+
+Test(command_end, dlock_and_keeper_stopped_beyond_the_lease_kill_at_once_when_continued) {
+    program_t program, other;
+    family_t family;
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(family.keeper_pid, SIGSTOP);
+    (void)kill(program.pid, SIGSTOP);
+    /* The lease is over when another gets the lock. */
+    (void)dlock(&other, "run", "x", "--wait", "10s", "--", "true", NULL);
+    expect_status(&other, 0);
+    uint64_t continued_ns = now_boot_ns();
+    (void)kill(program.pid, SIGCONT);
+    (void)kill(family.keeper_pid, SIGCONT);
+    await_family(&family);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_lt(family.grandchild_end_ns - continued_ns, 500000000u);
+}
+
+/* ---- what the command leaves behind -------------------------------------------------------------- */
+
+Test(command_end, what_the_command_leaves_behind_ends_before_the_lock_is_free) {
+    program_t program, waiter;
+    start(&program, "run", "x", "--grace", "300ms", "--", "sh", "-c",
+          "sh -c 'trap \"\" TERM; echo leftover $$ >&9; while :; do sleep 1000; done' & read x; exit 3",
+          NULL);
+    int leftover = watched(read_pid(&program, "leftover"));
+    start(&waiter, "run", "x", "--", "date", "+%s%N", NULL);
+    (void)finish(&program);
+    cr_assert_not(is_running(leftover), "a process of the group goes on without the lock");
+    expect_status(&program, 3);
+    (void)finish(&waiter);
+    expect_status(&waiter, 0);
+}
+
+Test(command_end, a_process_that_made_a_group_of_its_own_ends_too) {
+    program_t program;
+    start(&program, "run", "x", "--verbose", "--lease", "800ms", "--", "sh", "-c",
+          "echo child $$ >&9; timeout 1000 sh -c 'trap \"\" TERM; echo inner $$ >&9; while :; do sleep 1000; "
+          "done'",
+          NULL);
+    family_t family = {.child = watched(read_pid(&program, "child"))};
+    family.grandchild = watched(read_pid(&program, "inner"));
+    await_family(&family);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+}
+
+Test(command_end, a_daemon_in_a_session_of_its_own_is_left_alone) {
+    program_t program;
+    start(&program, "run", "x", "--", "sh", "-c",
+          "setsid sh -c 'echo daemon $$ >&9; exec sleep 1000 >/dev/null 2>&1' & read x; exit 0", NULL);
+    int daemon = watched(read_pid(&program, "daemon"));
+    (void)finish(&program);
+    expect_status(&program, 0);
+    cr_assert(is_running(daemon), "setsid is the way out, and was not");
+}
+
+Test(command_end, a_nested_run_ends_with_the_outer_one) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "outer", "--lease", "800ms", "--verbose", "--", DLOCK_COMMAND, "--config",
+          config_path, "run", "inner", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    await_family(&family);
+    (void)finish(&program);
+    expect_in_time(&program, &family);
+    expect_status(&program, 76);
+}

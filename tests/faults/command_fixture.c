@@ -1,0 +1,286 @@
+/* command_fixture.c - runs the built dlock command and waits for what it does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command_fixture.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WORDS_MAX 32
+#define WATCHED_MAX 16
+
+char work_dir[64], config_path[96], database_path[96];
+static int all_watched[WATCHED_MAX];
+static size_t watched_count;
+static sigset_t to_block;
+
+uint64_t now_boot_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void write_file(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "cannot write %s", path);
+}
+
+void fixture_open(void) {
+    (void)snprintf(work_dir, sizeof work_dir, "/tmp/dlock-command-XXXXXX");
+    cr_assert(mkdtemp(work_dir) != NULL);
+    (void)snprintf(config_path, sizeof config_path, "%s/dlock.yaml", work_dir);
+    (void)snprintf(database_path, sizeof database_path, "%s/locks.db", work_dir);
+    char text[512];
+    (void)snprintf(text, sizeof text,
+                   "use: test\ndefaults: {lease: %dms, call_timeout: 300ms}\n"
+                   "backends:\n  test: {driver: sqlite, path: \"%s\"}\n",
+                   LEASE_MS, database_path);
+    write_file(config_path, text);
+    (void)unsetenv("DLOCK_BACKEND");
+    (void)unsetenv("DLOCK_CONFIG");
+    (void)sigemptyset(&to_block);
+    (void)signal(SIGPIPE, SIG_IGN);
+}
+
+void fixture_close(void) {
+    for (size_t i = 0; i < watched_count; i++) {
+        (void)syscall(SYS_pidfd_send_signal, all_watched[i], SIGKILL, NULL, 0);
+        (void)close(all_watched[i]);
+    }
+    char remove[128];
+    (void)snprintf(remove, sizeof remove, "rm -rf '%s'", work_dir);
+    cr_assert_eq(system(remove), 0);
+}
+
+void block_signal(int number) {
+    (void)sigaddset(&to_block, number);
+}
+
+void ignore_signal(int number) {
+    (void)signal(number, SIG_IGN);
+}
+
+static void make_pipe(int *reader, int *writer) {
+    int ends[2];
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    *reader = ends[0];
+    *writer = ends[1];
+}
+
+static void start_words(program_t *program, char **words) {
+    int in, out, err, report;
+    *program = (program_t){.status = -1};
+    make_pipe(&in, &program->in);
+    make_pipe(&program->out, &out);
+    make_pipe(&program->err, &err);
+    make_pipe(&program->report, &report);
+    program->pid = fork();
+    cr_assert(program->pid >= 0);
+    if (program->pid == 0) {
+        /* Out of the way of 0, 1, 2 and 9 first. */
+        int from[] = {fcntl(in, F_DUPFD_CLOEXEC, 20), fcntl(out, F_DUPFD_CLOEXEC, 20),
+                      fcntl(err, F_DUPFD_CLOEXEC, 20), fcntl(report, F_DUPFD_CLOEXEC, 20)};
+        int to[] = {0, 1, 2, 9};
+        for (size_t i = 0; i < 4; i++) {
+            (void)dup2(from[i], to[i]);
+        }
+        (void)signal(SIGPIPE, SIG_DFL);
+        (void)sigprocmask(SIG_SETMASK, &to_block, NULL);
+        (void)execvp(words[0], words);
+        _exit(99);
+    }
+    program->pidfd = (int)syscall(SYS_pidfd_open, program->pid, 0);
+    cr_assert(program->pidfd >= 0);
+    (void)close(in);
+    (void)close(out);
+    (void)close(err);
+    (void)close(report);
+}
+
+static void take_words(char **words, size_t at, va_list args) {
+    while ((words[at] = va_arg(args, char *)) != NULL) {
+        cr_assert(++at < WORDS_MAX);
+    }
+}
+
+static void start_dlock(program_t *program, va_list args) {
+    static char command[] = DLOCK_COMMAND;
+    static char option[] = "--config";
+    char *words[WORDS_MAX] = {command, option, config_path};
+    take_words(words, 3, args);
+    start_words(program, words);
+}
+
+void start(program_t *program, ...) {
+    va_list args;
+    va_start(args, program);
+    start_dlock(program, args);
+    va_end(args);
+}
+
+void start_plain(program_t *program, ...) {
+    char *words[WORDS_MAX];
+    va_list args;
+    va_start(args, program);
+    take_words(words, 0, args);
+    va_end(args);
+    start_words(program, words);
+}
+
+static int patience_left(uint64_t since_ns) {
+    uint64_t spent_ms = (now_boot_ns() - since_ns) / 1000000u;
+    return spent_ms < PATIENCE_MS ? (int)(PATIENCE_MS - spent_ms) : 0;
+}
+
+/* What there is now; false at the end. */
+static bool collect(int fd, char *text, size_t *len, size_t size) {
+    ssize_t got = read(fd, text + *len, size - 1 - *len);
+    *len += got > 0 ? (size_t)got : 0;
+    text[*len] = '\0';
+    cr_assert(*len < size - 1, "more output than expected");
+    return got > 0;
+}
+
+void read_error_until(program_t *program, const char *words) {
+    uint64_t since_ns = now_boot_ns();
+    while (strstr(program->err_text, words) == NULL) {
+        struct pollfd ready = {.fd = program->err, .events = POLLIN};
+        bool came = poll(&ready, 1, patience_left(since_ns)) == 1 &&
+                    collect(program->err, program->err_text, &program->err_len, sizeof program->err_text);
+        if (!came) {
+            (void)kill(program->pid, SIGTERM);
+            cr_assert_fail("'%s' never came; err: %s", words, program->err_text);
+        }
+    }
+}
+
+int finish(program_t *program) {
+    uint64_t since_ns = now_boot_ns();
+    if (program->in >= 0) {
+        (void)close(program->in);
+        program->in = -1;
+    }
+    /* The output is read to its end; a descendant that lives on may keep it open, so the end of the program
+     * counts: what is there by then is all. */
+    bool ended = false, out_open = true, err_open = true;
+    while (!ended || out_open || err_open) {
+        struct pollfd fds[] = {{.fd = ended ? -1 : program->pidfd, .events = POLLIN},
+                               {.fd = out_open ? program->out : -1, .events = POLLIN},
+                               {.fd = err_open ? program->err : -1, .events = POLLIN}};
+        int ready = poll(fds, 3, ended ? 0 : patience_left(since_ns));
+        if (ended && ready == 0) {
+            break;
+        }
+        if (ready == 0) {
+            (void)kill(program->pid, SIGKILL);
+            cr_assert_fail("no end after %d ms; out: %s err: %s", PATIENCE_MS, program->out_text,
+                           program->err_text);
+        }
+        if (fds[0].revents != 0) {
+            program->ended_ns = now_boot_ns();
+            ended = true;
+        }
+        if (fds[1].revents != 0) {
+            out_open = collect(program->out, program->out_text, &program->out_len, sizeof program->out_text);
+        }
+        if (fds[2].revents != 0) {
+            err_open = collect(program->err, program->err_text, &program->err_len, sizeof program->err_text);
+        }
+    }
+    int status;
+    cr_assert_eq(waitpid(program->pid, &status, 0), program->pid);
+    program->status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    (void)close(program->out);
+    (void)close(program->err);
+    (void)close(program->report);
+    (void)close(program->pidfd);
+    return program->status;
+}
+
+int dlock(program_t *program, ...) {
+    va_list args;
+    va_start(args, program);
+    start_dlock(program, args);
+    va_end(args);
+    return finish(program);
+}
+
+void read_line(program_t *program, char *line, size_t size) {
+    uint64_t since_ns = now_boot_ns();
+    size_t len = 0;
+    for (;;) {
+        struct pollfd ready = {.fd = program->report, .events = POLLIN};
+        char byte;
+        if (poll(&ready, 1, patience_left(since_ns)) != 1 || read(program->report, &byte, 1) != 1) {
+            (void)kill(program->pid, SIGTERM);
+            (void)finish(program);
+            cr_assert_fail("no line from the command; out: %s err: %s", program->out_text, program->err_text);
+        }
+        if (byte == '\n') {
+            line[len] = '\0';
+            return;
+        }
+        cr_assert(len < size - 1);
+        line[len++] = byte;
+    }
+}
+
+pid_t read_pid(program_t *program, const char *word) {
+    char line[128];
+    read_line(program, line, sizeof line);
+    size_t len = strlen(word);
+    cr_assert(strncmp(line, word, len) == 0 && line[len] == ' ', "'%s' came instead of '%s'", line, word);
+    return (pid_t)atoi(line + len);
+}
+
+int watched(pid_t pid) {
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    cr_assert(fd >= 0, "no process %d: %s", (int)pid, strerror(errno));
+    cr_assert(watched_count < WATCHED_MAX);
+    all_watched[watched_count++] = fd;
+    return fd;
+}
+
+uint64_t await_end(int pidfd) {
+    struct pollfd ready = {.fd = pidfd, .events = POLLIN};
+    cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "a process did not end in %d ms", PATIENCE_MS);
+    return now_boot_ns();
+}
+
+bool is_running(int pidfd) {
+    struct pollfd ready = {.fd = pidfd, .events = POLLIN};
+    return poll(&ready, 1, 0) == 0;
+}
+
+uint64_t last_instant_ms(const char *text, const char *words) {
+    uint64_t found = 0;
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at += strlen(words)) {
+        found = strtoull(at + strlen(words), NULL, 10);
+    }
+    return found;
+}
+
+void *hold_database(void) {
+    sqlite3 *db;
+    cr_assert_eq(sqlite3_open(database_path, &db), SQLITE_OK);
+    (void)sqlite3_busy_timeout(db, PATIENCE_MS);
+    char *why = NULL;
+    cr_assert_eq(sqlite3_exec(db, "BEGIN EXCLUSIVE", NULL, NULL, &why), SQLITE_OK, "%s", why);
+    return db;
+}
+
+void let_database_go(void *held) {
+    (void)sqlite3_exec(held, "ROLLBACK", NULL, NULL, NULL);
+    (void)sqlite3_close(held);
+}

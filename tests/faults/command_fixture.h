@@ -1,0 +1,61 @@
+/* command_fixture.h - runs the built dlock command and waits for what it does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TEST_COMMAND_FIXTURE_H
+#define TEST_COMMAND_FIXTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* What every wait of these tests is bounded by. */
+#define PATIENCE_MS 20000
+/* The configured lease; the margin is then 75 ms and the grace time 250 ms. */
+#define LEASE_MS 1500
+
+/* One running program. The command under it may write lines to descriptor 9: read_line gets them. */
+typedef struct program {
+    pid_t pid;
+    int pidfd, in, out, err, report;
+    char out_text[16384], err_text[16384];
+    size_t out_len, err_len;
+    int status;        /* the exit status; 1000 + N when signal N ended it */
+    uint64_t ended_ns; /* when we saw it end */
+} program_t;
+
+extern char work_dir[64], config_path[96], database_path[96];
+
+void fixture_open(void);  /* a folder with a configuration */
+void fixture_close(void); /* removes it, and kills what watched() has seen and is still there */
+
+/* Starts dlock with the configuration and these words, or a program without dlock. NULL ends the words. */
+void start(program_t *program, ...) __attribute__((sentinel));
+void start_plain(program_t *program, ...) __attribute__((sentinel));
+/* What the next started programs inherit. */
+void block_signal(int number);
+void ignore_signal(int number);
+/* Reads all output until the end; the exit status. */
+int finish(program_t *program);
+/* Both; the standard input is empty. */
+int dlock(program_t *program, ...) __attribute__((sentinel));
+/* One line from descriptor 9, without its newline. */
+void read_line(program_t *program, char *line, size_t size);
+/* Reads the standard error until these words have come. */
+void read_error_until(program_t *program, const char *words);
+/* Reads "word number", checks the word. */
+pid_t read_pid(program_t *program, const char *word);
+/* A descriptor of the process, to wait for its end. */
+int watched(pid_t pid);
+/* The instant of the end of a watched process, as seen: never before the end itself. */
+uint64_t await_end(int pidfd);
+bool is_running(int pidfd);
+uint64_t now_boot_ns(void);
+/* The last instant in ms behind `words` in the text of --verbose; 0: none. */
+uint64_t last_instant_ms(const char *text, const char *words);
+/* Writes the whole text to a file in the work folder. */
+void write_file(const char *path, const char *text);
+/* Keeps all others from writing to the database, as a process that hangs within a write does. */
+void *hold_database(void);
+void let_database_go(void *held);
+
+#endif

@@ -1,0 +1,410 @@
+/* command_test.c - what dlock promises while nothing fails, and what it says to wrong input. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "command_fixture.h"
+#include "dlock/dlock.h"
+
+TestSuite(command, .init = fixture_open, .fini = fixture_close);
+
+static void expect_status(program_t *program, int expected) {
+    cr_assert_eq(program->status, expected, "status %d instead of %d; out: %s err: %s", program->status,
+                 expected, program->out_text, program->err_text);
+}
+
+static void expect_free(const char *name) {
+    program_t status;
+    (void)dlock(&status, "status", "--quiet", name, NULL);
+    expect_status(&status, 1);
+}
+
+/* A holder that keeps the lock until let_go. */
+static void hold(program_t *holder, const char *name) {
+    start(holder, "run", name, "--", "sh", "-c", "echo held >&9; cat", NULL);
+    char line[16];
+    read_line(holder, line, sizeof line);
+}
+
+static void let_go(program_t *holder) {
+    (void)finish(holder); /* closes its standard input */
+    expect_status(holder, 0);
+}
+
+/* ---- run: exit statuses --------------------------------------------------------------------------- */
+
+Test(command, the_exit_status_is_the_commands) {
+    program_t program;
+    (void)dlock(&program, "run", "x", "--", "true", NULL);
+    expect_status(&program, 0);
+    (void)dlock(&program, "run", "x", "--", "sh", "-c", "echo out; echo err >&2; exit 7", NULL);
+    expect_status(&program, 7);
+    cr_assert_str_eq(program.out_text, "out\n");
+    cr_assert_str_eq(program.err_text, "err\n");
+    (void)dlock(&program, "run", "x", "--", "sh", "-c", "kill -9 $$", NULL);
+    expect_status(&program, 128 + SIGKILL);
+    expect_free("x");
+}
+
+Test(command, a_command_that_is_not_there_is_127_and_one_that_cannot_run_126) {
+    program_t program;
+    (void)dlock(&program, "run", "x", "--", "there-is-no-such-command", NULL);
+    expect_status(&program, 127);
+    cr_assert_str_eq(program.err_text,
+                     "dlock: cannot run 'there-is-no-such-command': No such file or directory\n");
+    (void)dlock(&program, "run", "x", "--", config_path, NULL);
+    expect_status(&program, 126);
+    expect_free("x");
+}
+
+Test(command, a_lock_that_is_not_obtained_in_time_is_75_and_nothing_runs) {
+    char trace[128];
+    (void)snprintf(trace, sizeof trace, "%s/ran", work_dir);
+    program_t holder, other;
+    hold(&holder, "x");
+    uint64_t began_ns = now_boot_ns();
+    (void)dlock(&other, "run", "x", "--wait", "200ms", "--", "touch", trace, NULL);
+    expect_status(&other, 75);
+    cr_assert_geq(other.ended_ns - began_ns, 200000000u, "it did not wait");
+    cr_assert_str_eq(other.err_text, "dlock: 'x': the lock was not obtained in time\n");
+    (void)dlock(&other, "run", "x", "--wait=0", "--", "touch", trace, NULL);
+    expect_status(&other, 75);
+    (void)dlock(&other, "run", "x", "--wait", "0", "--quiet", "--", "touch", trace, NULL);
+    expect_status(&other, 75);
+    cr_assert_str_empty(other.err_text, "quiet, but: %s", other.err_text);
+    cr_assert_neq(access(trace, F_OK), 0, "the command ran without the lock");
+    let_go(&holder);
+}
+
+Test(command, a_waiter_runs_when_the_holder_is_done) {
+    program_t holder, waiter;
+    hold(&holder, "x");
+    start(&waiter, "run", "x", "--wait", "15s", "--", "sh", "-c", "echo mine", NULL);
+    let_go(&holder);
+    (void)finish(&waiter);
+    expect_status(&waiter, 0);
+    cr_assert_str_eq(waiter.out_text, "mine\n");
+}
+
+Test(command, a_signal_ends_the_wait_and_nothing_runs) {
+    const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    char trace[128];
+    (void)snprintf(trace, sizeof trace, "%s/ran", work_dir);
+    program_t holder, waiter;
+    hold(&holder, "x");
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        start(&waiter, "run", "x", "--", "touch", trace, NULL);
+        uint64_t sent_ns = now_boot_ns();
+        (void)kill(waiter.pid, numbers[i]); /* wherever it is by now */
+        (void)finish(&waiter);
+        if (waiter.status != 1000 + numbers[i]) { /* before dlock had begun, the signal simply ends it */
+            expect_status(&waiter, 128 + numbers[i]);
+        }
+        cr_assert_lt(waiter.ended_ns - sent_ns, 2000000000u);
+    }
+    /* One that surely waits. */
+    start(&waiter, "run", "x", "--verbose", "--", "touch", trace, NULL);
+    read_error_until(&waiter, "waiting for 'x'");
+    (void)kill(waiter.pid, SIGINT);
+    (void)finish(&waiter);
+    expect_status(&waiter, 128 + SIGINT);
+    cr_assert(strstr(waiter.err_text, "dlock: 'x': the wait for the lock was ended by SIGINT\n") != NULL);
+    let_go(&holder);
+    cr_assert_neq(access(trace, F_OK), 0, "the command ran without the lock");
+    expect_free("x");
+}
+
+/* ---- run: what the command finds -------------------------------------------------------------------- */
+
+Test(command, the_command_finds_the_name_and_a_rising_token) {
+    unsigned long long last = 0;
+    for (int i = 0; i < 3; i++) {
+        program_t program;
+        (void)dlock(&program, "run", "a name", "--", "sh", "-c", "echo \"$DLOCK_NAME:$DLOCK_TOKEN\"", NULL);
+        expect_status(&program, 0);
+        cr_assert_eq(strncmp(program.out_text, "a name:", 7), 0, "%s", program.out_text);
+        unsigned long long token = strtoull(program.out_text + 7, NULL, 10);
+        cr_assert_gt(token, last);
+        last = token;
+    }
+}
+
+Test(command, the_command_gets_the_callers_descriptors_and_no_others) {
+    static const char list[] = "for f in /proc/$$/fd/*; do echo ${f##*/}; done";
+    program_t without, with;
+    int extra = open("/dev/null", O_RDONLY); /* without CLOEXEC: the caller means to hand it down */
+    start_plain(&without, "sh", "-c", list, NULL);
+    (void)finish(&without);
+    (void)dlock(&with, "run", "x", "--", "sh", "-c", list, NULL);
+    expect_status(&with, 0);
+    char number[16];
+    (void)snprintf(number, sizeof number, "%d\n", extra);
+    cr_assert(strstr(with.out_text, number) != NULL, "the caller's own descriptor is missing: %s",
+              with.out_text);
+    cr_assert_str_eq(with.out_text, without.out_text, "not the same descriptors");
+}
+
+Test(command, the_command_gets_the_callers_signal_mask_and_dispositions) {
+    static const char *const words[] = {"grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"};
+    block_signal(SIGUSR1);
+    block_signal(SIGTERM);
+    ignore_signal(SIGHUP);
+    ignore_signal(SIGCHLD);
+    program_t without, with;
+    start_plain(&without, words[0], words[1], words[2], words[3], NULL);
+    siginfo_t info;
+    (void)signal(SIGCHLD, SIG_DFL); /* only what is started shall ignore it */
+    (void)waitid(P_PID, (id_t)without.pid, &info, WEXITED | WNOWAIT);
+    (void)finish(&without);
+    ignore_signal(SIGCHLD);
+    start(&with, "run", "x", "--", words[0], words[1], words[2], words[3], NULL);
+    (void)signal(SIGCHLD, SIG_DFL);
+    (void)finish(&with);
+    expect_status(&with, 0);
+    cr_assert(strstr(without.out_text, "SigIgn:\t0000000000010001") != NULL, "%s", without.out_text);
+    cr_assert_str_eq(with.out_text, without.out_text);
+}
+
+Test(command, signals_are_passed_on_to_the_command) {
+    static const struct {
+        int number;
+        const char *name;
+    } signals[] = {{SIGINT, "INT"},   {SIGTERM, "TERM"}, {SIGHUP, "HUP"},    {SIGQUIT, "QUIT"},
+                   {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGWINCH, "WINCH"}};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        char script[160];
+        (void)snprintf(script, sizeof script,
+                       "trap 'echo got; exit 40' %s; echo ready >&9; while :; do read x; done",
+                       signals[i].name);
+        program_t program;
+        start(&program, "run", "x", "--", "sh", "-c", script, NULL);
+        char line[16];
+        read_line(&program, line, sizeof line);
+        (void)kill(program.pid, signals[i].number);
+        char byte = 0;
+        (void)read(program.out, &byte, 1); /* before the end of the standard input lets the loop spin */
+        cr_assert_eq(byte, 'g', "SIG%s was not passed on", signals[i].name);
+        (void)finish(&program);
+        expect_status(&program, 40);
+    }
+}
+
+Test(command, in_a_terminal_the_command_reads_and_ctrl_c_ends_it) {
+    int terminal;
+    pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
+    cr_assert(pid >= 0);
+    if (pid == 0) {
+        (void)execl(DLOCK_COMMAND, "dlock", "--config", config_path, "run", "x", "--", "sh", "-c",
+                    "read word; echo got $word; exec sleep 1000", NULL);
+        _exit(99);
+    }
+    cr_assert_eq(write(terminal, "hello\n", 6), 6);
+    char text[512] = "";
+    size_t len = 0;
+    while (strstr(text, "got hello") == NULL) {
+        struct pollfd ready = {.fd = terminal, .events = POLLIN};
+        cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "the command cannot read: %s", text);
+        ssize_t got = read(terminal, text + len, sizeof text - 1 - len);
+        cr_assert(got > 0, "ended early: %s", text);
+        len += (size_t)got;
+        text[len] = '\0';
+    }
+    cr_assert_eq(write(terminal, "\x03", 1), 1);
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status));
+    cr_assert_eq(WEXITSTATUS(status), 128 + SIGINT);
+    (void)close(terminal);
+    expect_free("x");
+}
+
+/* ---- the other subcommands ---------------------------------------------------------------------------- */
+
+Test(command, status_list_and_unlock_tell_who_holds_what) {
+    program_t holder, program;
+    (void)dlock(&program, "status", "jobs/1", NULL);
+    expect_status(&program, 0);
+    cr_assert_str_eq(program.out_text, "jobs/1: free\n");
+    (void)dlock(&program, "list", "--json", NULL);
+    cr_assert_str_eq(program.out_text, "[]\n");
+    (void)dlock(&program, "unlock", "--force", "jobs/1", NULL);
+    expect_status(&program, 1);
+    cr_assert_str_eq(program.err_text, "dlock: nobody holds 'jobs/1'\n");
+
+    hold(&holder, "jobs/1");
+    (void)dlock(&program, "status", "jobs/1", "--quiet", NULL);
+    expect_status(&program, 0);
+    cr_assert_str_empty(program.out_text);
+    (void)dlock(&program, "--json", "status", "jobs/1", NULL);
+    cr_assert_eq(strncmp(program.out_text, "{\"name\": \"jobs/1\", \"held\": true, \"owner\": \"", 43), 0,
+                 "%s", program.out_text);
+    char client[64];
+    (void)snprintf(client, sizeof client, ":%d\"}\n", (int)holder.pid);
+    cr_assert(strstr(program.out_text, client) != NULL, "the holder's process is missing: %s",
+              program.out_text);
+    (void)dlock(&program, "list", "jobs/", NULL);
+    cr_assert_eq(strncmp(program.out_text, "jobs/1: held by ", 16), 0, "%s", program.out_text);
+    (void)dlock(&program, "list", "other/", "-q", NULL);
+    expect_status(&program, 1);
+    (void)dlock(&program, "unlock", "jobs/1", NULL);
+    expect_status(&program, 64);
+    (void)dlock(&program, "unlock", "--force", "jobs/1", "--json", NULL);
+    expect_status(&program, 0);
+    cr_assert_str_eq(program.out_text, "{\"name\": \"jobs/1\", \"freed\": true}\n");
+    expect_free("jobs/1");
+    (void)finish(&holder);
+}
+
+Test(command, names_of_any_bytes_come_out_of_json_without_loss) {
+    static const char name[] = "q\"b\\n\nt\x01u\xc3\xa4x\xff"
+                               "o\xc0\x80s\xed\xa0\x80.";
+    static const char expected[] = "{\"name\": \"q\\\"b\\\\n\\u000at\\u0001u\xc3\xa4x\\ufffdo\\ufffd\\ufffds"
+                                   "\\ufffd\\ufffd\\ufffd.\", \"name_hex\": "
+                                   "\"7122625c6e0a740175c3a478ff6fc08073eda0802e\", \"held\": ";
+    program_t holder, program;
+    hold(&holder, name);
+    (void)dlock(&program, "status", name, "--json", NULL);
+    cr_assert_eq(strncmp(program.out_text, expected, sizeof expected - 1), 0, "%s", program.out_text);
+    (void)dlock(&program, "list", "--json", NULL);
+    cr_assert_eq(strncmp(program.out_text + 1, expected, sizeof expected - 1), 0, "%s", program.out_text);
+    (void)dlock(&program, "list", NULL);
+    static const char text[] = "q\"b\\\\n\\x0at\\x01u\xc3\xa4x\\xffo\\xc0\\x80s\\xed\\xa0\\x80.: held by ";
+    cr_assert_eq(strncmp(program.out_text, text, sizeof text - 1), 0, "%s", program.out_text);
+    let_go(&holder);
+}
+
+Test(command, init_check_backends_and_version_report) {
+    program_t program;
+    (void)dlock(&program, "init", "--print", NULL);
+    expect_status(&program, 0);
+    cr_assert_neq(access(database_path, F_OK), 0, "--print has made the file");
+    (void)dlock(&program, "init", NULL);
+    expect_status(&program, 0);
+    cr_assert_eq(access(database_path, F_OK), 0);
+    (void)dlock(&program, "init", "--json", NULL);
+    expect_status(&program, 0);
+    cr_assert_eq(strncmp(program.out_text, "{\"done\": true, \"steps\": [", 25), 0, "%s", program.out_text);
+    (void)dlock(&program, "check", NULL);
+    expect_status(&program, 0);
+    cr_assert(strstr(program.out_text, "backend 'test', driver sqlite") != NULL, "%s", program.out_text);
+    cr_assert(strstr(program.out_text, "guarantee") != NULL, "%s", program.out_text);
+    (void)dlock(&program, "check", "--json", NULL);
+    cr_assert_eq(strncmp(program.out_text, "{\"backend\": \"test\", \"driver\": \"sqlite\", ", 40), 0, "%s",
+                 program.out_text);
+    (void)dlock(&program, "backends", NULL);
+    expect_status(&program, 0);
+    cr_assert(strstr(program.out_text, "\n* test: driver sqlite\n") != NULL, "%s", program.out_text);
+    (void)dlock(&program, "version", "--json", NULL);
+    expect_status(&program, 0);
+    cr_assert(strstr(program.out_text, "{\"version\": \"" DL_VERSION_STRING "\", ") != NULL, "%s",
+              program.out_text);
+    cr_assert(strstr(program.out_text, "{\"name\": \"sqlite\", ") != NULL, "%s", program.out_text);
+    (void)dlock(&program, "help", "run", NULL);
+    expect_status(&program, 0);
+    cr_assert(strstr(program.out_text, "--max-hold DURATION") != NULL, "%s", program.out_text);
+}
+
+Test(command, local_reads_no_configuration) {
+    program_t program;
+    write_file(config_path, "this: is not a configuration\n");
+    (void)setenv("DLOCK_CONFIG", config_path, 1);
+    start_plain(&program, DLOCK_COMMAND, "backends", "--local", NULL);
+    (void)finish(&program);
+    expect_status(&program, 0);
+    cr_assert_str_eq(program.out_text, "configuration: none\n* local: driver sqlite\n");
+    start_plain(&program, DLOCK_COMMAND, "init", "--local", "--print", NULL);
+    (void)finish(&program);
+    expect_status(&program, 0);
+    start_plain(&program, DLOCK_COMMAND, "backends", NULL);
+    (void)finish(&program);
+    expect_status(&program, 78);
+}
+
+/* ---- wrong input ------------------------------------------------------------------------------ */
+
+Test(command, wrong_usage_is_64_and_one_line_that_helps) {
+    static const struct {
+        const char *words[6];
+        const char *line;
+    } cases[] = {
+        {{NULL}, "a command is missing; see 'dlock help'"},
+        {{"rnu"}, "unknown command 'rnu'; did you mean run?"},
+        {{"frobnicate"}, "unknown command 'frobnicate'; see 'dlock help'"},
+        {{"run"}, "a lock name is missing: dlock run NAME [options] -- command [argument ...]"},
+        {{"run", "x"},
+         "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
+        {{"run", "x", "--"},
+         "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
+        {{"run", "x", "--wiat", "3s"}, "unknown option '--wiat'; did you mean --wait?"},
+        {{"run", "x", "--wait"}, "--wait needs a value: DURATION"},
+        {{"run", "x", "--wait", "3"},
+         "--wait: '3' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
+        {{"run", "x", "--wait", "-3s"},
+         "--wait: '-3s' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
+        {{"run", "x", "--wait", "99999999999999999999d"},
+         "--wait: '99999999999999999999d' is not a duration: a whole number and one of ms, s, m, h, d, or "
+         "forever"},
+        {{"run", "x", "--lease", "99ms"}, "--lease: 99ms is out of range: 100ms to 365d"},
+        {{"run", "x", "--lease", "1\n"},
+         "--lease: '1\\x0a' is not a duration: a whole number and one of ms, s, m, h, d, or auto"},
+        {{"status", "x", "y"}, "'y' is one word too many: dlock status NAME"},
+        {{"status", "x", "--wait", "3s"}, "--wait does not belong to 'dlock status'"},
+        {{"status", "x", "--json=yes"}, "--json takes no value"},
+        {{"status", "x", "--local", "--backend", "y"}, "--local uses no configuration; leave out --config"},
+        {{"help", "nothing"}, "there is no command 'nothing'; see 'dlock help'"},
+        {{"status", ""}, "a lock's name has 1 to 255 bytes"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *const *words = cases[i].words;
+        program_t program;
+        (void)dlock(&program, words[0], words[1], words[2], words[3], words[4], NULL);
+        expect_status(&program, 64);
+        char line[256];
+        (void)snprintf(line, sizeof line, "dlock: %s\n", cases[i].line);
+        cr_assert_str_eq(program.err_text, line);
+        cr_assert_str_empty(program.out_text);
+    }
+}
+
+Test(command, a_grace_time_that_does_not_fit_the_lease_is_refused) {
+    program_t program;
+    (void)dlock(&program, "run", "x", "--grace", "1s", "--", "true", NULL);
+    expect_status(&program, 64);
+    cr_assert_str_eq(program.err_text,
+                     "dlock: --grace: 1000ms is too long for a lease of 1500ms: at most 850ms\n");
+    (void)dlock(&program, "run", "x", "--grace", "800ms", "--", "true", NULL);
+    expect_status(&program, 0);
+}
+
+Test(command, a_wrong_configuration_is_78_and_an_unreachable_server_69) {
+    program_t program;
+    (void)dlock(&program, "status", "x", "--backend", "tset", NULL);
+    expect_status(&program, 78);
+    cr_assert(strstr(program.err_text, "tset") != NULL, "%s", program.err_text);
+    (void)dlock(&program, "init", NULL);
+    void *held = hold_database();
+    (void)dlock(&program, "run", "x", "--wait", "200ms", "--", "true", NULL);
+    let_database_go(held);
+    expect_status(&program, 69);
+    write_file(config_path, "use: test\nbackends:\n  test: {drivr: sqlite}\n");
+    (void)dlock(&program, "run", "x", "--", "true", NULL);
+    expect_status(&program, 78);
+    cr_assert(strstr(program.err_text, "dlock.yaml:3:") != NULL, "%s", program.err_text);
+    cr_assert_eq(strchr(program.err_text, '\n'), program.err_text + strlen(program.err_text) - 1,
+                 "not one line");
+}
+
+Test(command, output_that_cannot_be_written_is_74) {
+    program_t program;
+    start_plain(&program, "sh", "-c", "exec \"$0\" version >/dev/full", DLOCK_COMMAND, NULL);
+    (void)finish(&program);
+    expect_status(&program, 74);
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# includes.sh - every folder includes only what the house rule allows.
+# SPDX-License-Identifier: Apache-2.0
+. "$(dirname "$0")/common.sh"
+
+# resolve FILE INCLUDE: sets $target to the file of the tree that the include means; empty for the system's.
+resolve() {
+    local base path
+    target=""
+    for base in "${1%/*}/" "${1%/*}/../" include/ ""; do
+        [ -f "$base$2" ] || continue
+        path=$base$2
+        while [[ $path =~ ^(.*/)?[^/.]+/\.\./(.*)$ ]]; do path=${BASH_REMATCH[1]}${BASH_REMATCH[2]}; done
+        target=${path#./}
+        return
+    done
+}
+
+# allowed FILE TARGET: may this file include that one?
+allowed() {
+    case $1 in
+    core/client.c) case $2 in config/config.h | drivers/registry.h) return 0 ;; esac ;;
+    esac
+    case $1 in
+    include/*) [[ $2 == include/* ]] ;;
+    core/*) [[ $2 == core/* || $2 == include/* ]] ;;
+    config/*) [[ $2 == config/* || $2 == include/* ]] ;;
+    drivers/*/*) [[ $2 == "${1%/*}"/* || $2 == include/* || ($2 == drivers/* && $2 != drivers/*/*) ]] ;;
+    # The registry names the tables of the drivers, each in the header of that driver's folder.
+    drivers/*) [[ $2 == drivers/* || $2 == include/* ]] ;;
+    examples/custom_driver/*) [[ $2 == examples/custom_driver/* || $2 == include/* ]] ;;
+    cli/* | bench/* | examples/*) [[ $2 == "${1%%/*}"/* || $2 == include/dlock/dlock.h ]] ;;
+    *) true ;;
+    esac
+}
+
+# check TREE: prints every include that breaks the rule; fails if there is one.
+check() (
+    cd "$1"
+    bad=0 seen=0
+    while IFS=: read -r file line text; do
+        [[ $text =~ [\<\"]([^\>\"]+)[\>\"] ]] || continue
+        resolve "$file" "${BASH_REMATCH[1]}"
+        [ -n "$target" ] || continue
+        seen=$((seen + 1))
+        allowed "$file" "$target" || { echo "$file:$line: must not include $target"; bad=1; }
+    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' \
+        include core config drivers cli bench examples)
+    [ $seen -gt 0 ] || { echo "no include found at all"; bad=1; }
+    [ $bad -eq 0 ]
+)
+
+check "$source_dir" || die "the include rule is broken"
+
+# The test must be able to fail: each of these lines breaks the rule in a tree that has what it names.
+# (Without the line it passes, so it is that line that it finds.)
+while read -r file include; do
+    rm -rf "$work/tree"
+    mkdir -p "$work/tree"/{include/dlock,core,config,drivers/sqlite,cli,bench,examples}
+    touch "$work/tree"/{include/dlock/dlock.h,include/dlock/driver.h,core/sys.h,config/config.h,drivers/registry.h}
+    echo '#include "dlock/dlock.h"' >"$work/tree/include/dlock/driver.h"
+    check "$work/tree" || die "self-check: a clean tree does not pass"
+    echo "#include \"$include\"" >"$work/tree/$file"
+    ! check "$work/tree" >/dev/null || die "self-check: $file may include $include"
+done <<'EOF'
+drivers/sqlite/planted.c core/sys.h
+drivers/sqlite/planted.c ../../core/sys.h
+drivers/planted.c core/sys.h
+core/planted.c config/config.h
+core/planted.c drivers/registry.h
+config/planted.c core/sys.h
+cli/planted.c dlock/driver.h
+bench/planted.c core/sys.h
+examples/planted.c dlock/driver.h
+include/dlock/planted.h core/sys.h
+EOF
