@@ -19,8 +19,7 @@ typedef struct checker {
     dl_error_t *err;
 } checker_t;
 
-/* ---- options ---------------------------------------------------------------------------------------------
- */
+/* ---- options ------------------------------------------------------------------------------------- */
 
 /* A secret is given once: as itself or as a file. The error stands at the second of the two. */
 static dl_status_t refuse_both(const dli_checked_t *c, const dl_option_t *option, const dli_node_t *key,
@@ -89,8 +88,7 @@ dl_status_t dli_check_options(const dli_checked_t *checked, dli_arena_t *arena, 
     return status == DL_OK ? check_required(checked, checked->keys.more_options, err) : status;
 }
 
-/* ---- one backend ------------------------------------------------------------------------------------------
- */
+/* ---- one backend --------------------------------------------------------------------------------- */
 
 static int is_backend_name(const dli_node_t *name) {
     static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
@@ -181,8 +179,7 @@ static dl_status_t check_backend(const checker_t *c, const dli_node_t *name, dli
     return dli_check_options(&checked, &c->config->arena, c->err);
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------
- */
+/* ---- the whole ----------------------------------------------------------------------------------- */
 
 static dl_status_t check_defaults(const checker_t *c, const dli_node_t *key) {
     const dli_node_t *map = key->next;

@@ -1,5 +1,4 @@
-/* resolve.c - the final values of one backend: its own, else those of `defaults`, else those of the tables.
- */
+/* resolve.c - the final values of one backend: its own, else of `defaults`, else of the tables. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>

@@ -136,7 +136,10 @@ static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively
         dli_park_drain(q->park);
     }
     dli_lock_client(client);
-    *waited_natively = wait_ms > 0 && dli_now() >= now + dli_ms(wait_ms) / 2;
+    uint64_t took_ns = dli_now() - now;
+    *waited_natively = wait_ms > 0 && took_ns >= dli_ms(wait_ms) / 2;
+    /* The server itself may have made it wait for the holder, and then said yes. */
+    q->was_busy |= wait_ms > 0 && took_ns >= dli_ms(client->backoff_min_ms);
     if (status == DL_OK) {
         return take(q, grant);
     }
@@ -306,16 +309,22 @@ dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *e
     }
     dl_status_t status = run(&q);
     end_watch(&q);
+    /* The mutex was free for a moment: it may have been lost meanwhile. */
+    if (status == DL_OK && (dli_hold_expire(q.hold, dli_now()) || q.hold->state != DLI_HOLD_LIVE)) {
+        status = dli_fail(&q.err, DL_ELOST, "it was lost as soon as it was held");
+        if (q.hold->state == DLI_HOLD_LOST) {
+            dli_hold_end(q.hold);
+        }
+    }
     if (may_wait) {
         client->stats.waiting_now--;
         dli_park_put(client, q.park);
     }
     if (status == DL_OK) {
         count_acquired(&q);
-    } else if (q.hold != NULL) {
-        q.hold->state = DLI_HOLD_ENDED;
     }
     if (q.hold != NULL) {
+        q.hold->state = q.hold->state == DLI_HOLD_TRYING ? DLI_HOLD_ENDED : q.hold->state;
         dli_hold_unref(q.hold);
     }
     return dli_error_give(err, &q.err, status);

@@ -56,12 +56,18 @@ static dl_status_t find_driver(const char *name, const dl_driver_t **driver, dl_
     return dli_driver_check(*driver, err);
 }
 
-static dl_status_t choose_builtin(choice_t *choice, dl_error_t *err) {
+/* config NULL: there is none. */
+static dl_status_t choose_builtin(const dli_config_t *config, choice_t *choice, dl_error_t *err) {
     dl_status_t status = find_driver(LOCAL_DRIVER, &choice->driver, err);
     if (status != DL_OK) {
         return status;
     }
     (void)snprintf(choice->backend, sizeof choice->backend, "%s", LOCAL_BACKEND);
+    if (config != NULL) {
+        /* Not defined there, but its `defaults` apply. */
+        return dli_config_resolve(config, LOCAL_BACKEND, options_of(choice->driver), &choice->driver_values,
+                                  dli_core_options, &choice->core_values, err);
+    }
     return dli_config_resolve_mapping("", 0, "<local>", options_of(choice->driver), &choice->driver_values,
                                       dli_core_options, &choice->core_values, err);
 }
@@ -78,7 +84,7 @@ static dl_status_t choose(const dli_config_t *config, const char *backend, choic
     const char *driver_name;
     if (backend == NULL || !dli_config_has_backend(config, backend, &driver_name)) {
         if (backend != NULL && strcmp(backend, LOCAL_BACKEND) == 0) {
-            return choose_builtin(choice, err);
+            return choose_builtin(config, choice, err);
         }
         return dli_config_no_backend(config, backend, err);
     }
@@ -123,7 +129,7 @@ static dl_status_t choose_from_file(const char *path, const char *backend, choic
     dli_config_t *config;
     dl_status_t status = load(path, backend, found, sizeof found, &config, err);
     if (status == DL_OK) {
-        status = config != NULL ? choose(config, backend, choice, err) : choose_builtin(choice, err);
+        status = config != NULL ? choose(config, backend, choice, err) : choose_builtin(NULL, choice, err);
     }
     dli_config_free(config);
     return status;

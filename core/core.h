@@ -98,7 +98,8 @@ struct dli_hold {
     bool renew_counted;         /* in client->renewed_holds */
     bool renew_queued;          /* in the renewal queue, or its batch is under way */
     uint64_t renew_due_ns;
-    size_t heap_index;          /* SIZE_MAX: in no heap */
+    dli_heap_t *heap;           /* the one it is in, or NULL */
+    size_t heap_index;
     uint64_t heap_key_ns;
     dli_hold_t *next_renewal;   /* in client->renewals */
     dli_hold_t *next_lost;      /* in gate->lost */
@@ -248,6 +249,9 @@ static inline void dli_lock_client(dl_client_t *client) {
 void dli_unlock_client(dl_client_t *client);
 /* The same, and locks again: before a wait with the mutex, and before a call is counted out. */
 void dli_drop_dead(dl_client_t *client);
+
+/* lock.c: drops a reference on a handle, and releases the mutex */
+void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
 /* client.c and close.c: every function with the mutex held unless it says so */
 bool dli_forked(const dl_client_t *client); /* needs no mutex */

@@ -58,7 +58,9 @@ bool dli_heap_room(dli_heap_t *heap, size_t count) {
 }
 
 void dli_heap_put(dli_heap_t *heap, dli_hold_t *hold, uint64_t key_ns) {
-    if (hold->heap_index == SIZE_MAX) {
+    if (hold->heap != heap) {
+        dli_heap_remove(hold->heap, hold);
+        hold->heap = heap;
         hold->heap_key_ns = key_ns;
         place(heap, heap->len++, hold);
         sift_up(heap, hold->heap_index);
@@ -74,11 +76,11 @@ void dli_heap_put(dli_heap_t *heap, dli_hold_t *hold, uint64_t key_ns) {
 }
 
 void dli_heap_remove(dli_heap_t *heap, dli_hold_t *hold) {
-    size_t i = hold->heap_index;
-    if (i == SIZE_MAX) {
+    if (heap == NULL || hold->heap != heap) {
         return;
     }
-    hold->heap_index = SIZE_MAX;
+    size_t i = hold->heap_index;
+    hold->heap = NULL;
     dli_hold_t *last = heap->at[--heap->len];
     if (last == hold) {
         return;
@@ -90,7 +92,7 @@ void dli_heap_remove(dli_heap_t *heap, dli_hold_t *hold) {
 
 bool dli_heap_is_sound(const dli_heap_t *heap) {
     for (size_t i = 0; i < heap->len; i++) {
-        if (heap->at[i]->heap_index != i ||
+        if (heap->at[i]->heap != heap || heap->at[i]->heap_index != i ||
             heap->at[(i == 0 ? 0 : (i - 1) / 2)]->heap_key_ns > heap->at[i]->heap_key_ns) {
             return false;
         }

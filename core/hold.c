@@ -33,7 +33,6 @@ dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_
     hold->refs = 1;
     hold->state = DLI_HOLD_TRYING;
     hold->session_fd = -1;
-    hold->heap_index = SIZE_MAX;
     hold->max_hold_until_ns = DLI_NEVER;
     return hold;
 }

@@ -81,8 +81,7 @@ dl_status_t dl_lock_open_owned(dl_client_t *client, const char *name, uint64_t o
     return open_handle(client, name, true, owner, lock, err);
 }
 
-/* With the mutex, which is released. */
-static void unref_and_unlock(dl_lock_t *lock) {
+void dli_lock_unref_and_unlock(dl_lock_t *lock) {
     dl_client_t *client = lock->client;
     if (--lock->refs > 0) {
         dli_unlock_client(client);
@@ -106,7 +105,7 @@ void dl_lock_close(dl_lock_t *lock) {
     if (lock->refs > 1) {
         dli_park_wake_all(client);
     }
-    unref_and_unlock(lock);
+    dli_lock_unref_and_unlock(lock);
 }
 
 /* ---- entering and leaving a call --------------------------------------------------------------- */
@@ -148,7 +147,7 @@ static dl_status_t enter(dl_lock_t *lock, dli_owner_t *owner, dl_error_t *err) {
 
 static void leave(dl_lock_t *lock) {
     dli_call_leave(lock->client);
-    unref_and_unlock(lock);
+    dli_lock_unref_and_unlock(lock);
 }
 
 /* ---- acquiring --------------------------------------------------------------------------------- */
@@ -180,6 +179,8 @@ static dl_status_t tell_server(dli_hold_t *hold, uint32_t level, int64_t lease_m
     if (!dli_op_begin(hold, deadline_ns)) {
         return dli_fail(err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
     }
+    /* Noted before the answer: should it get lost, the server may keep the lock this long. */
+    hold->lease_ms = lease_ms > hold->lease_ms ? lease_ms : hold->lease_ms;
     dli_unlock_client(client);
     dl_status_t status;
     if ((client->driver->caps & DL_CAP_SERVER_COUNT) != 0 && level > 1) {

@@ -77,6 +77,24 @@ static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_e
     return DL_OK;
 }
 
+/* The same for a call on a handle, which another thread may close meanwhile. */
+static dl_status_t enter_lock(dl_lock_t *lock, int has_op, const char *what, dl_error_t *err) {
+    dl_status_t status = enter(lock->client, has_op, what, err);
+    if (status == DL_OK) {
+        dli_lock_client(lock->client);
+        lock->refs++;
+        dli_unlock_client(lock->client);
+    }
+    return status;
+}
+
+static dl_status_t leave_lock(dl_lock_t *lock, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
+    dli_lock_client(lock->client);
+    dli_call_leave(lock->client);
+    dli_lock_unref_and_unlock(lock);
+    return dli_error_give(err, inner, status);
+}
+
 static dl_status_t leave(dl_client_t *client, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
     dli_lock_client(client);
     dli_call_leave(client);
@@ -96,7 +114,7 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     if (dli_forked(client)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
-    dl_status_t status = enter(client, client->driver->inspect != NULL, "inspect", err);
+    dl_status_t status = enter_lock(lock, client->driver->inspect != NULL, "inspect", err);
     if (status != DL_OK) {
         return status;
     }
@@ -106,7 +124,7 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     status = client->driver->inspect(client->state, lock->gate->name, lock->gate->name_len,
                                      dli_call_deadline(client), info, &inner);
     info->ours = status == DL_OK && info->held && is_ours(client, info->owner);
-    return leave(client, err, &inner, status);
+    return leave_lock(lock, err, &inner, status);
 }
 
 typedef struct listing {
@@ -147,7 +165,7 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     if (dli_forked(client)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
-    dl_status_t status = enter(client, client->driver->force_release != NULL, "free another's lock", err);
+    dl_status_t status = enter_lock(lock, client->driver->force_release != NULL, "free another's lock", err);
     if (status != DL_OK) {
         return status;
     }
@@ -155,7 +173,7 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     dli_error_clear(&inner);
     status = client->driver->force_release(client->state, lock->gate->name, lock->gate->name_len,
                                            dli_call_deadline(client), &inner);
-    return leave(client, err, &inner, status);
+    return leave_lock(lock, err, &inner, status);
 }
 
 dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {

@@ -62,6 +62,9 @@ static size_t take_batch(dl_client_t *client, uint64_t now) {
             continue;
         }
         note_lateness(hold, now);
+        if (hold->auto_level > 0 && client->lease_ms > hold->lease_ms) {
+            hold->lease_ms = client->lease_ms; /* what the server may keep it for from now on */
+        }
         hold->op_running = client->session;
         hold->hung_up = false;
         client->batch_holds[n] = hold;

@@ -6,8 +6,8 @@
 #define WAL_LIMIT 4000
 /* The longest pause between two attempts on a busy file doubles from the first to the second; a write takes about
  * 10 us. Random, because a queue of equals would starve somebody. */
-#define PAUSE_FIRST_NS (100 * (uint64_t)DLI_NS_PER_US)
-#define PAUSE_MAX_NS (2 * (uint64_t)DLI_NS_PER_MS)
+#define PAUSE_FIRST_NS (100 * (uint64_t)NS_PER_US)
+#define PAUSE_MAX_NS (2 * (uint64_t)NS_PER_MS)
 
 /* ---- SQL functions ------------------------------------------------------------------------------------- */
 
@@ -245,7 +245,7 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_AUTH:
-        return dl_driver_fail(err, DL_EAUTH, rc, "no permission to write the lock file %s", path);
+        return dl_driver_fail(err, DL_EAUTH, rc, "no permission to read and write the lock file %s", path);
     case SQLITE_CANTOPEN:
         return dl_driver_fail(err, DL_EIO, rc, "cannot open the lock file or a file beside it: %s", path);
     case SQLITE_NOMEM:

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,9 @@ static int settle(dli_connection_t *c) {
 /* With both turns held. */
 static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {
     int rc = dli_connection_open(&store->calls, store);
+    if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(store->calls.db) == EACCES) {
+        rc = SQLITE_PERM;
+    }
     if (rc == SQLITE_OK) {
         rc = identify(store);
     }

@@ -29,7 +29,7 @@ static int step_acquire(dli_connection_t *c, const dl_request_t *r) {
     sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
     sqlite3_bind_text(s, 4, c->store->env->client_label, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(s, 5, r->lease_ms * DLI_NS_PER_MS);
+    sqlite3_bind_int64(s, 5, r->lease_ms * NS_PER_MS);
     sqlite3_bind_int64(s, 6, (sqlite3_int64)r->token_floor);
     return dli_connection_step(c, s);
 }
@@ -146,7 +146,7 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
         return dli_connection_fail(store, rc, true, err);
     }
     if (!a.taken) {
-        grant->busy_ms = (a.busy_ns + DLI_NS_PER_MS - 1) / DLI_NS_PER_MS;
+        grant->busy_ms = (a.busy_ns + NS_PER_MS - 1) / NS_PER_MS;
         grant->busy_is_dlock = 1;
         return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
                               (long long)grant->busy_ms);

@@ -25,7 +25,7 @@ static int renew_one(dli_connection_t *c, dl_renewal_t *r) {
         sqlite3_bind_blob(s, 1, r->name, (int)r->name_len, SQLITE_STATIC);
         sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
         sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
-        sqlite3_bind_int64(s, 4, r->lease_ms * DLI_NS_PER_MS);
+        sqlite3_bind_int64(s, 4, r->lease_ms * NS_PER_MS);
         rc = dli_connection_step(c, s);
     }
     if (rc == SQLITE_OK) {

@@ -25,14 +25,14 @@ static dl_status_t foreign(const dli_store_t *store, const char *what, dl_error_
  */
 static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *err) {
     sqlite3_file *file = NULL;
-    sqlite3_int64 size = 0;
+    struct stat now; /* SQLite itself takes a file of one byte for an empty one */
     unsigned char header[HEADER_SIZE] = {0};
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_FILE_POINTER, &file);
-    if (rc == SQLITE_OK) {
-        rc = file->pMethods->xFileSize(file, &size);
+    if (rc == SQLITE_OK && stat(store->path, &now) != 0) {
+        rc = DLI_RC_MOVED;
     }
-    *empty = rc == SQLITE_OK && size == 0;
-    if (rc == SQLITE_OK && size > 0) {
+    *empty = rc == SQLITE_OK && now.st_size == 0;
+    if (rc == SQLITE_OK && !*empty) {
         rc = file->pMethods->xRead(file, header, sizeof header, 0);
         rc = rc == SQLITE_IOERR_SHORT_READ ? SQLITE_OK : rc;
     }

@@ -38,8 +38,7 @@ const char dli_sql_schema[] =
     "PRAGMA user_version = 1;\n"            /* DLI_SCHEMA_VERSION */
     "COMMIT;\n";
 
-/* Commits are not synced one by one: no lock outlives a reboot, and tokens do not depend on it (tokens.c).
- */
+/* Commits are not synced one by one: no lock outlives a reboot, and tokens do not depend on it (tokens.c). */
 const char dli_sql_settings[] = "PRAGMA synchronous = NORMAL;"
                                 "PRAGMA journal_size_limit = 16777216;"
                                 "PRAGMA secure_delete = OFF;"

@@ -20,8 +20,8 @@
  * called with any of them held.
  */
 
-#define DLI_NS_PER_MS 1000000
-#define DLI_NS_PER_US 1000
+#define NS_PER_MS 1000000
+#define NS_PER_US 1000
 
 /* ---- turn.c: a lock with a deadline ---------------------------------------------------------------- */
 

@@ -41,7 +41,7 @@
 #define WALL_MAX_US ((int64_t)7258118400 * 1000000)
 
 uint64_t dli_tokens_at(const dli_store_t *store, uint64_t host_ns) {
-    return (uint64_t)(store->token_base_us + (int64_t)(host_ns / DLI_NS_PER_US));
+    return (uint64_t)(store->token_base_us + (int64_t)(host_ns / NS_PER_US));
 }
 
 typedef struct meta {
@@ -85,7 +85,7 @@ static int begin_boot(dli_connection_t *c, meta_t *meta) {
     }
     int64_t first = meta->ceiling > meta->reserved ? meta->ceiling : meta->reserved;
     int64_t wall = wall_us();
-    meta->base_us = (first > wall ? first : wall) - (int64_t)(dli_store_now(c->store) / DLI_NS_PER_US);
+    meta->base_us = (first > wall ? first : wall) - (int64_t)(dli_store_now(c->store) / NS_PER_US);
     rc = dli_connection_do(c, DLI_SQL_CLEAR);
     sqlite3_stmt *s;
     if (rc == SQLITE_OK) {

@@ -4,9 +4,9 @@
 
 /* A free turn goes to whoever asks first, which keeps a running thread running. A waiter that has been passed
  * over for this long gets the turn handed over. */
-#define PATIENCE_NS (2 * (uint64_t)DLI_NS_PER_MS)
+#define PATIENCE_NS (2 * (uint64_t)NS_PER_MS)
 /* A condition cannot be waited for together with a descriptor, so that a cancel is looked for this often. */
-#define LOOK_EVERY_NS (20 * (uint64_t)DLI_NS_PER_MS)
+#define LOOK_EVERY_NS (20 * (uint64_t)NS_PER_MS)
 
 void dli_turn_init(dli_turn_t *turn) {
     *turn = (dli_turn_t){.taken = false};

@@ -9,11 +9,11 @@
 
 #define THREADS 4
 
-/* ---- a counter that only a working lock keeps right -------------------------------------------------- */
+/* ---- a counter that only a working lock keeps right ------------------------------------------ */
 
 typedef struct counting {
     dl_lock_t *locks[THREADS];
-    int next;    /* which lock the next thread takes */
+    int next; /* which lock the next thread takes */
     int rounds;
     int counter; /* read, then written after a pause: lost updates show two holders */
     int inside;
@@ -73,7 +73,7 @@ CT_CASE(exclusion, owned_handles_of_one_thread_count_as_different_owners) {
     count_with_threads(ct, &c);
 }
 
-/* ---- processes ----------------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 #define PROCESSES 3
 #define PROCESS_ROUNDS 15
@@ -122,7 +122,7 @@ CT_CASE(exclusion, processes_never_hold_at_once, .traits = CT_PROCESSES, .timeou
     ct_expect_free(ct, "file", 0);
 }
 
-/* ---- trylock -------------------------------------------------------------------------------------------- */
+/* ---- trylock --------------------------------------------------------------------------------- */
 
 static void find_it_busy(ct_t *ct, void *lock) {
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
@@ -135,9 +135,9 @@ CT_CASE(exclusion, a_held_lock_is_busy_for_everybody_else) {
     dl_lock_t *lock = ct_lock(ct, a, "orders");
     CT_OK(dl_trylock(lock, CT_ERR));
     int64_t start_ms = ct_now_ms(ct);
-    find_it_busy(ct, ct_lock(ct, b, "orders"));                   /* another client */
-    find_it_busy(ct, ct_lock_owned(ct, a, "orders", 7));          /* another owner of this thread */
-    ct_join(ct, ct_thread(ct, find_it_busy, lock));               /* another thread, same handle */
+    find_it_busy(ct, ct_lock(ct, b, "orders"));                       /* another client */
+    find_it_busy(ct, ct_lock_owned(ct, a, "orders", 7));              /* another owner of this thread */
+    ct_join(ct, ct_thread(ct, find_it_busy, lock));                   /* another thread, same handle */
     CT_BETWEEN(ct_now_ms(ct) - start_ms, 0, 3 * ct_tolerance_ms(ct)); /* nobody waited */
     CT_EQ(ct_stats(ct, a).busy, 2);
     CT_EQ(ct_stats(ct, b).busy, 1);
@@ -191,7 +191,8 @@ CT_CASE(exclusion, a_threads_number_is_never_used_again) {
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     char owners[5][DL_OWNER_MAX + 1];
     for (int i = 0; i < 5; i++) {
-        ct_join(ct, ct_thread(ct, lock_and_unlock, lock)); /* the system gives such threads one id again and again */
+        ct_join(ct, ct_thread(ct, lock_and_unlock,
+                              lock)); /* the system gives such threads one id again and again */
         ct_call_t call = ct_call(ct, CT_OP_TRY, -1);
         memcpy(owners[i], call.owner, sizeof owners[i]);
         for (int j = 0; j < i; j++) {

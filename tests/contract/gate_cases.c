@@ -7,7 +7,7 @@
 
 #define WAITERS 5
 
-/* ---- order ------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 typedef struct line {
     dl_lock_t *lock;
@@ -139,7 +139,7 @@ CT_CASE(gate, a_failed_head_passes_the_turn_on) {
     CT_EQ(ct_stats(ct, client).acquired, 1);
 }
 
-/* ---- many names -------------------------------------------------------------------------------------- */
+/* ---- many names ------------------------------------------------------------------------------ */
 
 #define NAMES 150 /* more than any table of buckets begins with */
 
@@ -189,7 +189,7 @@ CT_CASE(gate, one_stuck_request_never_delays_another_name, .timeout_s = 60) {
     ct_join(ct, thread);
 }
 
-/* ---- the owner's standing ---------------------------------------------------------------------------- */
+/* ---- the owner's standing -------------------------------------------------------------------- */
 
 static void enter(ct_t *ct, void *lock) {
     CT_OK(dl_lock(lock, CT_ERR));
@@ -264,7 +264,7 @@ CT_CASE(gate, the_end_of_a_lease_opens_the_gate_too) {
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
 }
 
-/* ---- many at once ------------------------------------------------------------------------------------ */
+/* ---- many at once ---------------------------------------------------------------------------- */
 
 #define CROWD 6
 #define CROWD_ROUNDS 20
@@ -277,7 +277,8 @@ typedef struct crowd {
 static void push_and_shove(ct_t *ct, void *arg) {
     crowd_t *crowd = arg;
     for (int i = 0; i < CROWD_ROUNDS; i++) {
-        dl_status_t status = CT_EITHER(dl_trylock_for(crowd->lock, 1 + i % 7, DL_LEASE_AUTO, CT_ERR), DL_OK, DL_ETIMEDOUT);
+        dl_status_t status =
+            CT_EITHER(dl_trylock_for(crowd->lock, 1 + i % 7, DL_LEASE_AUTO, CT_ERR), DL_OK, DL_ETIMEDOUT);
         if (status == DL_OK) {
             CT_EQ(__atomic_fetch_add(&crowd->inside, 1, __ATOMIC_SEQ_CST), 0);
             ct_sleep_ms(ct, 2);

@@ -21,7 +21,7 @@ static void expect_valid(ct_t *ct, dl_lock_t *lock, uint64_t sent_ns, int64_t le
     CT_BETWEEN(valid_ms, least_ms, most_ms);
 }
 
-/* ---- the arithmetic -------------------------------------------------------------------------------------- */
+/* ---- the arithmetic -------------------------------------------------------------------------- */
 
 CT_CASE(leases, validity_is_the_lease_less_one_percent_and_two_ms) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
@@ -102,7 +102,7 @@ CT_CASE(leases, a_wait_tries_again_after_a_yes_that_came_too_late) {
     CT_BETWEEN(dl_valid_ms(lock), 1, validity_ms(lease_ms));
 }
 
-/* ---- explicit leases ------------------------------------------------------------------------------------- */
+/* ---- explicit leases ------------------------------------------------------------------------- */
 
 CT_CASE(leases, an_explicit_lease_is_not_renewed_and_ends_as_lost) {
     dl_client_t *client = ct_open(ct, NULL);
@@ -112,7 +112,8 @@ CT_CASE(leases, an_explicit_lease_is_not_renewed_and_ends_as_lost) {
     uint64_t token = dl_token(lock);
     int64_t start_ms = ct_now_ms(ct);
     dl_event_t event = ct_expect_event(ct, client, DL_EVENT_LOST, "orders", lease_ms + ct_tolerance_ms(ct));
-    CT_BETWEEN(ct_now_ms(ct) - start_ms, validity_ms(lease_ms) - 10, validity_ms(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - start_ms, validity_ms(lease_ms) - 10,
+               validity_ms(lease_ms) + ct_tolerance_ms(ct));
     CT_EQ(event.status, DL_ETIMEDOUT);
     CT_EQ(event.valid_ms, 0);
     CT_EQ(event.token, token);
@@ -148,7 +149,8 @@ CT_CASE(leases, validity_has_ended_before_another_can_be_granted, .traits = CT_V
 
 CT_CASE(leases, leases_out_of_range_are_refused_and_nothing_is_sent) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    int64_t bad[] = {-1, 1, 50, DL_LEASE_MIN_MS - 1, DL_LEASE_MAX_MS + 1, INT64_MAX, INT64_MIN, INT64_MAX / 1000000 + 1};
+    int64_t bad[] = {
+        -1, 1, 50, DL_LEASE_MIN_MS - 1, DL_LEASE_MAX_MS + 1, INT64_MAX, INT64_MIN, INT64_MAX / 1000000 + 1};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         CT_STATUS(dl_trylock_for(lock, 0, bad[i], CT_ERR), DL_EINVAL);
     }
@@ -185,7 +187,7 @@ CT_CASE(leases, an_automatic_lease_is_the_clients_and_is_renewed) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- extending --------------------------------------------------------------------------------------------- */
+/* ---- extending ------------------------------------------------------------------------------- */
 
 CT_CASE(leases, an_extension_makes_the_hold_last_longer) {
     dl_client_t *client = ct_open(ct, NULL);
@@ -257,7 +259,8 @@ CT_CASE(leases, only_the_owner_extends) {
     CT_STATUS(dl_extend(NULL, 1000, CT_ERR), DL_EINVAL);
 }
 
-CT_CASE(leases, an_extension_of_a_hold_that_is_gone_reports_the_loss_and_creates_nothing, .traits = CT_CAN_FORCE) {
+CT_CASE(leases, an_extension_of_a_hold_that_is_gone_reports_the_loss_and_creates_nothing,
+        .traits = CT_CAN_FORCE) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     CT_OK(dl_trylock_for(lock, 0, 60000, CT_ERR));
@@ -293,7 +296,8 @@ CT_CASE(leases, a_renewal_that_arrives_after_an_extension_shortens_nothing, .nee
     CT_GE(dl_valid_ms(lock), validity_ms(300000) - 100010);
 }
 
-CT_CASE(leases, an_unknown_extension_is_freed_as_long_as_it_may_last, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL) {
+CT_CASE(leases, an_unknown_extension_is_freed_as_long_as_it_may_last, .needs = DL_CAP_LEASE,
+        .traits = CT_VIRTUAL) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
     CT_OK(dl_trylock_for(lock, 0, 5000, CT_ERR));
     ct_fault(ct, CT_OP_RENEW, CT_LOSE_REPLY, 1);

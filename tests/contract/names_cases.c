@@ -6,16 +6,22 @@
 #include "support/contract.h"
 
 /* Each of them means something to some server, shell, query language or terminal; several are twins. */
+/* clang-format off */
 static const char *const hostile[] = {
-    "orders", "Orders", "ORDERS", "orders ", " orders", "orders\n", "orders\r\n", "orders\t", "\n", " ", "\t", "\x01",
-    "\x7f", "\x1b[2J", "'", "''", "\"", "`", "\\", "\\'", "\\0", "%", "%%", "_", "*", "?", "[a-z]", "a", "A", "a%", "a_", "a*",
-    "'; DROP TABLE locks; --", "' OR '1'='1", "{", "}", "{}", "{a}", "{a}b", "b{a}", "$1", "${HOME}", "$(id)", "`id`",
-    "%s%n", "../a", "/", ".", "..", "a/b", "a:b", "a,b", "a;b", "a|b", "0", "00", "-1", "1e1", "10", "NULL", "null", "true",
-    "\xc3\xa9", "e\xcc\x81", "\xe9", "\xff", "\xfe\xff", "\xc3", "\xc3\x28", "\xf0\x9f\x94\x92", "\xe2\x80\xae", "--", "/*", "#",
-    "-- x", "\xef\xbb\xbf" "a", "ss", "\xc3\x9f", "i", "\xc4\xb1", "I", "K", "\xe2\x84\xaa"};
+    "orders", "Orders", "ORDERS", "orders ", " orders", "orders\n", "orders\r\n", "orders\t",
+    "\n", " ", "\t", "\x01", "\x7f", "\x1b[2J", "'", "''", "\"", "`", "\\", "\\'", "\\0",
+    "%", "%%", "_", "*", "?", "[a-z]", "a", "A", "a%", "a_", "a*", "%s%n",
+    "'; DROP TABLE locks; --", "' OR '1'='1", "--", "-- x", "/*", "#",
+    "{", "}", "{}", "{a}", "{a}b", "b{a}", "$1", "${HOME}", "$(id)", "`id`",
+    "../a", "/", ".", "..", "a/b", "a:b", "a,b", "a;b", "a|b",
+    "0", "00", "-1", "1e1", "10", "NULL", "null", "true",
+    "\xc3\xa9", "e\xcc\x81", "\xe9", "\xff", "\xfe\xff", "\xc3", "\xc3\x28",
+    "\xf0\x9f\x94\x92", "\xe2\x80\xae", "\xef\xbb\xbf", "\xef\xbb\xbf.",
+    "ss", "\xc3\x9f", "i", "\xc4\xb1", "I", "K", "\xe2\x84\xaa"};
+/* clang-format on */
 #define HOSTILE (sizeof hostile / sizeof hostile[0])
 
-/* ---- which are names ------------------------------------------------------------------------------------- */
+/* ---- which are names ------------------------------------------------------------------------- */
 
 static void refuse(ct_t *ct, dl_client_t *client, const char *name) {
     dl_lock_t *lock = (dl_lock_t *)client; /* anything but NULL */
@@ -66,10 +72,10 @@ CT_CASE(names, the_callers_text_is_copied) {
     ct_expect_free(ct, "other", 0);
 }
 
-/* ---- exactness ------------------------------------------------------------------------------------------- */
+/* ---- exactness ------------------------------------------------------------------------------- */
 
-/* All are held by one client at once; then they are freed one by one, and at each step another client finds the rest busy:
- * an alias would show as a lock that is busy too early or free too early. */
+/* All are held by one client at once; then they are freed one by one, and at each step another client finds the
+ * rest busy: an alias would show as a lock that is busy too early or free too early. */
 static void hold_all_at_once(ct_t *ct, const char *const *names, size_t n, size_t step) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     dl_lock_t **held = calloc(n, sizeof *held), **wanted = calloc(n, sizeof *wanted);
@@ -129,7 +135,7 @@ CT_CASE(names, a_hostile_name_comes_back_as_it_was_given) {
     CT_STR_EQ(ct_expect_event(ct, client, DL_EVENT_LOST, NULL, 0).name, name);
 }
 
-/* ---- inspect --------------------------------------------------------------------------------------------- */
+/* ---- inspect --------------------------------------------------------------------------------- */
 
 CT_CASE(names, inspect_tells_who_holds_it, .traits = CT_CAN_INSPECT) {
     dl_client_t *client = ct_open(ct, NULL);
@@ -175,7 +181,7 @@ CT_CASE(names, what_has_run_out_is_not_held, .traits = CT_CAN_INSPECT | CT_CAN_L
     ct_fault_end(ct, -1);
 }
 
-/* ---- list ------------------------------------------------------------------------------------------------ */
+/* ---- list ------------------------------------------------------------------------------------ */
 
 typedef struct listing {
     ct_t *ct;
@@ -193,7 +199,8 @@ static int note_listed(void *arg, const char *name, const dl_lock_info_t *info) 
         i++;
     }
     CT_CHECKF(i < HOSTILE, "'%s' was never locked", name);
-    CT_CHECKF(strncmp(name, l->prefix, strlen(l->prefix)) == 0, "'%s' does not begin with '%s'", name, l->prefix);
+    CT_CHECKF(strncmp(name, l->prefix, strlen(l->prefix)) == 0, "'%s' does not begin with '%s'", name,
+              l->prefix);
     CT_CHECKF(!l->seen[i], "'%s' was listed twice", name);
     l->seen[i] = 1;
     CT_EQ(info->held, 1);
@@ -213,7 +220,8 @@ static void expect_listed(ct_t *ct, dl_client_t *client, const char *prefix, int
     CT_EQ(l.count, expected);
 }
 
-CT_CASE(names, list_shows_every_held_name_with_the_prefix_and_no_other, .traits = CT_CAN_LIST, .timeout_s = 60) {
+CT_CASE(names, list_shows_every_held_name_with_the_prefix_and_no_other, .traits = CT_CAN_LIST,
+        .timeout_s = 60) {
     dl_client_t *client = ct_open(ct, NULL);
     for (size_t i = 0; i < HOSTILE; i++) {
         CT_OK(dl_trylock_for(ct_lock(ct, client, hostile[i]), 0, 3600000, CT_ERR));
@@ -221,8 +229,9 @@ CT_CASE(names, list_shows_every_held_name_with_the_prefix_and_no_other, .traits 
     dl_lock_t *gone = ct_lock(ct, client, "never listed");
     CT_OK(dl_lock(gone, CT_ERR));
     CT_OK(dl_unlock(gone, CT_ERR));
-    static const char *const prefixes[] = {NULL, "", "o", "O", "orders", "orders ", "a", "A", "%", "_", "*", "[", "'", "\\",
-                                           "\xc3", "\xff", "{a}", "\n", "?", "nothing", "e"};
+    static const char *const prefixes[] = {NULL,   "",     "o",   "O",  "orders", "orders ", "a",
+                                           "A",    "%",    "_",   "*",  "[",      "'",       "\\",
+                                           "\xc3", "\xff", "{a}", "\n", "?",      "nothing", "e"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
         expect_listed(ct, client, prefixes[i], 1);
     }
@@ -240,7 +249,7 @@ CT_CASE(names, list_of_an_empty_server_is_empty, .traits = CT_CAN_LIST) {
     CT_EQ(l.count, 0);
 }
 
-/* ---- what a driver need not have --------------------------------------------------------------------------- */
+/* ---- what a driver need not have ------------------------------------------------------------- */
 
 CT_CASE(names, a_driver_without_inspect_says_so, .traits_not = CT_CAN_INSPECT) {
     dl_lock_info_t info = DL_LOCK_INFO_INIT;

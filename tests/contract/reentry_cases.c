@@ -4,7 +4,7 @@
 
 #include "support/contract.h"
 
-/* ---- counting ------------------------------------------------------------------------------------------ */
+/* ---- counting -------------------------------------------------------------------------------- */
 
 CT_CASE(reentry, only_the_last_unlock_frees) {
     dl_client_t *client = ct_open(ct, NULL);
@@ -105,7 +105,7 @@ CT_CASE(reentry, every_owner_counts_for_itself) {
     CT_OK(dl_unlock(mine, CT_ERR));
 }
 
-/* ---- who may unlock -------------------------------------------------------------------------------------- */
+/* ---- who may unlock -------------------------------------------------------------------------- */
 
 static void fail_to_unlock(ct_t *ct, void *lock) {
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
@@ -148,7 +148,7 @@ CT_CASE(reentry, a_task_may_unlock_from_another_thread) {
     ct_expect_free(ct, "orders", 0);
 }
 
-/* ---- leases of levels ------------------------------------------------------------------------------------ */
+/* ---- leases of levels ------------------------------------------------------------------------ */
 
 CT_CASE(reentry, a_longer_lease_is_obtained_before_the_level_is_entered) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
@@ -240,7 +240,7 @@ CT_CASE(reentry, an_explicit_level_inside_an_automatic_one_does_not_end_its_rene
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- servers that show the count -------------------------------------------------------------------------- */
+/* ---- servers that show the count ------------------------------------------------------------- */
 
 CT_CASE(reentry, a_server_that_counts_is_told_the_level_itself, .needs = DL_CAP_SERVER_COUNT,
         .traits = CT_CAN_INSPECT) {

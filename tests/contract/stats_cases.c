@@ -15,8 +15,11 @@ CT_CASE(stats, they_begin_at_zero) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_client_stats_t stats = ct_stats(ct, client);
     CT_EQ(stats.size, sizeof stats);
-    CT_EQ(stats.acquired + stats.reentered + stats.contended + stats.busy + stats.timed_out + stats.released, 0);
-    CT_EQ(stats.lost + stats.renewed + stats.renewals_failed + stats.unknown_outcomes + stats.background_frees, 0);
+    CT_EQ(stats.acquired + stats.reentered + stats.contended + stats.busy + stats.timed_out + stats.released,
+          0);
+    CT_EQ(stats.lost + stats.renewed + stats.renewals_failed + stats.unknown_outcomes +
+              stats.background_frees,
+          0);
     CT_EQ(stats.held_now + stats.waiting_now + stats.events_dropped + stats.reconnects, 0);
     stats.size--;
     CT_EQ(dl_client_stats(client, &stats), DL_EINVAL);

@@ -9,10 +9,8 @@ static int64_t short_wait_ms(ct_t *ct) {
     return ct_call_timeout_ms(ct) / 4;
 }
 
-/* A natively waiting driver may first have waited for a holder, for as long as one request may block. */
 static int64_t forever_bound_ms(ct_t *ct) {
-    int64_t slice_ms = ct_caps(ct) & DL_CAP_NATIVE_WAIT ? 1000 : 0;
-    return ct_call_timeout_ms(ct) + slice_ms + ct_tolerance_ms(ct);
+    return ct_call_timeout_ms(ct) + ct_tolerance_ms(ct);
 }
 
 static void holds_nothing(ct_t *ct, dl_lock_t *lock) {
@@ -21,7 +19,7 @@ static void holds_nothing(ct_t *ct, dl_lock_t *lock) {
     CT_EQ(dl_hold_count(lock), 0);
 }
 
-/* ---- another holder ------------------------------------------------------------------------------------ */
+/* ---- another holder -------------------------------------------------------------------------- */
 
 static void wait_in_vain(ct_t *ct, void *lock) {
     int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
@@ -96,7 +94,7 @@ CT_CASE(timeouts, waits_out_of_range_are_refused_and_nothing_is_sent) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- a server that does not answer: a call with a deadline ---------------------------------------------- */
+/* ---- a server that does not answer: a call with a deadline ----------------------------------- */
 
 /* Waits with this fault in the way; the call must end by its deadline, whatever it says. */
 static void end_by_deadline(ct_t *ct, const ct_fault_t *fault, int hold_elsewhere) {
@@ -120,7 +118,8 @@ static void end_by_deadline(ct_t *ct, const ct_fault_t *fault, int hold_elsewher
     if (hold_elsewhere) {
         CT_OK(dl_unlock(held, CT_ERR));
     }
-    ct_expect_free(ct, "orders", ct_call_timeout_ms(ct)); /* freed in the background, long before its lease ends */
+    ct_expect_free(ct, "orders",
+                   ct_call_timeout_ms(ct)); /* freed in the background, long before its lease ends */
 }
 
 CT_CASE(timeouts, a_call_ends_by_its_deadline_when_no_try_is_answered) {
@@ -134,7 +133,8 @@ CT_CASE(timeouts, a_call_ends_by_its_deadline_when_tries_are_carried_out_in_sile
 }
 
 CT_CASE(timeouts, a_call_ends_by_its_deadline_when_tries_arrive_too_late) {
-    ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_LATE, .delay_ms = short_wait_ms(ct) + ct_call_timeout_ms(ct)};
+    ct_fault_t fault = {
+        .op = CT_OP_TRY, .mode = CT_LATE, .delay_ms = short_wait_ms(ct) + ct_call_timeout_ms(ct)};
     end_by_deadline(ct, &fault, 0);
 }
 
@@ -163,7 +163,8 @@ CT_CASE(timeouts, a_call_ends_by_its_deadline_when_nothing_is_heard, .needs = DL
     end_by_deadline(ct, &fault, 1);
 }
 
-CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the_middle, .needs = DL_CAP_NOTIFY) {
+CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the_middle,
+        .needs = DL_CAP_NOTIFY) {
     ct_fault_t later = {.op = CT_OP_TRY, .mode = CT_NEVER, .skip = 1, .count = CT_ALWAYS};
     dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
     CT_OK(dl_lock(held, CT_ERR));
@@ -178,14 +179,15 @@ CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the
     CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
 }
 
-/* ---- a server that does not answer: calls without a deadline ---------------------------------------------- */
+/* ---- a server that does not answer: calls without a deadline --------------------------------- */
 
 CT_CASE(timeouts, an_unreachable_server_is_an_error_after_the_call_timeout) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
     int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
     int64_t start_ms = ct_now_ms(ct);
     CT_STATUS(dl_lock(lock, CT_ERR), DL_EIO);
-    CT_BETWEEN(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) * 3 / 4, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) * 3 / 4,
+               ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
     CT_BETWEEN(ct_fault_hits(ct, fault), 3, 100);
     holds_nothing(ct, lock);
     /* The same for a wait that would be longer. */
@@ -273,12 +275,13 @@ CT_CASE(timeouts, an_outage_during_a_wait_is_survived, .needs_not = DL_CAP_NATIV
     CT_LE(ct_now_ms(ct) - start_ms, 500 + ct_tolerance_ms(ct)); /* the longest pause of the backoff */
 }
 
-/* ---- the other calls -------------------------------------------------------------------------------------- */
+/* ---- the other calls ------------------------------------------------------------------------- */
 
 CT_CASE(timeouts, an_unlock_ends_in_time_and_is_an_unlock_whatever_the_server_does) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
-    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER, CT_NEVER_ACTED};
+    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER,
+                                      CT_NEVER_ACTED};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         CT_OK(dl_lock(lock, CT_ERR));
         int fault = ct_fault(ct, CT_OP_RELEASE, modes[i], CT_ALWAYS);
@@ -298,7 +301,8 @@ CT_CASE(timeouts, an_extension_ends_in_time_and_leaves_the_hold_as_it_was) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
     CT_OK(dl_trylock_for(lock, 0, 30000, CT_ERR));
     int64_t valid_until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
-    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER, CT_NEVER_ACTED};
+    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER,
+                                      CT_NEVER_ACTED};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         int fault = ct_fault(ct, CT_OP_RENEW, modes[i], CT_ALWAYS);
         int64_t start_ms = ct_now_ms(ct);

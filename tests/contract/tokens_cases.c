@@ -18,8 +18,8 @@ static void expect_larger(ct_t *ct, uint64_t token, uint64_t before) {
 
 CT_CASE(tokens, they_rise_from_holder_to_holder, .needs = DL_CAP_FENCE) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
-    dl_lock_t *locks[] = {ct_lock(ct, a, "orders"), ct_lock(ct, b, "orders"), ct_lock_owned(ct, a, "orders", 1),
-                          ct_lock(ct, b, "orders")};
+    dl_lock_t *locks[] = {ct_lock(ct, a, "orders"), ct_lock(ct, b, "orders"),
+                          ct_lock_owned(ct, a, "orders", 1), ct_lock(ct, b, "orders")};
     uint64_t last = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t token = take_and_leave(ct, locks[i % 4]);
@@ -43,7 +43,8 @@ static void race(ct_t *ct, void *arg) {
     }
 }
 
-CT_CASE(tokens, they_rise_in_the_order_of_the_holds_under_contention, .needs = DL_CAP_FENCE, .timeout_s = 60) {
+CT_CASE(tokens, they_rise_in_the_order_of_the_holds_under_contention, .needs = DL_CAP_FENCE,
+        .timeout_s = 60) {
     uint64_t last = 0;
     race_t races[4];
     ct_thread_t *threads[4];
@@ -164,7 +165,7 @@ CT_CASE(tokens, a_backend_without_tokens_says_so, .needs_not = DL_CAP_FENCE) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- processes ------------------------------------------------------------------------------------------ */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 static void hand_tokens_over(ct_t *ct, void *arg) {
     (void)arg;

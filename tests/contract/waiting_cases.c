@@ -54,7 +54,7 @@ static int64_t hears_within_ms(ct_t *ct) {
     return ct_tolerance_ms(ct) + (ct_traits(ct) & CT_PLAIN_POLLING ? BACKOFF_MAX_MS : 0);
 }
 
-/* ---- being woken ------------------------------------------------------------------------------------- */
+/* ---- being woken ----------------------------------------------------------------------------- */
 
 CT_CASE(waiting, a_waiter_gets_the_lock_soon_after_the_release) {
     pair_t pair;
@@ -107,7 +107,33 @@ CT_CASE(waiting, the_order_is_watch_then_try_again_then_sleep, .needs = DL_CAP_N
     CT_CHECKF(strncmp(steps.text, "twts", 4) == 0, "the steps were '%s'", steps.text);
 }
 
-/* ---- a release at the worst instant ------------------------------------------------------------------- */
+static void hold_until_told(ct_t *ct, void *arg) {
+    (void)arg;
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(lock, 0, LONG_LEASE_MS, CT_ERR));
+    ct_send(ct, NULL, 0);
+    (void)ct_recv(ct, NULL);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_send(ct, NULL, ct_now_ms(ct)); /* one clock for all processes of a machine */
+}
+
+CT_CASE(waiting, a_release_in_another_process_wakes_too, .traits = CT_PROCESSES) {
+    ct_process_t *process = ct_process(ct, hold_until_told, NULL);
+    (void)ct_recv(ct, process);
+    pair_t pair;
+    open_pair(ct, &pair, NULL);
+    pair.thread = ct_thread(ct, want, &pair);
+    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, pair.waiting_client, NULL) > 1, 5000);
+    ct_sleep_ms(ct, ct_tolerance_ms(ct));
+    CT_EQ(__atomic_load_n(&pair.got_it_ms, __ATOMIC_SEQ_CST), 0);
+    ct_send(ct, process, 0);
+    int64_t released_ms = ct_recv(ct, process);
+    ct_join(ct, pair.thread);
+    CT_BETWEEN(pair.got_it_ms - released_ms, -ct_tolerance_ms(ct), hears_within_ms(ct));
+    ct_process_wait(ct, process);
+}
+
+/* ---- a release at the worst instant ---------------------------------------------------------- */
 
 static void release_while_paused(ct_t *ct, ct_op_t op, ct_when_t when) {
     pair_t pair;
@@ -134,7 +160,7 @@ CT_CASE(waiting, a_release_right_before_the_sleep_is_seen, .needs = DL_CAP_NOTIF
     release_while_paused(ct, CT_OP_WAIT, CT_BEFORE);
 }
 
-/* ---- notification that fails --------------------------------------------------------------------------- */
+/* ---- notification that fails ----------------------------------------------------------------- */
 
 CT_CASE(waiting, a_lost_notification_costs_time_but_never_the_lock, .needs = DL_CAP_NOTIFY) {
     pair_t pair;
@@ -175,7 +201,7 @@ CT_CASE(waiting, a_watch_that_breaks_falls_back_to_polling, .needs = DL_CAP_NOTI
     wait_with_broken(ct, CT_OP_WAIT, DL_EIO);
 }
 
-/* ---- holders that are not ours ------------------------------------------------------------------------- */
+/* ---- holders that are not ours --------------------------------------------------------------- */
 
 static void look_at_a_foreign_holder(ct_t *ct, int64_t busy_ms) {
     dl_client_t *client = ct_open(ct, NULL);
@@ -204,9 +230,10 @@ CT_CASE(waiting, a_holder_without_expiry_is_looked_at_every_second) {
     look_at_a_foreign_holder(ct, -1);
 }
 
-/* ---- polling ------------------------------------------------------------------------------------------- */
+/* ---- polling --------------------------------------------------------------------------------- */
 
-CT_CASE(waiting, pauses_grow_to_their_bound_and_are_drawn_at_random, .traits = CT_PLAIN_POLLING | CT_VIRTUAL) {
+CT_CASE(waiting, pauses_grow_to_their_bound_and_are_drawn_at_random,
+        .traits = CT_PLAIN_POLLING | CT_VIRTUAL) {
     pair_t pair;
     open_pair(ct, &pair, "backoff_min: 10ms\nbackoff_max: 200ms");
     start_waiting(ct, &pair, LONG_LEASE_MS);
@@ -247,7 +274,7 @@ CT_CASE(waiting, a_native_wait_is_no_longer_than_the_call_may_wait, .needs = DL_
     }
 }
 
-/* ---- the holder never unlocks -------------------------------------------------------------------------- */
+/* ---- the holder never unlocks ---------------------------------------------------------------- */
 
 CT_CASE(waiting, a_waiter_gets_the_lock_when_the_lease_runs_out_on_the_server) {
     pair_t pair;
@@ -264,7 +291,7 @@ CT_CASE(waiting, a_waiter_gets_the_lock_when_the_lease_runs_out_on_the_server) {
     CT_EQ(dl_valid_ms(pair.held), 0);
 }
 
-/* ---- many of them -------------------------------------------------------------------------------------- */
+/* ---- many of them ---------------------------------------------------------------------------- */
 
 typedef struct visitor {
     dl_lock_t *lock;

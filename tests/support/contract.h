@@ -28,34 +28,41 @@
  *   fails the run.
  * - Each case × driver runs in a process of its own with a fresh, empty server. Every client that ct_open
  *   gives is a client of that same server.
- * - Time: cases use ct_now_ms, ct_sleep_ms, latches and the dl_ calls only. On the fakes time is simulated: it
- *   stands still while any thread runs, and jumps to the next deadline when all are blocked, so that a lease of
- *   30 s costs nothing. Therefore: start threads by ct_thread only; never call sleep, poll, pthread_cond_wait
- *   or pthread_join; never spin. Plain mutexes are fine while nobody waits for time with one held.
- *   The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times with
+ * - Time: cases use ct_now_ms, ct_sleep_ms, latches and the dl_ calls only. On the fakes time is simulated:
+ *   it stands still while any thread runs, and jumps to the next deadline when all are blocked, so that a
+ *   lease of 30 s costs nothing. Therefore: start threads by ct_thread only; never call sleep, poll,
+ *   pthread_cond_wait or pthread_join; never spin. Plain mutexes are fine while nobody waits for time with one
+ *   held. The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times with
  *   ct_tolerance_ms of slack. Never compare instants for equality.
  * - An assertion that fails prints one line and ends the case at once, from whichever thread or process.
  *   All of them need a variable `ct` in scope; thread and process functions get one.
+ * - A descriptor that is open after the case and was not before fails it.
  * - Clients and locks that the case leaves open are closed by the harness: locks first, then clients. A case
  *   that closes one itself uses ct_close / ct_lock_close (or calls ct_forget before the dl_ call).
  *   A thread that was not joined fails the case.
  *
- * Running:  tests/plain_runner [--list] [--driver NAME] [--case TEXT] [--no-fork] [--real-time] [--serial]
- *           tests/contract (Criterion; suite = driver, test = suite__name; --filter 'fake_lease/unlock__*')
+ * Files: tests/contract/SUBJECT_cases.c, named in tests/contract/CMakeLists.txt.
+ * Running, in the build folder:
+ *   tests/support/contract       Criterion: a suite for each driver, a test suite__name for each case;
+ *                                --filter 'fake_lease/unlock__*'
+ *   tests/support/plain_runner   the same without Criterion, for sanitizers, valgrind and gdb: --list,
+ *                                --driver fake-lease, --case TEXT (part of "driver/suite__name"), --no-fork,
+ *                                --real-time (the fakes too), --serial --seed N (one thread at a time, in an
+ *                                order that the seed gives: a failure of the simulation can be repeated)
  */
 
 typedef struct ct ct_t; /* one running case */
 
 /* ---- traits of fixtures ------------------------------------------------------------------------ */
 
-#define CT_REAL_TIME 0x001u  /* the clock is the machine's */
-#define CT_VIRTUAL 0x002u    /* the clock is simulated: long leases are free, times are exact to the ms */
-#define CT_PROCESSES 0x004u  /* several processes can share the server: ct_process works */
-#define CT_CAN_INSPECT 0x008u /* the driver has inspect */
-#define CT_CAN_FORCE 0x010u  /* ... force_release; ct_wipe works */
-#define CT_CAN_LIST 0x020u   /* ... list */
-#define CT_REPLAY 0x040u     /* LEASE without a hold of its own: ct_replay works */
-#define CT_ALLOC 0x080u      /* ct_alloc_fail works in this executable; true of every fixture */
+#define CT_REAL_TIME 0x001u     /* the clock is the machine's */
+#define CT_VIRTUAL 0x002u       /* the clock is simulated: long leases are free, times are exact to the ms */
+#define CT_PROCESSES 0x004u     /* several processes can share the server: ct_process works */
+#define CT_CAN_INSPECT 0x008u   /* the driver has inspect */
+#define CT_CAN_FORCE 0x010u     /* ... force_release; ct_wipe works */
+#define CT_CAN_LIST 0x020u      /* ... list */
+#define CT_REPLAY 0x040u        /* LEASE without a hold of its own: ct_replay works */
+#define CT_ALLOC 0x080u         /* ct_alloc_fail works in this executable; true of every fixture */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
@@ -66,39 +73,38 @@ typedef struct ct_case {
     const char *file;
     int line;
     void (*run)(ct_t *ct);
-    uint32_t needs;      /* DL_CAP_... that the driver must have, all of them */
-    uint32_t needs_not;  /* ... must not have, any of them */
-    uint32_t traits;     /* CT_... of the fixture, all of them */
+    uint32_t needs;     /* DL_CAP_... that the driver must have, all of them */
+    uint32_t needs_not; /* ... must not have, any of them */
+    uint32_t traits;    /* CT_... of the fixture, all of them */
     uint32_t traits_not;
-    int timeout_s;       /* real seconds until the case counts as hanging; 0 = 30, times the time scale */
+    int timeout_s; /* real seconds until the case counts as hanging; 0 = 30, times the time scale */
     struct ct_case *next;
 } ct_case_t;
 
 void ct_register(ct_case_t *new_case);
 
 /* CT_CASE(suite, name [, .needs = DL_CAP_FENCE, .traits = CT_PROCESSES ...]) { uses ct } */
-#define CT_CASE(suite_, name_, ...)                                                                \
-    static void ct_run_##suite_##__##name_(ct_t *ct);                                              \
-    static ct_case_t ct_case_##suite_##__##name_ = {.suite = #suite_,                              \
-                                                    .name = #name_,                                \
-                                                    .file = __FILE__,                              \
-                                                    .line = __LINE__,                              \
-                                                    .run = ct_run_##suite_##__##name_,             \
-                                                    __VA_ARGS__};                                  \
-    __attribute__((constructor(1000))) static void ct_add_##suite_##__##name_(void)                \
-    {                                                                                              \
-        ct_register(&ct_case_##suite_##__##name_);                                                 \
-    }                                                                                              \
+#define CT_CASE(suite_, name_, ...)                                                    \
+    static void ct_run_##suite_##__##name_(ct_t *ct);                                  \
+    static ct_case_t ct_case_##suite_##__##name_ = {.suite = #suite_,                  \
+                                                    .name = #name_,                    \
+                                                    .file = __FILE__,                  \
+                                                    .line = __LINE__,                  \
+                                                    .run = ct_run_##suite_##__##name_, \
+                                                    __VA_ARGS__};                      \
+    __attribute__((constructor(1000))) static void ct_add_##suite_##__##name_(void) {  \
+        ct_register(&ct_case_##suite_##__##name_);                                     \
+    }                                                                                  \
     static void ct_run_##suite_##__##name_(ct_t *ct)
 
-uint32_t ct_caps(ct_t *ct);            /* DL_CAP_... of the driver under test */
-uint32_t ct_traits(ct_t *ct);          /* CT_... of the fixture */
-const char *ct_driver_name(ct_t *ct);  /* the fixture's name */
+uint32_t ct_caps(ct_t *ct);           /* DL_CAP_... of the driver under test */
+uint32_t ct_traits(ct_t *ct);         /* CT_... of the fixture */
+const char *ct_driver_name(ct_t *ct); /* the fixture's name */
 
 /* ---- assertions -------------------------------------------------------------------------------- */
 
-/* The caller's thread's own dl_error_t, wiped. Give it to the call inside CT_STATUS or CT_OK: those then also check
- * that err is left alone on DL_OK, and carries the same status and a line of text on everything else. */
+/* The caller's thread's own dl_error_t, wiped. Give it to the call inside CT_STATUS or CT_OK: those then also
+ * check that err is left alone on DL_OK, and has the same status and a line of text on everything else. */
 dl_error_t *ct_err(void);
 #define CT_ERR ct_err()
 /* What the last failing call of this thread inside CT_STATUS left in CT_ERR. */
@@ -120,17 +126,17 @@ const dl_error_t *ct_last_err(void);
 #define CT_GE(a, b) CT_LE(b, a)
 #define CT_STR_EQ(a, b) ct_check_str(ct, __FILE__, __LINE__, #a " == " #b, (a), (b))
 /* low <= value <= high; for times. */
-#define CT_BETWEEN(value, low, high)                                                               \
+#define CT_BETWEEN(value, low, high) \
     ct_check_between(ct, __FILE__, __LINE__, #value, (int64_t)(value), (int64_t)(low), (int64_t)(high))
 /* Waits (in the case's time) until cond is true; fails after within_ms. For conditions that have no latch. */
-#define CT_AWAIT(cond, within_ms)                                                                  \
-    do {                                                                                           \
-        int64_t ct_until_ = ct_now_ms(ct) + (within_ms);                                           \
-        while (!(cond)) {                                                                          \
-            if (ct_now_ms(ct) > ct_until_)                                                         \
-                ct_fail(ct, __FILE__, __LINE__, "%s", #cond " did not come true in time");         \
-            ct_sleep_ms(ct, 1);                                                                    \
-        }                                                                                          \
+#define CT_AWAIT(cond, within_ms)                                                          \
+    do {                                                                                   \
+        int64_t ct_until_ = ct_now_ms(ct) + (within_ms);                                   \
+        while (!(cond)) {                                                                  \
+            if (ct_now_ms(ct) > ct_until_)                                                 \
+                ct_fail(ct, __FILE__, __LINE__, "%s", #cond " did not come true in time"); \
+            ct_sleep_ms(ct, 1);                                                            \
+        }                                                                                  \
     } while (0)
 
 /* ---- clients and locks -------------------------------------------------------------------------- */
@@ -145,9 +151,9 @@ dl_client_t *ct_open(ct_t *ct, const char *extra);
 dl_status_t ct_try_open(ct_t *ct, const char *extra, dl_client_t **client, dl_error_t *err);
 dl_lock_t *ct_lock(ct_t *ct, dl_client_t *client, const char *name);
 dl_lock_t *ct_lock_owned(ct_t *ct, dl_client_t *client, const char *name, uint64_t owner);
-void ct_close(ct_t *ct, dl_client_t *client);    /* dl_client_close, and no more the harness's to close */
-void ct_lock_close(ct_t *ct, dl_lock_t *lock);   /* dl_lock_close, likewise */
-void ct_forget(ct_t *ct, const void *object);    /* the case ends this client or lock itself */
+void ct_close(ct_t *ct, dl_client_t *client);  /* dl_client_close, and no more the harness's to close */
+void ct_lock_close(ct_t *ct, dl_lock_t *lock); /* dl_lock_close, likewise */
+void ct_forget(ct_t *ct, const void *object);  /* the case ends this client or lock itself */
 
 /* dl_client_stats in one call; ct_stats(ct, c).renewed */
 dl_client_stats_t ct_stats(ct_t *ct, dl_client_t *client);
@@ -157,7 +163,8 @@ dl_client_stats_t ct_stats(ct_t *ct, dl_client_t *client);
 /* A client of the same server without the fault wrapper, opened at the first use. */
 dl_client_t *ct_observer(ct_t *ct);
 dl_lock_info_t ct_server_info(ct_t *ct, const char *name); /* needs CT_CAN_INSPECT */
-/* Held by somebody; free within this time (0: now). On a driver without inspect the observer tries the lock. */
+/* Held by somebody; free within this time (0: now). On a driver without inspect the observer
+ * tries the lock. */
 void ct_expect_held(ct_t *ct, const char *name);
 void ct_expect_free(ct_t *ct, const char *name, int64_t within_ms);
 /* Deletes what the server knows of the hold, as an administrator or a crash would (needs CT_CAN_FORCE). */
@@ -200,8 +207,8 @@ void ct_await_waiting(ct_t *ct, dl_client_t *client, uint64_t n, int64_t within_
 
 /* ---- events -------------------------------------------------------------------------------------- */
 
-/* The next event of this kind and name (kind 0, name NULL: any); others are kept for later calls. Fails the case
- * after within_ms. Not together with dl_event_next or dl_client_on_event on the same client. */
+/* The next event of this kind and name (kind 0, name NULL: any); others are kept for later calls. Fails the
+ * case after within_ms. Not together with dl_event_next or dl_client_on_event on the same client. */
 dl_event_t ct_expect_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, const char *name,
                            int64_t within_ms);
 /* No such event is there now, nor comes for this long. */
@@ -211,18 +218,18 @@ void ct_no_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, const char
 
 typedef enum ct_op {
     CT_OP_OPEN,
-    CT_OP_TRY,     /* try_acquire */
+    CT_OP_TRY, /* try_acquire */
     CT_OP_RELEASE,
-    CT_OP_RENEW,   /* counted and faulted an entry, not a batch */
-    CT_OP_BATCH,   /* one call of renew; faults: only CT_LATE */
+    CT_OP_RENEW, /* counted and faulted an entry, not a batch */
+    CT_OP_BATCH, /* one call of renew; faults: only CT_LATE */
     CT_OP_WATCH,
     CT_OP_WAIT,
     CT_OP_UNWATCH, /* only counted and hooked */
     CT_OP_INSPECT,
     CT_OP_FORCE,
     CT_OP_LIST,
-    CT_OP_DROP,    /* only counted and hooked */
-    CT_OP_CLOSE,   /* only counted and hooked */
+    CT_OP_DROP,  /* only counted and hooked */
+    CT_OP_CLOSE, /* only counted and hooked */
     CT_OP_COUNT
 } ct_op_t;
 
@@ -237,27 +244,34 @@ typedef enum ct_mode {
     CT_ANSWER           /* not asked: answers .status (DL_EBUSY with .busy_ms, DL_ELOST, DL_EFOREIGN ...) */
 } ct_mode_t;
 /* The waits of LATE, LATE_REPLY, NEVER and NEVER_ACTED end early when a stop descriptor becomes readable:
- * DL_ECANCELED when nothing was sent, else DL_EUNKNOWN. */
+ * DL_ECANCELED when nothing was sent, else DL_EUNKNOWN. Op by op:
+ * - CT_OP_OPEN: what would be DL_EUNKNOWN is DL_EIO.
+ * - CT_OP_RENEW: the other entries of the batch reach the server first; then delays pass, counted from the
+ *   batch's beginning, and all of it is answered at once.
+ * - CT_OP_WAIT: CT_NEVER and CT_LOSE_REPLY: no news comes through, the wait lasts to its end (DL_ETIMEDOUT).
+ *   CT_FAIL_BEFORE: the watch is broken. CT_ANSWER with DL_OK: woken for nothing.
+ * - CT_OP_TRY with CT_ANSWER and DL_OK: a grant that the server knows nothing of. */
 
 #define CT_ALWAYS (-1)
 
 typedef struct ct_fault {
     ct_op_t op;
     ct_mode_t mode;
-    int skip;              /* let this many matching calls pass first */
-    int count;             /* then apply to this many; CT_ALWAYS; 0 means 1 */
-    dl_client_t *client;   /* NULL: all */
-    const char *name;      /* of the lock; NULL: all */
-    uint32_t level;        /* try_acquire only; 0: all */
-    dl_status_t status;    /* FAIL_BEFORE (DL_OK means DL_EIO) and ANSWER */
-    int64_t delay_ms;      /* LATE, LATE_REPLY; CT_ANSWER: before answering */
-    int64_t busy_ms;       /* ANSWER with DL_EBUSY: the holder's remaining lease; -1: not known */
+    int skip;            /* let this many matching calls pass first */
+    int count;           /* then apply to this many; CT_ALWAYS; 0 means 1 */
+    dl_client_t *client; /* NULL: all */
+    const char *name;    /* of the lock; NULL: all */
+    uint32_t level;      /* try_acquire only; 0: all */
+    dl_status_t status;  /* FAIL_BEFORE (DL_OK means DL_EIO) and ANSWER */
+    int64_t delay_ms;    /* LATE, LATE_REPLY; CT_ANSWER: before answering */
+    int64_t busy_ms;     /* ANSWER with DL_EBUSY: the holder's remaining lease; -1: not known */
     int busy_is_dlock;
 } ct_fault_t;
 
 /* The short form: this mode, all clients and names, DL_EIO. Delay of LATE forms by ct_fault_add. */
 int ct_fault(ct_t *ct, ct_op_t op, ct_mode_t mode, int count);
-/* The whole form. The first fault added that matches a call applies to it. Returns a number for ct_fault_end. */
+/* The whole form. The first fault added that matches a call applies to it. Returns a number for
+ * ct_fault_end. */
 int ct_fault_add(ct_t *ct, const ct_fault_t *fault);
 void ct_fault_end(ct_t *ct, int fault); /* this one; -1: all */
 int ct_fault_hits(ct_t *ct, int fault); /* how often it has applied */
@@ -265,7 +279,7 @@ int ct_fault_hits(ct_t *ct, int fault); /* how often it has applied */
 /* What the core asked of the driver, in order of the calls' beginnings. */
 typedef struct ct_call {
     ct_op_t op;
-    int client;          /* number of the client in the order of ct_open, from 0 */
+    int client; /* number of the client in the order of ct_open, from 0 */
     char name[DL_NAME_MAX + 1];
     char owner[DL_OWNER_MAX + 1];
     uint64_t hold_id;
@@ -274,23 +288,25 @@ typedef struct ct_call {
     uint64_t token_floor;
     int64_t wait_ms;
     uint64_t begin_ns, end_ns, deadline_ns; /* end_ns 0: still running */
-    dl_status_t status;  /* what the core was told (CT_AFTER hooks and later) */
-    int applied;         /* ct_mode_t, 0 = passed */
-    uint64_t token;      /* granted */
+    dl_status_t status;                     /* what the core was told (CT_AFTER hooks and later) */
+    int applied;                            /* ct_mode_t, 0 = passed */
+    uint64_t token;                         /* granted */
     uint64_t sent_ns;
 } ct_call_t;
 
 int ct_calls(ct_t *ct, ct_op_t op);
 int ct_calls_of(ct_t *ct, ct_op_t op, dl_client_t *client, const char *name); /* NULL: any */
-/* The n-th call of this op, from 0; negative from the end, -1 = the last. Fails the case when there is none. */
+/* The n-th call of this op, from 0; negative from the end, -1 = the last. Fails the case when there is
+ * none. */
 ct_call_t ct_call(ct_t *ct, ct_op_t op, int n);
 /* Sends a recorded try_acquire, release or renew to the server again, unfaulted, as a late duplicate would
  * arrive. Returns the server's answer, which nobody reads. Needs CT_REPLAY. */
 dl_status_t ct_replay(ct_t *ct, const ct_call_t *call);
 
 typedef enum ct_when { CT_BEFORE = 0, CT_AFTER = 1 } ct_when_t;
-/* Runs fn on the thread of every matching call, before the fault and the driver or after both. It may call dl_
- * functions of other clients and block. name NULL: all; fn NULL removes the hooks of this op and instant. */
+/* Runs fn on the thread of every matching call, before the fault and the driver or after both. It may call
+ * dl_ functions of other clients and block. name NULL: all; fn NULL removes the hooks of this op and
+ * instant. */
 typedef void (*ct_hook_fn)(ct_t *ct, const ct_call_t *call, void *arg);
 void ct_hook(ct_t *ct, ct_op_t op, ct_when_t when, const char *name, ct_hook_fn fn, void *arg);
 
@@ -301,16 +317,16 @@ ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, 
 void ct_pause_await(ct_t *ct, ct_pause_t *pause, int64_t within_ms);
 void ct_pause_go(ct_t *ct, ct_pause_t *pause);
 
-/* Independently of faults the wrapper fails the case when the core breaks its side of driver.h: two ops at once on one
- * hold of a SESSION driver, a hold not dropped exactly once and last, hold ids that do not rise, a
- * deadline in the past or too far, a batch with one name twice, a watch that is not ended, an op after close,
- * a grant or unknown outcome that no release followed while the client lived on for a lease. */
+/* Independently of faults the wrapper fails the case when the core breaks its side of driver.h: two ops at
+ * once on one hold of a SESSION driver, a hold not dropped exactly once and last, hold ids that do not rise,
+ * a deadline in the past or too far, a batch with one name twice, a watch that is not ended, an op after
+ * close, a grant or unknown outcome that no release followed while the client lived on for a lease. */
 
 /* The n-th allocation of the library from now fails (n from 1), once or from then on. Harness allocations do
  * not count. n 0: off. */
 void ct_alloc_fail(ct_t *ct, int n, int forever);
-int ct_alloc_calls(ct_t *ct);   /* library allocations since ct_alloc_fail */
-int ct_alloc_failed(ct_t *ct);  /* how many of them failed */
+int ct_alloc_calls(ct_t *ct);  /* library allocations since ct_alloc_fail */
+int ct_alloc_failed(ct_t *ct); /* how many of them failed */
 
 /* ---- processes ----------------------------------------------------------------------------------- */
 
@@ -318,11 +334,11 @@ typedef struct ct_process ct_process_t;
 /* Runs fn in a child process that opens its own clients by ct_open (needs CT_PROCESSES). Must be called while
  * this process has no client open: start the processes first, then let them wait with ct_recv. */
 ct_process_t *ct_process(ct_t *ct, ct_fn fn, void *arg);
-/* Runs fn in a child that inherited this process's clients, on any fixture: for DL_EFORKED. The child must not
- * use time, threads or ct_open. */
+/* Runs fn in a child that inherited this process's clients, on any fixture: for DL_EFORKED. The child must
+ * not use time, threads or ct_open. */
 ct_process_t *ct_fork(ct_t *ct, ct_fn fn, void *arg);
-/* A number from parent to child or back; fails the case after 20 real seconds or when the other side ended. In the
- * parent `process` is the child; in the child it is NULL and means the parent. */
+/* A number from parent to child or back; fails the case after 20 real seconds or when the other side ended.
+ * In the parent `process` is the child; in the child it is NULL and means the parent. */
 void ct_send(ct_t *ct, ct_process_t *process, int64_t value);
 int64_t ct_recv(ct_t *ct, ct_process_t *process);
 int ct_pid(ct_process_t *process);
@@ -341,7 +357,8 @@ void ct_check_status(ct_t *ct, const char *file, int line, const char *what, dl_
                      dl_status_t expected);
 dl_status_t ct_check_either(ct_t *ct, const char *file, int line, const char *what, dl_status_t actual,
                             dl_status_t one, dl_status_t other);
-void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation, int64_t b);
+void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation,
+                  int64_t b);
 void ct_check_between(ct_t *ct, const char *file, int line, const char *what, int64_t value, int64_t low,
                       int64_t high);
 void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b);

@@ -1,4 +1,4 @@
-/* criterion_runner.c - the contract cases as Criterion tests: a suite for each driver, a process for each case. */
+/* criterion_runner.c - the contract cases as Criterion tests: a suite a driver, a process a case. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include "support/ct.h"
 
 /*
- * Criterion finds tests by the pointers in the section cr_tst; those that are NULL it passes over. It runs a test by
- * starting this program again and handing it the address of the test. So the tests and the pointers stand in static
- * memory, and a constructor writes them the same way in each process.
+ * Criterion finds tests by the pointers in the section cr_tst; those that are NULL it passes over. It runs a
+ * test by starting this program again and handing it the address of the test. So the tests and the pointers
+ * stand in static memory, and a constructor writes them the same way in each process.
  */
 #define TESTS_MAX 4096
 #define NAME_MAX_LEN 160
@@ -44,7 +44,8 @@ static void run_entry(void) {
     const entry_t *entry = current_entry();
     cr_assert(entry != NULL, "a test that nobody has made");
     if (entry->test == NULL) {
-        cr_assert(fixtures_compare(CT_CAPS_FILE, entry->fixture) == 0, "caps differ from the committed table");
+        cr_assert(fixtures_compare(CT_CAPS_FILE, entry->fixture) == 0,
+                  "caps differ from the committed table");
         return;
     }
     ct_run_options_t options = {.seed = 1};

@@ -22,9 +22,9 @@ typedef struct ct_stash {
 
 /* A client or a lock that the harness closes at the end unless the case did. */
 typedef struct ct_client {
-    dl_client_t *client; /* NULL: not the harness's any more */
+    dl_client_t *client;        /* NULL: not the harness's any more */
     const dl_client_t *pointer; /* stays, so that records can be asked for after the close */
-    ct_stash_t *events;  /* read, but not yet expected */
+    ct_stash_t *events;         /* read, but not yet expected */
 } ct_client_t;
 
 typedef struct ct_object {
@@ -62,8 +62,8 @@ struct ct {
     char dir[CT_DIR_MAX];
     int owns_dir;
     int time_scale;
-    int is_child; /* a process that the case started */
-    int child_fd; /* in it: to the parent */
+    int is_child;    /* a process that the case started */
+    int child_fd;    /* in it: to the parent */
     int descriptors; /* open before the case began */
     /* Guarded by mutex. Never held during a dl_ call. */
     pthread_mutex_t mutex;
@@ -82,8 +82,8 @@ ct_t *ct_current(void);
 int ct_time_scale(void);
 
 typedef struct ct_run_options {
-    const char *dir;      /* an empty folder for the case; NULL: the case makes and removes its own */
-    int real_time;        /* the fakes too */
+    const char *dir; /* an empty folder for the case; NULL: the case makes and removes its own */
+    int real_time;   /* the fakes too */
     int serial;
     uint64_t seed;
 } ct_run_options_t;

@@ -80,7 +80,8 @@ static void check_err(ct_t *ct, const char *file, int line, const char *what, dl
     }
     size_t len = strnlen(thread_err.message, sizeof thread_err.message);
     if (len == 0 || len == sizeof thread_err.message || strchr(thread_err.message, '\n') != NULL) {
-        ct_fail(ct, file, line, "%s is %s, and err's message is no line of text", what, dl_status_name(actual));
+        ct_fail(ct, file, line, "%s is %s, and err's message is no line of text", what,
+                dl_status_name(actual));
     }
 }
 
@@ -93,8 +94,8 @@ void ct_check_status(ct_t *ct, const char *file, int line, const char *what, dl_
     int given = err_given;
     check_err(ct, file, line, what, actual);
     if (actual != expected) {
-        ct_fail(ct, file, line, "%s is %s, expected %s%s%s", what, dl_status_name(actual), dl_status_name(expected),
-                given && actual != DL_OK ? ": " : "", message_of(actual, given));
+        ct_fail(ct, file, line, "%s is %s, expected %s%s%s", what, dl_status_name(actual),
+                dl_status_name(expected), given && actual != DL_OK ? ": " : "", message_of(actual, given));
     }
 }
 
@@ -103,13 +104,15 @@ dl_status_t ct_check_either(ct_t *ct, const char *file, int line, const char *wh
     int given = err_given;
     check_err(ct, file, line, what, actual);
     if (actual != one && actual != other) {
-        ct_fail(ct, file, line, "%s is %s, expected %s or %s%s%s", what, dl_status_name(actual), dl_status_name(one),
-                dl_status_name(other), given && actual != DL_OK ? ": " : "", message_of(actual, given));
+        ct_fail(ct, file, line, "%s is %s, expected %s or %s%s%s", what, dl_status_name(actual),
+                dl_status_name(one), dl_status_name(other), given && actual != DL_OK ? ": " : "",
+                message_of(actual, given));
     }
     return actual;
 }
 
-void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation, int64_t b) {
+void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation,
+                  int64_t b) {
     int holds = relation == '=' ? a == b : relation == '!' ? a != b : relation == '<' ? a < b : a <= b;
     if (!holds) {
         ct_fail(ct, file, line, "%s is false: %lld and %lld", what, (long long)a, (long long)b);
@@ -126,6 +129,7 @@ void ct_check_between(ct_t *ct, const char *file, int line, const char *what, in
 
 void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b) {
     if (a == NULL || b == NULL || strcmp(a, b) != 0) {
-        ct_fail(ct, file, line, "%s is false: '%s' and '%s'", what, a == NULL ? "(null)" : a, b == NULL ? "(null)" : b);
+        ct_fail(ct, file, line, "%s is false: '%s' and '%s'", what, a == NULL ? "(null)" : a,
+                b == NULL ? "(null)" : b);
     }
 }

@@ -204,7 +204,8 @@ static void read_events(ct_t *ct, ct_client_t *from) {
 static int take_event(ct_client_t *from, dl_event_kind_t kind, const char *name, dl_event_t *event) {
     for (ct_stash_t **at = &from->events; *at != NULL; at = &(*at)->next) {
         ct_stash_t *here = *at;
-        if ((kind == 0 || here->event.kind == kind) && (name == NULL || strcmp(here->event.name, name) == 0)) {
+        if ((kind == 0 || here->event.kind == kind) &&
+            (name == NULL || strcmp(here->event.name, name) == 0)) {
             *event = here->event;
             *at = here->next;
             alloc_real_free(here);
@@ -215,8 +216,8 @@ static int take_event(ct_client_t *from, dl_event_kind_t kind, const char *name,
 }
 
 /* 1: it came. 0: it did not within this time. */
-static int await_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, const char *name, int64_t within_ms,
-                       dl_event_t *event) {
+static int await_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, const char *name,
+                       int64_t within_ms, dl_event_t *event) {
     ct_client_t *from = ct_find_client(ct, client);
     uint64_t until = dli_sys->now_ns() + (uint64_t)within_ms * DLI_NS_PER_MS;
     for (;;) {
@@ -301,7 +302,8 @@ void ct_expect_held(ct_t *ct, const char *name) {
 void ct_expect_free(ct_t *ct, const char *name, int64_t within_ms) {
     int64_t until = ct_now_ms(ct) + within_ms;
     while (is_held(ct, name)) {
-        CT_CHECKF(ct_now_ms(ct) < until, "the server still holds '%s' after %lld ms", name, (long long)within_ms);
+        CT_CHECKF(ct_now_ms(ct) < until, "the server still holds '%s' after %lld ms", name,
+                  (long long)within_ms);
         ct_sleep_ms(ct, 1);
     }
 }

@@ -115,7 +115,8 @@ void ct_process_kill(ct_t *ct, ct_process_t *process) {
     CT_CHECK(kill(process->pid, SIGKILL) == 0);
     int status = wait_for(ct, process, 0);
     process->ended = 1;
-    CT_CHECKF(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "the process had ended before it was killed");
+    CT_CHECKF(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+              "the process had ended before it was killed");
 }
 
 void ct_process_stop(ct_t *ct, ct_process_t *process) {

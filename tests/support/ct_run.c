@@ -17,7 +17,7 @@
 #define CASE_TIMEOUT_S 30
 
 static ct_case_t *cases;
-static ct_t running;   /* the case that this process runs: one at a time */
+static ct_t running; /* the case that this process runs: one at a time */
 static int is_running;
 
 ct_t *ct_current(void) {
@@ -143,8 +143,8 @@ static int count_descriptors(void) {
 
 /* ---- the run ---------------------------------------------------------------------------------------- */
 
-/* Nothing here is safe in a signal handler, but the process is about to end, and the runner's parent has a limit of its
- * own. */
+/* Nothing here is safe in a signal handler, but the process is about to end, and the runner's parent has a
+ * limit of its own. */
 static void on_alarm(int signal_number) {
     (void)signal_number;
     static const char text[] = "the case hangs\n";
@@ -165,7 +165,8 @@ static void on_deadlock(const char *what) {
     CT_FAIL("%s", what);
 }
 
-static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {
+static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
+                   const ct_run_options_t *options) {
     memset(ct, 0, sizeof *ct);
     ct->descriptors = count_descriptors();
     ct->test = test;

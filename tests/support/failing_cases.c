@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "core/sys.h"
-#include "support/ct.h"
+#include "support/driver_bench.h"
 #include "support/fakes.h"
 #include "support/fault.h"
 
@@ -123,154 +123,115 @@ CT_CASE(fails, when_everybody_waits_for_ever, .traits = CT_VIRTUAL) {
 
 /* ---- breaches of the core's side of driver.h, made by hand --------------------------------------------- */
 
-typedef struct bench {
-    dl_driver_env_t env;
-    void *state;
-    void *hold;
+/* One request on the wrapped driver, deadline and all. */
+typedef struct breaker {
+    bench_t bench;
     dl_request_t request;
     dl_grant_t grant;
-    dl_error_t err;
-} bench_t;
+} breaker_t;
 
-static void ignore_report(void *core, dl_log_level_t level, const char *text) {
-    (void)core;
-    (void)level;
-    (void)text;
+static breaker_t *open_breaker(ct_t *ct, breaker_t *b) {
+    bench_open(ct, &b->bench, ct->wrapped, "a:1");
+    b->request = bench_request(&b->bench, "a:1", "x", 5, 1000);
+    return b;
 }
 
-static void ignore_count(void *core, dl_count_t what, uint64_t n) {
-    (void)core;
-    (void)what;
-    (void)n;
-}
-
-/* A wrapped driver without a core. */
-static void open_bench(ct_t *ct, bench_t *b) {
-    const dl_option_value_t latency = {.is_set = 1};
-    *b = (bench_t){.env = {.size = sizeof b->env,
-                           .client_uuid = "00000000-0000-0000-0000-000000000000",
-                           .client_label = "test:1",
-                           .call_timeout_ms = 2000,
-                           .lease_ms = 30000,
-                           .now_ns = dli_sys->now_ns,
-                           .poll = dli_sys->poll,
-                           .report = ignore_report,
-                           .count = ignore_count},
-                   .request = {.name = "x",
-                               .name_len = 1,
-                               .owner = "a:1",
-                               .hold_id = 5,
-                               .level = 1,
-                               .lease_ms = 1000,
-                               .deadline_ns = dli_sys->now_ns() + 1000000000u,
-                               .stop = {{-1, -1}}}};
-    b->state = calloc(1, ct->wrapped->state_size);
-    b->hold = ct->wrapped->hold_size == 0 ? NULL : calloc(1, ct->wrapped->hold_size);
-    CT_CHECK(b->state != NULL);
-    CT_EQ(ct->wrapped->open(b->state, &latency, &b->env, b->request.deadline_ns, &b->err), DL_OK);
-}
-
-static dl_status_t try_bench(ct_t *ct, bench_t *b) {
-    return ct->wrapped->try_acquire(b->state, b->hold, &b->request, &b->grant, &b->err);
+static dl_status_t try_it(breaker_t *b) {
+    bench_t *bench = &b->bench;
+    return bench->driver->try_acquire(bench->state, bench_hold(bench, 5), &b->request, &b->grant,
+                                      &bench->err);
 }
 
 CT_CASE(breach, a_hold_id_that_falls, .traits = CT_VIRTUAL) {
-    bench_t b;
-    open_bench(ct, &b);
-    CT_EQ(try_bench(ct, &b), DL_OK);
+    breaker_t b;
+    CT_EQ(try_it(open_breaker(ct, &b)), DL_OK);
     b.request.hold_id = 4;
-    (void)try_bench(ct, &b);
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, a_hold_id_of_two_names, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
-    CT_EQ(try_bench(ct, &b), DL_OK);
+    breaker_t b;
+    CT_EQ(try_it(open_breaker(ct, &b)), DL_OK);
     b.request.name = "y";
-    (void)try_bench(ct, &b);
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, a_deadline_too_far, .traits = CT_VIRTUAL) {
-    bench_t b;
-    open_bench(ct, &b);
-    b.request.deadline_ns = dli_sys->now_ns() + 3000000000u;
-    (void)try_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b)->request.deadline_ns = dli_sys->now_ns() + 3000000000u;
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, an_old_deadline, .traits = CT_VIRTUAL) {
-    bench_t b;
-    open_bench(ct, &b);
-    b.request.deadline_ns = dli_sys->now_ns() - 1;
-    (void)try_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b)->request.deadline_ns = dli_sys->now_ns() - 1;
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, a_level_without_counts, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SERVER_COUNT) {
-    bench_t b;
-    open_bench(ct, &b);
-    b.request.level = 2;
-    (void)try_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b)->request.level = 2;
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, a_grant_without_a_release, .traits = CT_VIRTUAL) {
-    bench_t b;
-    open_bench(ct, &b);
-    CT_EQ(try_bench(ct, &b), DL_OK);
-    if (b.hold != NULL) {
-        ct->wrapped->drop(b.state, b.hold);
-    }
-    ct->wrapped->close(b.state, 0);
+    breaker_t b;
+    CT_EQ(try_it(open_breaker(ct, &b)), DL_OK);
+    bench_close(&b.bench);
 }
 
 CT_CASE(breach, an_op_after_close, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
-    ct->wrapped->close(b.state, 0);
-    (void)try_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b);
+    ct->wrapped->close(b.bench.state, 0);
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, a_hold_dropped_twice, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
-    CT_EQ(try_bench(ct, &b), DL_OK);
-    ct->wrapped->drop(b.state, b.hold);
-    ct->wrapped->drop(b.state, b.hold);
+    breaker_t b;
+    CT_EQ(try_it(open_breaker(ct, &b)), DL_OK);
+    ct->wrapped->drop(b.bench.state, bench_hold(&b.bench, 5));
+    ct->wrapped->drop(b.bench.state, bench_hold(&b.bench, 5));
 }
 
 CT_CASE(breach, a_hold_not_dropped, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
-    CT_EQ(try_bench(ct, &b), DL_OK);
+    breaker_t b;
+    CT_EQ(try_it(open_breaker(ct, &b)), DL_OK);
     fault_inner = fake_lease_driver(); /* whose close does not look for itself */
-    ct->wrapped->close(b.state, 0);
+    ct->wrapped->close(b.bench.state, 0);
 }
 
 static void try_in_thread(ct_t *ct, void *arg) {
-    (void)try_bench(ct, arg);
+    (void)ct;
+    (void)try_it(arg);
 }
 
 CT_CASE(breach, two_ops_at_once_on_one_hold, .traits = CT_VIRTUAL, .needs = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b);
+    (void)bench_hold(&b.bench, 5);
     ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, NULL, NULL);
     (void)ct_thread(ct, try_in_thread, &b);
     ct_pause_await(ct, pause, 100);
-    (void)try_bench(ct, &b);
+    (void)try_it(&b);
 }
 
 CT_CASE(breach, one_name_twice_in_a_batch, .traits = CT_VIRTUAL, .needs_not = DL_CAP_SESSION) {
-    bench_t b;
-    open_bench(ct, &b);
+    breaker_t b;
+    open_breaker(ct, &b);
     dl_renewal_t twice[2];
     for (int i = 0; i < 2; i++) {
-        twice[i] = (dl_renewal_t){.name = "x", .name_len = 1, .owner = "a:1", .hold_id = 5, .lease_ms = 1000};
+        twice[i] = bench_renewal(&b.bench, &b.request, 1000);
     }
-    ct->wrapped->renew(b.state, twice, 2, b.request.deadline_ns);
+    ct->wrapped->renew(b.bench.state, twice, 2, b.request.deadline_ns);
 }
 
 CT_CASE(breach, a_watch_not_ended, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY) {
-    bench_t b;
-    open_bench(ct, &b);
+    breaker_t b;
     dl_watch_t *watch;
-    CT_EQ(ct->wrapped->watch(b.state, "x", 1, b.request.deadline_ns, &b.request.stop, &watch, &b.err), DL_OK);
-    ct->wrapped->close(b.state, 0);
+    open_breaker(ct, &b);
+    CT_EQ(ct->wrapped->watch(b.bench.state, "x", 1, b.request.deadline_ns, &b.request.stop, &watch,
+                             &b.bench.err),
+          DL_OK);
+    ct->wrapped->close(b.bench.state, 0);
 }

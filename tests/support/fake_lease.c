@@ -115,7 +115,8 @@ static void renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadl
         r->sent_ns = sent_ns;
         r->status = arrived;
         if (arrived == DL_OK) {
-            r->status = fake_store_renew(&store, r->name, r->owner, r->hold_id, r->lease_ms, state->env->now_ns());
+            r->status =
+                fake_store_renew(&store, r->name, r->owner, r->hold_id, r->lease_ms, state->env->now_ns());
         }
     }
     if (arrived == DL_OK && come_back(state, deadline_ns, NULL, DL_OK, "", &err) != DL_OK) {
@@ -197,7 +198,8 @@ static dl_status_t inspect(void *state_, const char *name, size_t name_len, uint
     return status;
 }
 
-static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns,
+                         dl_error_t *err) {
     (void)name_len;
     state_t *state = state_;
     dl_status_t status = go(state, deadline_ns, NULL, err);
@@ -226,10 +228,10 @@ static dl_status_t list(void *state_, const char *prefix, size_t prefix_len, dl_
 
 /* ---- the tables --------------------------------------------------------------------------------------- */
 
-#define COMMON_OPS                                                                                           \
-    .abi = DL_DRIVER_ABI, .size = sizeof(dl_driver_t), .state_size = sizeof(state_t), .options = fake_options, \
-    .open = open_lease, .close = close_lease, .try_acquire = acquire, .release = release, .renew = renew,     \
-    .inspect = inspect, .force_release = force, .list = list
+#define COMMON_OPS                                                                             \
+    .abi = DL_DRIVER_ABI, .size = sizeof(dl_driver_t), .state_size = sizeof(state_t),          \
+    .options = fake_options, .open = open_lease, .close = close_lease, .try_acquire = acquire, \
+    .release = release, .renew = renew, .inspect = inspect, .force_release = force, .list = list
 #define NOTIFY_OPS .watch = watch_name, .wait = wait_for_news, .unwatch = unwatch
 
 static const dl_driver_t lease_table = {

@@ -12,7 +12,8 @@ const dl_option_t fake_options[] = {
 };
 
 dl_status_t fake_await(const dl_driver_env_t *env, int fd, uint64_t until_ns, const dl_stop_t *stop) {
-    struct pollfd fds[3] = {{.fd = fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    struct pollfd fds[3] = {
+        {.fd = fd, .events = POLLIN}, {.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
     if (stop != NULL) {
         fds[1].fd = stop->fd[0];
         fds[2].fd = stop->fd[1];

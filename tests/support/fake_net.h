@@ -11,7 +11,8 @@
 enum { FAKE_OPT_LATENCY, FAKE_OPT_COUNT };
 extern const dl_option_t fake_options[];
 
-/* Lets `ns` pass. 0; or DL_ECANCELED when a stop became readable, DL_ETIMEDOUT when the deadline came first. */
+/* Lets `ns` pass. 0; or DL_ECANCELED when a stop became readable, DL_ETIMEDOUT when the deadline came
+ * first. */
 dl_status_t fake_pass(const dl_driver_env_t *env, uint64_t ns, uint64_t deadline_ns, const dl_stop_t *stop);
 /* Waits until fd is readable or `until_ns`. DL_OK: readable; DL_ETIMEDOUT; DL_ECANCELED. fd -1: none. */
 dl_status_t fake_await(const dl_driver_env_t *env, int fd, uint64_t until_ns, const dl_stop_t *stop);

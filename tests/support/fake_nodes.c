@@ -61,8 +61,8 @@ static void carry_out(node_t *node, fake_message_t *m) {
     }
 }
 
-/* A node's state can only be seen through messages: so it is enough to carry out what has arrived whenever somebody
- * looks. */
+/* A node's state can only be seen through messages: so it is enough to carry out what has arrived whenever
+ * somebody looks. */
 static void catch_up(node_t *node, uint64_t now_ns) {
     while (node->coming != NULL && node->coming->arrives_ns <= now_ns) {
         fake_message_t *m = node->coming;
@@ -83,8 +83,9 @@ static void enqueue(node_t *node, fake_message_t *m) {
 
 /* ---- what the driver calls ----------------------------------------------------------------------------- */
 
-fake_message_t *fake_node_send(int number, fake_verb_t verb, const char *name, const char *owner, uint64_t hold_id,
-                               int64_t lease_ms, const char *client, uint64_t latency_ns, uint64_t now_ns) {
+fake_message_t *fake_node_send(int number, fake_verb_t verb, const char *name, const char *owner,
+                               uint64_t hold_id, int64_t lease_ms, const char *client, uint64_t latency_ns,
+                               uint64_t now_ns) {
     node_t *node = &nodes[number];
     fake_message_t *m = alloc_real(sizeof *m);
     m->verb = verb;
@@ -129,7 +130,8 @@ void fake_node_let_go(fake_message_t *m) {
     pthread_mutex_unlock(&mutex);
 }
 
-void fake_nodes_list(int node, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn, void *arg) {
+void fake_nodes_list(int node, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn,
+                     void *arg) {
     pthread_mutex_lock(&mutex);
     catch_up(&nodes[node], now_ns);
     pthread_mutex_unlock(&mutex);

@@ -35,12 +35,14 @@ typedef struct fake_message {
 } fake_message_t;
 
 /* Puts a message on its way; its answer is there from message->reply_ns on. */
-fake_message_t *fake_node_send(int node, fake_verb_t verb, const char *name, const char *owner, uint64_t hold_id,
-                               int64_t lease_ms, const char *client, uint64_t latency_ns, uint64_t now_ns);
+fake_message_t *fake_node_send(int node, fake_verb_t verb, const char *name, const char *owner,
+                               uint64_t hold_id, int64_t lease_ms, const char *client, uint64_t latency_ns,
+                               uint64_t now_ns);
 /* 1: the answer has come (or it is clear that the message never left). */
 int fake_node_answered(fake_message_t *message, uint64_t now_ns);
 /* The caller does not wait for it any more. The node may still get it. */
 void fake_node_let_go(fake_message_t *message);
-void fake_nodes_list(int node, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn, void *arg);
+void fake_nodes_list(int node, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn,
+                     void *arg);
 
 #endif

@@ -86,8 +86,10 @@ static int is_decided(const round_t *round) {
     return round->yes >= MAJORITY || round->no + round->refused >= FAKE_NODES - MAJORITY + 1;
 }
 
-/* Waits until a majority has said yes or no longer can, or `all` have answered. DL_OK; DL_ETIMEDOUT, DL_ECANCELED. */
-static dl_status_t collect(state_t *state, round_t *round, int all, uint64_t deadline_ns, const dl_stop_t *stop) {
+/* Waits until a majority has said yes or no longer can, or `all` have answered. DL_OK; DL_ETIMEDOUT,
+ * DL_ECANCELED. */
+static dl_status_t collect(state_t *state, round_t *round, int all, uint64_t deadline_ns,
+                           const dl_stop_t *stop) {
     for (;;) {
         uint64_t next = count_answers(round, state->env->now_ns());
         int answers = round->yes + round->no + round->refused;
@@ -104,13 +106,14 @@ static dl_status_t collect(state_t *state, round_t *round, int all, uint64_t dea
 
 /* What an exchange without a majority of yes means. */
 static dl_status_t no_majority(const round_t *round, dl_error_t *err) {
-    if (round->refused >= FAKE_NODES - MAJORITY + 1 && round->yes + round->no + round->refused == FAKE_NODES) {
+    if (round->refused >= FAKE_NODES - MAJORITY + 1 &&
+        round->yes + round->no + round->refused == FAKE_NODES) {
         return dl_driver_fail(err, DL_EIO, 0, "%d of %d nodes cannot be reached", round->refused, FAKE_NODES);
     }
     return dl_driver_fail(err, DL_EUNKNOWN, 0, "%d of %d nodes answered", round->yes + round->no, FAKE_NODES);
 }
 
-/* ---- ops ------------------------------------------------------------------------------------------------- */
+/* ---- ops ----------------------------------------------------------------------------------------------- */
 
 /* The lock can be had once so many of the nodes that said no are free that a majority is. */
 static int64_t busy_for(const round_t *round) {
@@ -169,8 +172,8 @@ static dl_status_t release(void *state_, void *hold, const dl_request_t *request
     return status;
 }
 
-/* Nodes that had lost a lock which the others just confirmed get it again, for the time of this renewal. They did
- * not count in it. */
+/* Nodes that had lost a lock which the others just confirmed get it again, for the time of this renewal. They
+ * did not count in it. */
 static void refill(state_t *state, const dl_renewal_t *renewal, const round_t *round, uint64_t sent_ns) {
     uint64_t now = state->env->now_ns();
     uint64_t until = sent_ns + (uint64_t)renewal->lease_ms * FAKE_NS_PER_MS;
@@ -178,8 +181,8 @@ static void refill(state_t *state, const dl_renewal_t *renewal, const round_t *r
         const fake_message_t *m = round->messages[i];
         if (m->counted && !m->refused && m->reply == DL_ELOST && until > now + FAKE_NS_PER_MS) {
             fake_node_let_go(fake_node_send(i, FAKE_FILL, renewal->name, renewal->owner, renewal->hold_id,
-                                            (int64_t)((until - now) / FAKE_NS_PER_MS), state->env->client_label,
-                                            state->latency_ns, now));
+                                            (int64_t)((until - now) / FAKE_NS_PER_MS),
+                                            state->env->client_label, state->latency_ns, now));
         }
     }
 }
@@ -222,8 +225,8 @@ static int agreed(const round_t *round, dl_lock_info_t *info) {
         int same = 0;
         for (int j = 0; j < FAKE_NODES; j++) {
             const fake_message_t *b = round->messages[j];
-            same += a->counted && b->counted && a->info.held && b->info.held && a->info.hold_id == b->info.hold_id &&
-                    strcmp(a->info.owner, b->info.owner) == 0;
+            same += a->counted && b->counted && a->info.held && b->info.held &&
+                    a->info.hold_id == b->info.hold_id && strcmp(a->info.owner, b->info.owner) == 0;
         }
         if (same >= MAJORITY) {
             size_t size = info->size;
@@ -250,7 +253,8 @@ static dl_status_t inspect(void *state_, const char *name, size_t name_len, uint
     return status;
 }
 
-static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns,
+                         dl_error_t *err) {
     (void)name_len;
     state_t *state = state_;
     round_t round;
@@ -266,7 +270,8 @@ static dl_status_t force(void *state_, const char *name, size_t name_len, uint64
     return status;
 }
 
-/* Lists what node 0 knows, or the next one if that has lost it; one name is reported once, by the first that has it. */
+/* Lists what node 0 knows, or the next one if that has lost it; one name is reported once, by the first that
+ * has it. */
 typedef struct listing {
     state_t *state;
     uint64_t deadline_ns;

@@ -19,8 +19,8 @@ typedef struct state {
 
 /* One connection. Zeroed: none yet. */
 typedef struct hold {
-    int used;    /* 1 from the first op to the drop, then 2; atomic */
-    int ops;     /* running now; atomic */
+    int used;        /* 1 from the first op to the drop, then 2; atomic */
+    int ops;         /* running now; atomic */
     uint64_t number; /* of the connection; 0: none */
     int fd;
     int granted_fd;
@@ -121,7 +121,7 @@ static dl_status_t come_back(state_t *state, uint64_t deadline_ns, const dl_stop
     return reply == DL_OK ? DL_OK : dl_driver_fail(err, reply, 0, "%s", dl_status_text(reply));
 }
 
-/* ---- acquiring ------------------------------------------------------------------------------------------- */
+/* ---- acquiring ----------------------------------------------------------------------------------------- */
 
 static dl_status_t connect_hold(hold_t *hold, dl_error_t *err) {
     int failed = fake_sessions_connect(&hold->number, &hold->fd, &hold->granted_fd);
@@ -176,10 +176,19 @@ static dl_status_t confirm(state_t *state, hold_t *hold, const dl_request_t *req
     return come_back(state, request->deadline_ns, &request->stop, reply, err);
 }
 
+/* Did the server end the connection? It says so before anything is sent, so a new one does no harm. */
+static int has_hung_up(const hold_t *hold) {
+    struct pollfd fd = {.fd = hold->fd, .events = POLLIN};
+    return hold->number != 0 && poll(&fd, 1, 0) != 0;
+}
+
 static dl_status_t try_hold(state_t *state, hold_t *hold, const dl_request_t *request, dl_grant_t *grant,
                             dl_error_t *err) {
     grant->session_fd = -1;
     grant->sent_ns = state->env->now_ns();
+    if (has_hung_up(hold)) {
+        disconnect(hold);
+    }
     dl_status_t status = hold->number == 0 ? connect_hold(hold, err) : DL_OK;
     if (status == DL_OK) {
         status = go(state, request->deadline_ns, &request->stop, err);
@@ -187,10 +196,10 @@ static dl_status_t try_hold(state_t *state, hold_t *hold, const dl_request_t *re
     if (status != DL_OK) {
         return status;
     }
-    dl_status_t reply = fake_sessions_lock(hold->number, request, state->env->client_label, request->wait_ms > 0,
-                                           state->env->now_ns(), grant);
+    dl_status_t reply = fake_sessions_lock(hold->number, request, state->env->client_label,
+                                           request->wait_ms > 0, state->env->now_ns(), grant);
     if (reply == DL_ELOST) {
-        /* The server ended the connection between two attempts. Nothing was held on it. */
+        /* The server ended the connection while the request was on its way. Nothing was held on it. */
         disconnect(hold);
         return dl_driver_fail(err, DL_EIO, 0, "the server closed the connection");
     }
@@ -215,7 +224,7 @@ static dl_status_t acquire(void *state, void *hold, const dl_request_t *request,
     return status;
 }
 
-/* ---- the other ops ------------------------------------------------------------------------------------------ */
+/* ---- the other ops ------------------------------------------------------------------------------------- */
 
 static dl_status_t release(void *state_, void *hold, const dl_request_t *request, dl_error_t *err) {
     state_t *state = state_;
@@ -268,7 +277,8 @@ static dl_status_t inspect(void *state_, const char *name, size_t name_len, uint
     return status;
 }
 
-static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t force(void *state_, const char *name, size_t name_len, uint64_t deadline_ns,
+                         dl_error_t *err) {
     (void)name_len;
     state_t *state = state_;
     dl_status_t status = go(state, deadline_ns, NULL, err);

@@ -16,16 +16,16 @@
 typedef struct session {
     struct session *next; /* in the order of connecting */
     uint64_t number;
-    int fd;               /* the server's end */
-    int granted_fd;       /* our duplicate: written when a lock is granted to the waiter */
+    int fd;         /* the server's end */
+    int granted_fd; /* our duplicate: written when a lock is granted to the waiter */
     int holds;
-    uint64_t place;       /* in the queue; 0: not waiting */
+    uint64_t place;             /* in the queue; 0: not waiting */
     char name[DL_NAME_MAX + 1]; /* what it holds or waits for */
     char owner[DL_OWNER_MAX + 1];
     char client[64];
     uint64_t hold_id, token, token_floor;
-    int64_t lease_ms;     /* how long it may stay silent */
-    uint64_t ends_ns;     /* until when it may; only while it holds */
+    int64_t lease_ms; /* how long it may stay silent */
+    uint64_t ends_ns; /* until when it may; only while it holds */
 } session_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
@@ -238,7 +238,7 @@ void fake_sessions_notice(uint64_t now_ns) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* ---- administration --------------------------------------------------------------------------------------- */
+/* ---- administration ------------------------------------------------------------------------------------ */
 
 static void describe(const session_t *s, uint64_t now_ns, dl_lock_info_t *info) {
     info->held = 1;

@@ -5,20 +5,21 @@
 
 #include "dlock/driver.h"
 
-/* A connection is known by its number, which is never used again. All instants are the server's clock. Every function
- * is one exchange; an idle connection is ended, and a closed one noticed, at the next exchange of anybody. */
+/* A connection is known by its number, which is never used again. All instants are the server's clock. Every
+ * function is one exchange; an idle connection is ended, and a closed one noticed, at the next exchange of
+ * anybody. */
 
-/* 0 and the client's end of a socketpair, and a descriptor that becomes readable when a lock is granted to the
- * waiting connection; or an errno. Both belong to the caller. */
+/* 0 and the client's end of a socketpair, and a descriptor that becomes readable when a lock is granted to
+ * the waiting connection; or an errno. Both belong to the caller. */
 int fake_sessions_connect(uint64_t *number, int *fd, int *granted_fd);
-/* DL_OK, DL_EBUSY (with busy_ms) or DL_ELOST: the connection is not there any more. `queue`: a busy answer puts
- * it into the queue of the lock. */
+/* DL_OK, DL_EBUSY (with busy_ms) or DL_ELOST: the connection is not there any more. `queue`: a busy answer
+ * puts it into the queue of the lock. */
 dl_status_t fake_sessions_lock(uint64_t number, const dl_request_t *request, const char *client, int queue,
                                uint64_t now_ns, dl_grant_t *grant);
 /* Leaves the queue. 1: it holds the lock by now. */
 int fake_sessions_leave_queue(uint64_t number, uint64_t now_ns);
-/* A statement on the connection: DL_OK, and at least lease_ms more until it counts as idle; or DL_ELOST: it does not
- * hold the lock (any more). *token: that of its hold. */
+/* A statement on the connection: DL_OK, and at least lease_ms more until it counts as idle; or DL_ELOST: it
+ * does not hold the lock (any more). *token: that of its hold. */
 dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_ns, uint64_t *token);
 /* Ends the connection, whoever's it is, that holds `name` for this owner and hold id. DL_OK or DL_ELOST. */
 dl_status_t fake_sessions_end_hold(const char *name, const char *owner, uint64_t hold_id, uint64_t now_ns);

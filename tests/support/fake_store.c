@@ -21,7 +21,8 @@ static fake_lock_t **bucket_of(fake_store_t *store, const char *name) {
     return &store->buckets[hash % FAKE_BUCKETS];
 }
 
-/* Where the entry of this name is linked; *place NULL: there is none. An entry whose lease is over is none. */
+/* Where the entry of this name is linked; *place NULL: there is none. An entry whose lease is over is
+ * none. */
 static fake_lock_t **find(fake_store_t *store, const char *name, uint64_t now_ns) {
     fake_lock_t **place = bucket_of(store, name);
     while (*place != NULL) {
@@ -56,11 +57,11 @@ static void extend(fake_lock_t *lock, int64_t lease_ms, uint64_t now_ns) {
 }
 
 /* A new hold: full lease, fresh token. */
-static dl_status_t take(fake_store_t *store, fake_lock_t **place, const dl_request_t *request, const char *client,
-                        uint64_t now_ns, dl_grant_t *grant) {
+static dl_status_t take(fake_store_t *store, fake_lock_t **place, const dl_request_t *request,
+                        const char *client, uint64_t now_ns, dl_grant_t *grant) {
     if (*place == NULL) {
         *place = alloc_real(sizeof **place);
-        snprintf((*place)->name, sizeof (*place)->name, "%s", request->name);
+        snprintf((*place)->name, sizeof(*place)->name, "%s", request->name);
     }
     fake_lock_t *lock = *place;
     snprintf(lock->owner, sizeof lock->owner, "%s", request->owner);
@@ -76,7 +77,8 @@ static dl_status_t take(fake_store_t *store, fake_lock_t **place, const dl_reque
     return DL_OK;
 }
 
-static dl_status_t write_level(fake_lock_t *lock, const dl_request_t *request, uint64_t now_ns, dl_grant_t *grant) {
+static dl_status_t write_level(fake_lock_t *lock, const dl_request_t *request, uint64_t now_ns,
+                               dl_grant_t *grant) {
     if (!is_own(lock, request->owner, request->hold_id)) {
         return DL_ELOST;
     }
@@ -94,7 +96,8 @@ dl_status_t fake_store_acquire(fake_store_t *store, const dl_request_t *request,
     dl_status_t status;
     if (request->level > 1) {
         status = write_level(lock, request, now_ns, grant);
-    } else if (lock == NULL || (strcmp(lock->owner, request->owner) == 0 && lock->hold_id <= request->hold_id)) {
+    } else if (lock == NULL ||
+               (strcmp(lock->owner, request->owner) == 0 && lock->hold_id <= request->hold_id)) {
         status = take(store, place, request, client, now_ns, grant);
     } else {
         /* Rounded up: a waiter that comes back a moment too early would wait once more. */
@@ -162,8 +165,8 @@ dl_status_t fake_store_force(fake_store_t *store, const char *name, uint64_t now
     return status;
 }
 
-void fake_store_list(fake_store_t *store, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn,
-                     void *arg) {
+void fake_store_list(fake_store_t *store, const char *prefix, size_t prefix_len, uint64_t now_ns,
+                     dl_list_fn fn, void *arg) {
     fake_lock_t *copies = NULL;
     pthread_mutex_lock(&store->mutex);
     for (size_t i = 0; i < FAKE_BUCKETS; i++) {

@@ -26,10 +26,11 @@ typedef struct fake_store {
     fake_lock_t *buckets[FAKE_BUCKETS];
     uint64_t last_token;
 } fake_store_t;
-#define FAKE_STORE_INIT {.mutex = PTHREAD_MUTEX_INITIALIZER}
+#define FAKE_STORE_INIT \
+    { .mutex = PTHREAD_MUTEX_INITIALIZER }
 
-/* The rules of driver.h, as a script on the server would carry them out. `now_ns` is the server's clock. None of these
- * can fail in another way: what they return is the server's answer. */
+/* The rules of driver.h, as a script on the server would carry them out. `now_ns` is the server's clock. None
+ * of these can fail in another way: what they return is the server's answer. */
 dl_status_t fake_store_acquire(fake_store_t *store, const dl_request_t *request, const char *client,
                                uint64_t now_ns, dl_grant_t *grant);
 dl_status_t fake_store_release(fake_store_t *store, const dl_request_t *request, uint64_t now_ns);
@@ -38,8 +39,8 @@ dl_status_t fake_store_renew(fake_store_t *store, const char *name, const char *
 void fake_store_inspect(fake_store_t *store, const char *name, uint64_t now_ns, dl_lock_info_t *info);
 dl_status_t fake_store_force(fake_store_t *store, const char *name, uint64_t now_ns);
 /* Copies the live locks with this prefix, so that fn runs without the mutex. */
-void fake_store_list(fake_store_t *store, const char *prefix, size_t prefix_len, uint64_t now_ns, dl_list_fn fn,
-                     void *arg);
+void fake_store_list(fake_store_t *store, const char *prefix, size_t prefix_len, uint64_t now_ns,
+                     dl_list_fn fn, void *arg);
 void fake_store_reset(fake_store_t *store);
 
 #endif

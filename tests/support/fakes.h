@@ -19,8 +19,8 @@ const dl_driver_t *fake_notify_driver(void);
 const dl_driver_t *fake_count_driver(void);
 void fake_server_reset(void); /* of these three */
 
-/* SESSION NATIVE_WAIT FENCE: a hold is a connection, and the server blocks those who wait. It aborts when the core
- * uses one connection twice at once, after its drop, or forgets to drop it. */
+/* SESSION NATIVE_WAIT FENCE: a hold is a connection, and the server blocks those who wait. It aborts when the
+ * core uses one connection twice at once, after its drop, or forgets to drop it. */
 const dl_driver_t *fake_session_driver(void);
 void fake_session_reset(void);
 /* The server ends the connection that holds `name`, as a KILL would. 1: there was one. */
@@ -30,9 +30,9 @@ int fake_session_kill(const char *name);
 #define FAKE_NODES 3
 typedef enum fake_node_mode {
     FAKE_NODE_UP,
-    FAKE_NODE_REFUSES,  /* a request never leaves */
-    FAKE_NODE_DEAF,     /* requests are lost on the way */
-    FAKE_NODE_MUTE      /* requests are carried out, replies are lost */
+    FAKE_NODE_REFUSES, /* a request never leaves */
+    FAKE_NODE_DEAF,    /* requests are lost on the way */
+    FAKE_NODE_MUTE     /* requests are carried out, replies are lost */
 } fake_node_mode_t;
 const dl_driver_t *fake_quorum_driver(void);
 void fake_quorum_reset(void);

@@ -64,7 +64,8 @@ static dl_status_t no_reply(fault_run_t *run, dl_error_t *err) {
 typedef dl_status_t (*act_fn)(fault_run_t *run, void *op, dl_error_t *err);
 
 static dl_status_t answer(fault_run_t *run, const dl_stop_t *stop, dl_error_t *err) {
-    fault_waited_t end = run->fault.delay_ms > 0 ? fault_wait_ms(run, run->fault.delay_ms, stop) : FAULT_ON_TIME;
+    fault_waited_t end =
+        run->fault.delay_ms > 0 ? fault_wait_ms(run, run->fault.delay_ms, stop) : FAULT_ON_TIME;
     if (end == FAULT_STOPPED) {
         return dl_driver_fail(err, DL_ECANCELED, 0, "stopped");
     }
@@ -163,7 +164,7 @@ static void fault_close(void *state_, int forked) {
     fault_state_remove(state);
 }
 
-/* ---- try_acquire and release ---------------------------------------------------------------------------- */
+/* ---- try_acquire and release --------------------------------------------------------------------------- */
 
 typedef struct request_op {
     void *hold;
@@ -173,8 +174,8 @@ typedef struct request_op {
 
 static dl_status_t act_try(fault_run_t *run, void *op, dl_error_t *err) {
     request_op_t *o = op;
-    dl_status_t status = fault_inner->try_acquire(fault_inner_state(run->state), fault_inner_hold(o->hold), o->request,
-                                                  o->grant, err);
+    dl_status_t status = fault_inner->try_acquire(fault_inner_state(run->state), fault_inner_hold(o->hold),
+                                                  o->request, o->grant, err);
     run->call.token = status == DL_OK ? o->grant->token : 0;
     run->call.sent_ns = o->grant->sent_ns;
     return status;
@@ -227,7 +228,7 @@ static void fault_drop(void *state, void *hold) {
     fault_end(&run, DL_OK);
 }
 
-/* ---- watch, wait, unwatch --------------------------------------------------------------------------------- */
+/* ---- watch, wait, unwatch ------------------------------------------------------------------------------ */
 
 typedef struct watch_op {
     const char *name;
@@ -239,8 +240,8 @@ typedef struct watch_op {
 
 static dl_status_t act_watch(fault_run_t *run, void *op, dl_error_t *err) {
     watch_op_t *o = op;
-    return fault_inner->watch(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, o->stop, &o->inner,
-                              err);
+    return fault_inner->watch(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, o->stop,
+                              &o->inner, err);
 }
 
 static dl_status_t fault_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
@@ -300,7 +301,7 @@ static void fault_unwatch(void *state, dl_watch_t *watch) {
     fault_end(&run, DL_OK);
 }
 
-/* ---- the optional ops ---------------------------------------------------------------------------------------- */
+/* ---- the optional ops ---------------------------------------------------------------------------------- */
 
 typedef struct ask_op {
     const char *name;
@@ -313,7 +314,8 @@ typedef struct ask_op {
 
 static dl_status_t act_inspect(fault_run_t *run, void *op, dl_error_t *err) {
     ask_op_t *o = op;
-    return fault_inner->inspect(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, o->info, err);
+    return fault_inner->inspect(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, o->info,
+                                err);
 }
 
 static dl_status_t fault_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
@@ -326,7 +328,8 @@ static dl_status_t fault_inspect(void *state, const char *name, size_t name_len,
 
 static dl_status_t act_force(fault_run_t *run, void *op, dl_error_t *err) {
     ask_op_t *o = op;
-    return fault_inner->force_release(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, err);
+    return fault_inner->force_release(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns,
+                                      err);
 }
 
 static dl_status_t fault_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
@@ -346,7 +349,8 @@ static dl_status_t act_list(fault_run_t *run, void *op, dl_error_t *err) {
 static dl_status_t fault_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                               uint64_t deadline_ns, dl_error_t *err) {
     fault_run_t run;
-    ask_op_t op = {.name = prefix, .name_len = prefix_len, .deadline_ns = deadline_ns, .list_fn = fn, .list_arg = arg};
+    ask_op_t op = {
+        .name = prefix, .name_len = prefix_len, .deadline_ns = deadline_ns, .list_fn = fn, .list_arg = arg};
     fault_begin(&run, state, CT_OP_LIST, prefix, prefix_len, deadline_ns);
     return fault_end(&run, carry_out(&run, act_list, &op, NULL, err));
 }
@@ -359,11 +363,12 @@ static void fault_describe(void *state, char *text, size_t size) {
     fault_inner->describe(fault_inner_state(state), text, size);
 }
 
-static dl_status_t fault_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t fault_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
+                               dl_error_t *err) {
     return fault_inner->check(fault_inner_state(state), fn, arg, deadline_ns, err);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------------------ */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     fault_inner = inner;

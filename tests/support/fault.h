@@ -25,8 +25,8 @@ typedef struct fault_state {
     const dl_driver_env_t *env;
     int client;
     int opened, closed;
-    int blocked;   /* a fault kept an answer back: the core may have run out of time */
-    int ops;       /* running now */
+    int blocked; /* a fault kept an answer back: the core may have run out of time */
+    int ops;     /* running now */
     int watches, holds;
     struct fault_state *next;
 } fault_state_t;
@@ -72,7 +72,8 @@ void fault_state_remove(fault_state_t *state);
 
 /* fault_check.c: the core's side of driver.h */
 void fault_check_request(const fault_run_t *run, const dl_request_t *request);
-void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
+void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals, size_t n,
+                       uint64_t deadline_ns);
 void fault_check_hold_begin(fault_state_t *state, void *hold);
 void fault_check_hold_end(void *hold);
 void fault_check_drop(fault_state_t *state, void *hold);

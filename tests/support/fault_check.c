@@ -18,10 +18,10 @@
 /* Guards the counters of all states and holds. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-#define BREACH(...)                                                                                \
-    do {                                                                                           \
-        ct_t *ct = ct_current();                                                                   \
-        CT_FAIL("the core broke the driver contract: " __VA_ARGS__);                               \
+#define BREACH(...)                                                  \
+    do {                                                             \
+        ct_t *ct = ct_current();                                     \
+        CT_FAIL("the core broke the driver contract: " __VA_ARGS__); \
     } while (0)
 
 void fault_check_op(fault_state_t *state, int begins) {
@@ -72,7 +72,8 @@ static int look_at_id(const ct_call_t *old, void *arg) {
 void fault_check_request(const fault_run_t *run, const dl_request_t *request) {
     const ct_call_t *call = &run->call;
     uint32_t caps = fault_inner->caps;
-    if (request->name_len == 0 || request->name_len > DL_NAME_MAX || strlen(request->name) != request->name_len) {
+    if (request->name_len == 0 || request->name_len > DL_NAME_MAX ||
+        strlen(request->name) != request->name_len) {
         BREACH("a name of %zu bytes", request->name_len);
     }
     if (strlen(request->owner) == 0 || strlen(request->owner) > DL_OWNER_MAX ||
@@ -82,7 +83,8 @@ void fault_check_request(const fault_run_t *run, const dl_request_t *request) {
     if (request->hold_id == 0) {
         BREACH("the hold id 0");
     }
-    if (call->op == CT_OP_TRY && (request->level == 0 || (request->level > 1 && !(caps & DL_CAP_SERVER_COUNT)))) {
+    if (call->op == CT_OP_TRY &&
+        (request->level == 0 || (request->level > 1 && !(caps & DL_CAP_SERVER_COUNT)))) {
         BREACH("try_acquire for level %u", request->level);
     }
     if (call->op == CT_OP_RELEASE && request->level > 0 && !(caps & DL_CAP_SERVER_COUNT)) {
@@ -91,7 +93,9 @@ void fault_check_request(const fault_run_t *run, const dl_request_t *request) {
     if (request->wait_ms < 0 || (request->wait_ms > 0 && !(caps & DL_CAP_NATIVE_WAIT))) {
         BREACH("wait_ms is %lld", (long long)request->wait_ms);
     }
-    if (call->op != CT_OP_RELEASE && request->lease_ms < 1) {
+    /* A ping of a connection need not extend anything. */
+    int shortest = call->op == CT_OP_RENEW && (caps & DL_CAP_SESSION) ? 0 : 1;
+    if (call->op != CT_OP_RELEASE && request->lease_ms < shortest) {
         BREACH("a lease of %lld ms", (long long)request->lease_ms);
     }
     check_deadline(run->state, request->deadline_ns, request->wait_ms);
@@ -104,7 +108,8 @@ void fault_check_request(const fault_run_t *run, const dl_request_t *request) {
     }
 }
 
-void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
+void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals, size_t n,
+                       uint64_t deadline_ns) {
     check_deadline(state, deadline_ns, 0);
     if (n == 0) {
         BREACH("an empty batch");
@@ -120,7 +125,7 @@ void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals,
     }
 }
 
-/* ---- holds of SESSION drivers --------------------------------------------------------------------------------- */
+/* ---- holds of SESSION drivers -------------------------------------------------------------------------- */
 
 void fault_check_hold_begin(fault_state_t *state, void *hold_) {
     fault_hold_t *hold = hold_;
@@ -181,8 +186,7 @@ void fault_check_watches(fault_state_t *state, int change) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* ---- at the end of a client -------------------------------------------------------------------------------------- */
-
+/* ---- at the end of a client ---------------------------------------------------------------------------- */
 
 typedef struct endings {
     const fault_state_t *state;

@@ -125,7 +125,8 @@ fault_state_t *fault_state_of(int client) {
 
 /* With the mutex held. */
 static int fault_matches(const planned_t *p, const ct_call_t *call) {
-    return !p->ended && p->fault.op == call->op && (p->client == FAULT_ANY_CLIENT || p->client == call->client) &&
+    return !p->ended && p->fault.op == call->op &&
+           (p->client == FAULT_ANY_CLIENT || p->client == call->client) &&
            (p->fault.name == NULL || strcmp(p->name, call->name) == 0) &&
            (p->fault.level == 0 || p->fault.level == call->level);
 }
@@ -163,7 +164,8 @@ static void keep_record(fault_run_t *run) {
 }
 
 static int call_matches(const ct_call_t *call, int client, const char *name) {
-    return (client == FAULT_ANY_CLIENT || client == call->client) && (name[0] == 0 || strcmp(name, call->name) == 0);
+    return (client == FAULT_ANY_CLIENT || client == call->client) &&
+           (name[0] == 0 || strcmp(name, call->name) == 0);
 }
 
 static void run_hooks(const ct_call_t *call, ct_when_t when) {
@@ -256,8 +258,7 @@ dl_status_t fault_end(fault_run_t *run, dl_status_t status) {
 
 void fault_each_record(int (*fn)(const ct_call_t *call, void *arg), void *arg) {
     pthread_mutex_lock(&mutex);
-    for (size_t i = record_count; i > 0 && fn(&records[i - 1], arg) == 0; i--) {
-    }
+    for (size_t i = record_count; i > 0 && fn(&records[i - 1], arg) == 0; i--) {}
     pthread_mutex_unlock(&mutex);
 }
 
@@ -382,7 +383,8 @@ void ct_pause_await(ct_t *ct, ct_pause_t *pause, int64_t within_ms) {
     }
     int arrived = pause->arrived;
     pthread_mutex_unlock(&mutex);
-    CT_CHECKF(arrived, "no call came to the pause (op %d) within %lld ms", (int)pause->op, (long long)within_ms);
+    CT_CHECKF(arrived, "no call came to the pause (op %d) within %lld ms", (int)pause->op,
+              (long long)within_ms);
 }
 
 void ct_pause_go(ct_t *ct, ct_pause_t *pause) {

@@ -6,7 +6,8 @@
 #include "support/alloc_fail.h"
 #include "support/fault.h"
 
-static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry, uint64_t deadline_ns) {
+static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
+                        uint64_t deadline_ns) {
     /* The owner and the hold id make it a request for the record. */
     dl_request_t request = {.name = entry->name,
                             .name_len = entry->name_len,
@@ -26,7 +27,8 @@ static int reaches_server_at_once(const fault_run_t *run) {
 }
 
 /* Sends the entries that reach the server at once, as one batch. */
-static void send_now(fault_state_t *state, fault_run_t *runs, dl_renewal_t *entries, size_t n, uint64_t deadline_ns) {
+static void send_now(fault_state_t *state, fault_run_t *runs, dl_renewal_t *entries, size_t n,
+                     uint64_t deadline_ns) {
     dl_renewal_t *batch = alloc_real(n * sizeof *batch);
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -50,8 +52,8 @@ static void send_now(fault_state_t *state, fault_run_t *runs, dl_renewal_t *entr
     alloc_real_free(batch);
 }
 
-/* What becomes of one entry once the batch has been sent. Waits are from the beginning of the batch, so that those of
- * several entries pass together. */
+/* What becomes of one entry once the batch has been sent. Waits are from the beginning of the batch, so that
+ * those of several entries pass together. */
 static dl_status_t finish_entry(fault_run_t *run, dl_renewal_t *entry, uint64_t deadline_ns) {
     const ct_fault_t *f = &run->fault;
     switch (f->mode) {
@@ -61,7 +63,8 @@ static dl_status_t finish_entry(fault_run_t *run, dl_renewal_t *entry, uint64_t 
     case CT_LOSE_REPLY:
         return DL_EUNKNOWN;
     case CT_ANSWER:
-        return f->delay_ms > 0 && fault_wait_ms(run, f->delay_ms, NULL) != FAULT_ON_TIME ? DL_EUNKNOWN : f->status;
+        return f->delay_ms > 0 && fault_wait_ms(run, f->delay_ms, NULL) != FAULT_ON_TIME ? DL_EUNKNOWN
+                                                                                         : f->status;
     case CT_NEVER:
     case CT_NEVER_ACTED:
         (void)fault_wait_ms(run, -1, NULL);

@@ -123,8 +123,8 @@ static int compare_with_driver(const fixture_t *fixture) {
     if (d == NULL) {
         return complain(fixture, "the driver is not in this build");
     }
-    uint32_t have = (d->inspect != NULL ? CT_CAN_INSPECT : 0) | (d->force_release != NULL ? CT_CAN_FORCE : 0) |
-                    (d->list != NULL ? CT_CAN_LIST : 0) |
+    uint32_t have = (d->inspect != NULL ? CT_CAN_INSPECT : 0) |
+                    (d->force_release != NULL ? CT_CAN_FORCE : 0) | (d->list != NULL ? CT_CAN_LIST : 0) |
                     (d->hold_size == 0 && (d->caps & DL_CAP_LEASE) ? CT_REPLAY : 0) |
                     (d->caps & (DL_CAP_NOTIFY | DL_CAP_NATIVE_WAIT) ? 0 : CT_PLAIN_POLLING);
     uint32_t derived = CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_PLAIN_POLLING;
@@ -141,7 +141,8 @@ static int find_line(FILE *file, const char *name, char *line, size_t size) {
     rewind(file);
     while (fgets(raw, sizeof raw, file) != NULL) {
         char one[32], two[128], three[256];
-        if (raw[0] != '#' && sscanf(raw, "%31s %127s %255s", one, two, three) == 3 && strcmp(one, name) == 0) {
+        if (raw[0] != '#' && sscanf(raw, "%31s %127s %255s", one, two, three) == 3 &&
+            strcmp(one, name) == 0) {
             snprintf(line, size, "%s %s %s", one, two, three);
             return 1;
         }

@@ -22,8 +22,8 @@ typedef struct fixture {
 const fixture_t *fixture_at(size_t i);
 const fixture_t *fixture_find(const char *name);
 
-/* Compares every fixture with the committed table (tests/contract/caps.txt), and the table with the fixtures. Writes
- * one line for each difference; returns how many. `only` not NULL: this fixture alone. */
+/* Compares every fixture with the committed table (tests/contract/caps.txt), and the table with the fixtures.
+ * Writes one line for each difference; returns how many. `only` not NULL: this fixture alone. */
 int fixtures_compare(const char *table_path, const fixture_t *only);
 /* The line of the table that this fixture deserves. */
 void fixture_describe(const fixture_t *fixture, char *text, size_t size);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# harness_selftest.sh - every case of failing_cases.c fails, on every driver it concerns, and says the right thing.
+# harness_selftest.sh - every case of failing_cases.c fails, on every driver it concerns, and says why.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: harness_selftest.sh FAILING_RUNNER CAPS_TXT

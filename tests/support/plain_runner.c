@@ -43,8 +43,8 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Waits for the case's process; 1: it did not end and was killed. The case has a limit of its own (SIGALRM), this
- * one is for a process that cannot even say so. */
+/* Waits for the case's process; 1: it did not end and was killed. The case has a limit of its own (SIGALRM),
+ * this one is for a process that cannot even say so. */
 static int wait_for_end(pid_t pid, int limit_s, int *status) {
     double until = now_s() + limit_s;
     for (;;) {
@@ -61,7 +61,8 @@ static int wait_for_end(pid_t pid, int limit_s, int *status) {
         sigset_t child;
         sigemptyset(&child);
         sigaddset(&child, SIGCHLD);
-        (void)sigtimedwait(&child, NULL, &pause); /* blocked in main: returns at once when the case has ended */
+        (void)sigtimedwait(&child, NULL,
+                           &pause); /* blocked in main: returns at once when the case has ended */
     }
 }
 
@@ -111,7 +112,8 @@ static int run_forked(const ct_case_t *test, const fixture_t *fixture, const cho
     return 0;
 }
 
-static void run_one(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice, counts_t *counts) {
+static void run_one(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice,
+                    counts_t *counts) {
     char name[300], why[64] = "";
     ct_full_name(test, fixture, name, sizeof name);
     if (choice->list) {
@@ -153,10 +155,14 @@ static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts
 static void read_options(int argc, char **argv, choice_t *choice) {
     enum { LIST = 1, DRIVER, CASE, NO_FORK, REAL_TIME, SERIAL, SEED, CAPS, CAPS_FILE };
     static const struct option options[] = {
-        {"list", no_argument, NULL, LIST},         {"driver", required_argument, NULL, DRIVER},
-        {"case", required_argument, NULL, CASE},   {"no-fork", no_argument, NULL, NO_FORK},
-        {"serial", no_argument, NULL, SERIAL},     {"real-time", no_argument, NULL, REAL_TIME},
-        {"seed", required_argument, NULL, SEED},   {"caps", no_argument, NULL, CAPS},
+        {"list", no_argument, NULL, LIST},
+        {"driver", required_argument, NULL, DRIVER},
+        {"case", required_argument, NULL, CASE},
+        {"no-fork", no_argument, NULL, NO_FORK},
+        {"serial", no_argument, NULL, SERIAL},
+        {"real-time", no_argument, NULL, REAL_TIME},
+        {"seed", required_argument, NULL, SEED},
+        {"caps", no_argument, NULL, CAPS},
         {"caps-file", required_argument, NULL, CAPS_FILE},
         {NULL, 0, NULL, 0},
     };
@@ -224,7 +230,8 @@ int main(int argc, char **argv) {
         }
     }
     if (!choice.list) {
-        printf("%d passed, %d failed, %d not applicable\n", counts.passed, counts.failed, counts.not_applicable);
+        printf("%d passed, %d failed, %d not applicable\n", counts.passed, counts.failed,
+               counts.not_applicable);
     }
     return counts.failed == 0 ? 0 : 1;
 }

@@ -27,20 +27,20 @@ typedef struct sim_thread {
     unsigned number;
     pthread_cond_t go; /* signalled when the state becomes RUNNING */
     state_t state;
-    uint64_t deadline_ns;         /* of what it is blocked in; DLI_NEVER: none */
-    const struct pollfd *fds;     /* IN_POLL: the caller's array, which stands still meanwhile */
+    uint64_t deadline_ns;     /* of what it is blocked in; DLI_NEVER: none */
+    const struct pollfd *fds; /* IN_POLL: the caller's array, which stands still meanwhile */
     nfds_t fd_count;
-    const pthread_cond_t *cond;   /* IN_COND */
-    pthread_t joined;             /* IN_JOIN */
+    const pthread_cond_t *cond; /* IN_COND */
+    pthread_t joined;           /* IN_JOIN */
     int timed_out;
-    int dying;                    /* how often the destructor has come by */
+    int dying; /* how often the destructor has come by */
     void *(*fn)(void *);
     void *arg;
 } sim_thread_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static sim_thread_t *threads;
-static unsigned running;     /* threads in RUNNING; 0 only while the clock is being moved */
+static unsigned running; /* threads in RUNNING; 0 only while the clock is being moved */
 static unsigned thread_count;
 static unsigned next_number;
 static atomic_uint_fast64_t clock_ns;
@@ -178,8 +178,8 @@ static uint64_t earliest_deadline(void) {
     return earliest;
 }
 
-/* Called when a thread has stopped running. When it was the last, somebody else is woken, by a descriptor or by the
- * clock. */
+/* Called when a thread has stopped running. When it was the last, somebody else is woken, by a descriptor or
+ * by the clock. */
 static void stopped_running(void) {
     running--;
     while (running == 0 && thread_count > 0) {

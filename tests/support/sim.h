@@ -7,13 +7,13 @@
 
 /*
  * sim_install puts a dli_sys_t in place whose clock stands still while any known thread runs. Known are the
- * thread that called sim_install and every thread that dli_sys->thread_start made. Once all of them are blocked
- * in poll, cond_wait or thread_join, the descriptors that they poll are looked at; when none is ready, the
- * clock jumps to the earliest deadline. When there is no deadline either, nobody can ever wake: the program says
- * who waits for what and aborts.
+ * thread that called sim_install and every thread that dli_sys->thread_start made. Once all of them are
+ * blocked in poll, cond_wait or thread_join, the descriptors that they poll are looked at; when none is
+ * ready, the clock jumps to the earliest deadline. When there is no deadline either, nobody can ever wake:
+ * the program says who waits for what and aborts.
  *
- * A thread that is blocked in anything else (a plain mutex, read, waitpid) counts as running. An unknown thread
- * that blocks through the table aborts the program.
+ * A thread that is blocked in anything else (a plain mutex, read, waitpid) counts as running. An unknown
+ * thread that blocks through the table aborts the program.
  *
  * Serial mode: of the threads that could run, only one does, until it blocks; the seed chooses the next. One
  * seed gives one schedule, as long as nobody waits for time with a plain mutex held.
@@ -31,7 +31,8 @@ void sim_uninstall(void);
 int sim_active(void);
 /* The machine sleeps: the clock jumps by this much, and every resume descriptor becomes readable. */
 void sim_suspend(uint64_t ns);
-/* Writes one line for each known thread to stderr. Takes no lock: for debuggers, timeouts and the deadlock report. */
+/* Writes one line for each known thread to stderr. Takes no lock: for debuggers, timeouts and the deadlock
+ * report. */
 void sim_dump(void);
 /* Called instead of abort() when nobody can ever wake; must not return. NULL: abort. */
 void sim_on_deadlock(void (*fn)(const char *what));

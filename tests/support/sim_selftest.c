@@ -13,14 +13,14 @@
 #include "core/sys.h"
 #include "support/sim.h"
 
-#define CHECK(cond)                                                                                \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #cond);                    \
-            exit(1);                                                                               \
-        }                                                                                          \
+#define CHECK(cond)                                                             \
+    do {                                                                        \
+        if (!(cond)) {                                                          \
+            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #cond); \
+            exit(1);                                                            \
+        }                                                                       \
     } while (0)
-#define MS(n) ((uint64_t)(n) * DLI_NS_PER_MS)
+#define MS(n) ((uint64_t)(n)*DLI_NS_PER_MS)
 
 static void sleep_ms(uint64_t ms) {
     CHECK(dli_sys->poll(NULL, 0, dli_sys->now_ns() + MS(ms)) == 0);

@@ -1,5 +1,4 @@
-/* config_hostile_test.c - hostile and broken input ends in an error soon: bounded time and memory, no crash.
- */
+/* config_hostile_test.c - hostile and broken input ends in an error soon, in bounded time and memory. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -11,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/utf8.h"
 #include "config_fake.h"
 
 /* The largest text that is read. */
@@ -319,4 +319,46 @@ Test(config_hostile, long_names_of_files_lose_their_beginning) {
     cr_assert_not_null(strstr(err.message,
                               "xx/dlock.yaml:1:1: unknown key 'zzz', expected one of use, defaults, "
                               "backends"));
+}
+
+/* A driver whose one choice makes long messages of such characters. */
+static const dl_option_t *long_options_of(const char *driver, int *compiled_in, int *known) {
+    static const dl_option_t options[] = {{.name = "mode",
+                                           .type = DL_OPTION_STRING,
+                                           .choices = "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC\xC3"
+                                                      "\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC"
+                                                      "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC\xC3"
+                                                      "\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC"
+                                                      "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC\xC3"
+                                                      "\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC"
+                                                      "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC\xC3"
+                                                      "\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC"
+                                                      "\xC3\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC\xC3"
+                                                      "\xA4\xC3\xB6\xC3\xBC\xC3\xA4\xC3\xB6\xC3\xBC"},
+                                          {.name = NULL}};
+    (void)driver;
+    *compiled_in = *known = 1;
+    return options;
+}
+
+Test(config_hostile, long_messages_lose_their_end) {
+    static const dli_driver_lookup_t long_drivers = {long_options_of, fake_name_at};
+    static const char yaml[] = "backends: {a: {driver: x, mode: y}}";
+    char path[101];
+    dli_config_t *config = NULL;
+    dl_error_t err = {0};
+    int cut = 0;
+    for (size_t len = 1; len < sizeof path; len++) {
+        uint32_t code;
+        memset(path, 'x', len);
+        path[len] = '\0';
+        dl_status_t status =
+            dli_config_load_text(yaml, sizeof yaml - 1, path, fake_core, &long_drivers, &config, &err);
+        cr_assert_eq(status, DL_ECONFIG);
+        for (const char *at = err.message; *at != '\0'; at += dli_utf8_next(at, strlen(at), &code)) {
+            cr_assert_neq(dli_utf8_next(at, strlen(at), &code), 0u, "not UTF-8");
+        }
+        cut += strcmp(err.message + strlen(err.message) - 3, "...") == 0;
+    }
+    cr_assert(cut > 10 && cut < 100, "%d cut", cut);
 }

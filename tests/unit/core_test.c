@@ -160,7 +160,6 @@ Test(heap, holds_come_out_by_their_instants_whatever_was_moved_or_removed) {
     unsigned seed = 7;
     for (size_t i = 0; i < HOLDS; i++) {
         cr_assert(dli_heap_room(&heap, i + 1));
-        holds[i].heap_index = SIZE_MAX;
         dli_heap_put(&heap, &holds[i], (seed = seed * 1103515245u + 12345u) >> 8);
         cr_assert(dli_heap_is_sound(&heap));
     }
@@ -180,10 +179,29 @@ Test(heap, holds_come_out_by_their_instants_whatever_was_moved_or_removed) {
         cr_assert(hold->heap_key_ns >= last);
         last = hold->heap_key_ns;
         dli_heap_remove(&heap, hold);
-        cr_assert_eq(hold->heap_index, SIZE_MAX);
+        cr_assert_null(hold->heap);
     }
     free(heap.at);
     free(holds);
+}
+
+Test(heap, a_hold_is_in_one_heap_at_most) {
+    dli_heap_t due = {0}, orphans = {0};
+    dli_hold_t holds[3];
+    memset(holds, 0, sizeof holds);
+    cr_assert(dli_heap_room(&due, 3) && dli_heap_room(&orphans, 3));
+    for (size_t i = 0; i < 3; i++) {
+        dli_heap_put(&due, &holds[i], 10 + i);
+    }
+    dli_heap_put(&orphans, &holds[1], 5);
+    cr_assert_eq(due.len, 2);
+    cr_assert_eq(orphans.len, 1);
+    dli_heap_remove(&due, &holds[1]); /* it is not there: nothing may go in its stead */
+    cr_assert_eq(due.len, 2);
+    cr_assert(dli_heap_is_sound(&due) && dli_heap_is_sound(&orphans));
+    cr_assert_eq(due.at[0], &holds[0]);
+    free(due.at);
+    free(orphans.at);
 }
 
 /* ---- gates ------------------------------------------------------------------------------------- */

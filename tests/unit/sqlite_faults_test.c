@@ -1,0 +1,447 @@
+/* sqlite_faults_test.c - the SQLite driver on files that are busy, moved, foreign, read-only, full or damaged. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sqlite_fixture.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+
+#include "drivers/sqlite/store.h"
+
+TestSuite(sqlite_faults, .init = set_up, .fini = tear_down, .timeout = 60);
+
+static void copy_file(const char *from, const char *to) {
+    char command[512];
+    snprintf(command, sizeof command, "cp '%s' '%s'", from, to);
+    cr_assert_eq(system(command), 0);
+}
+
+static void write_file(const char *name, const char *text) {
+    FILE *file = fopen(name, "w");
+    cr_assert_not_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static dl_status_t open_at(const char *file, char *message, size_t size) {
+    client_t c;
+    dl_status_t status = open_options(&c, UUID_A, file, 1);
+    snprintf(message, size, "%s", c.err.message);
+    must_close(&c);
+    return status;
+}
+
+/* ---- a file that is busy ------------------------------------------------------------------------------------ */
+
+static int write_and_stop(void *arg) {
+    (void)arg;
+    sqlite3 *db = NULL;
+    if (sqlite3_open(path, &db) != SQLITE_OK ||
+        sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK) {
+        return 1;
+    }
+    raise(SIGSTOP);
+    return 0;
+}
+
+Test(sqlite_faults, a_process_stopped_in_a_write_delays_until_the_deadline_and_is_named) {
+    client_t c;
+    int status;
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    pid_t child = spawn(write_and_stop, NULL);
+    cr_assert_eq(waitpid(child, &status, WUNTRACED), child);
+    cr_assert(WIFSTOPPED(status));
+    dl_request_t r = request("invoices", A, 2);
+    dl_grant_t grant;
+    uint64_t before_ns = now_shifted();
+    r.deadline_ns = in_ms(300);
+    cr_assert_eq(take_full(&c, &r, &grant), DL_EIO);
+    uint64_t took_ns = now_shifted() - before_ns;
+    cr_assert(took_ns >= 290 * MS && took_ns < 1000 * MS, "%llu", (unsigned long long)took_ns);
+    char expected[64];
+    snprintf(expected, sizeof expected, "process %d keeps the lock file busy", (int)child);
+    cr_assert_not_null(strstr(c.err.message, expected), "%s", c.err.message);
+    dl_renewal_t renewal_ = renewal("orders", A, 1, 30000);
+    driver()->renew(c.state, &renewal_, 1, in_ms(100));
+    cr_assert_eq(renewal_.status, DL_EIO);
+    /* A cancel ends it, and reading goes on. */
+    r.deadline_ns = in_ms(20000);
+    r.stop.fd[1] = eventfd(1, EFD_CLOEXEC);
+    cr_assert_eq(take_full(&c, &r, &grant), DL_ECANCELED);
+    close(r.stop.fd[1]);
+    cr_assert(look(&c, "orders").held);
+    kill(child, SIGKILL);
+    cr_assert_eq(ended(child), 128 + SIGKILL);
+    cr_assert_eq(take(&c, "invoices", A, 3, 30000, NULL), DL_OK);
+    cr_assert_eq(renew(&c, "orders", A, 1, 30000), DL_OK);
+    must_close(&c);
+}
+
+/* ---- a file that is not what it was ---------------------------------------------------------------------------- */
+
+static void expect_moved(client_t *c, dl_status_t renewed) {
+    cr_assert_eq(take(c, "invoices", A, 2, 30000, NULL), DL_EIO);
+    cr_assert_not_null(strstr(c->err.message, "moved, replaced or deleted"), "%s", c->err.message);
+    cr_assert_eq(renew(c, "orders", A, 1, 30000), renewed);
+}
+
+Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
+    client_t c, fresh;
+    char away[256], copy[256];
+    snprintf(away, sizeof away, "%s/away", folder);
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    copy_file(path, copy);
+    cr_assert_eq(rename(path, away), 0);
+    expect_moved(&c, DL_ELOST); /* nothing is there: nobody knows of this hold any more */
+    cr_assert_eq(rename(copy, path), 0);
+    expect_moved(&c, DL_EIO); /* a copy that still protects the hold, but cannot be made to last longer */
+    cr_assert_eq(unlink(path), 0);
+    must_open(&fresh, UUID_B);
+    cr_assert_eq(take(&fresh, "orders", B, 1, 30000, NULL), DL_OK);
+    expect_moved(&c, DL_ELOST);
+    must_close(&c);
+    must_close(&fresh);
+}
+
+Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {
+    char message[256], command[512];
+    write_file(path,
+               "this is somebody's letter, and it is longer than the header of an SQLite file would be; "
+               "it goes on for a while and then it ends.");
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG, "%s", message);
+    cr_assert_not_null(strstr(message, "not an SQLite database"), "%s", message);
+    write_file(path, "x");
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG, "%s", message);
+    unlink(path);
+
+    sql("PRAGMA journal_mode = WAL; CREATE TABLE t(a); INSERT INTO t VALUES (1)");
+    snprintf(command, sizeof command, "cat '%s'* | md5sum > '%s/before'", path, folder);
+    cr_assert_eq(system(command), 0);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG);
+    cr_assert_not_null(strstr(message, "another program's database"), "%s", message);
+    snprintf(command, sizeof command, "cat '%s'* | md5sum | cmp - '%s/before'", path, folder);
+    cr_assert_eq(system(command), 0, "the file was changed");
+}
+
+Test(sqlite_faults, another_programs_log_is_not_copied) {
+    char message[256];
+    char log[256];
+    struct stat before, after;
+    snprintf(log, sizeof log, "%s-wal", path);
+    sqlite3 *db = NULL; /* stays open: its log is in use */
+    cr_assert_eq(sqlite3_open(path, &db), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(db, "PRAGMA journal_mode = WAL; CREATE TABLE t(a)", NULL, NULL, NULL),
+                 SQLITE_OK);
+    cr_assert_eq(stat(log, &before), 0);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG);
+    cr_assert_eq(stat(log, &after), 0);
+    cr_assert_eq(before.st_size, after.st_size);
+    cr_assert_eq(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+    sqlite3_close(db);
+}
+
+Test(sqlite_faults, a_newer_format_and_a_file_without_tables_are_refused) {
+    client_t c;
+    char message[256];
+    must_open(&c, UUID_A);
+    must_close(&c);
+    sql("PRAGMA user_version = 2");
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG);
+    cr_assert_not_null(strstr(message, "format 2"), "%s", message);
+    sql("PRAGMA user_version = 1; DROP TABLE dlock_locks; PRAGMA wal_checkpoint(TRUNCATE)");
+    cr_assert_eq(open_at(path, message, sizeof message), DL_EPROTO, "%s", message);
+}
+
+Test(sqlite_faults, paths_that_lead_nowhere_are_refused_in_one_line) {
+    char message[256], name[600];
+    snprintf(name, sizeof name, "%s/missing/locks.db", folder);
+    cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG);
+    cr_assert_not_null(strstr(message, "No such file"), "%s", message);
+    cr_assert_eq(open_at(folder, message, sizeof message), DL_ECONFIG, "%s", message);
+    snprintf(name, sizeof name, "%s/", folder);
+    cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG, "%s", message);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_ECONFIG, "%s", message);
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG, "%s", message);
+    snprintf(name, sizeof name, "%s/link", folder);
+    cr_assert_eq(symlink("/nonexistent/locks.db", name), 0);
+    cr_assert_neq(open_at(name, message, sizeof message), DL_OK);
+}
+
+Test(sqlite_faults, an_empty_file_is_filled_and_keeps_its_mode) {
+    client_t c;
+    struct stat file;
+    write_file(path, "");
+    cr_assert_eq(chmod(path, 0660), 0);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(stat(path, &file), 0);
+    cr_assert_eq(file.st_mode & 0777, 0660);
+    must_close(&c);
+}
+
+/* ---- who may see it --------------------------------------------------------------------------------------------- */
+
+Test(sqlite_faults, files_are_the_owners_and_descriptors_end_at_exec) {
+    client_t c;
+    dl_watch_t *w;
+    umask(0);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(renew(&c, "orders", A, 1, 30000), DL_OK);
+    cr_assert_eq(watch(&c, "orders", &w), DL_OK);
+    const char *endings[] = {"", "-wal", "-shm"};
+    for (int i = 0; i < 3; i++) {
+        char name[256];
+        struct stat file;
+        snprintf(name, sizeof name, "%s%s", path, endings[i]);
+        cr_assert_eq(stat(name, &file), 0);
+        cr_assert_eq(file.st_mode & 0777, 0600, "%s", name);
+    }
+    int ours = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        char link[64], target[256] = "";
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (readlink(link, target, sizeof target - 1) > 0 &&
+            (strncmp(target, path, strlen(path)) == 0 || strstr(target, "inotify") != NULL)) {
+            ours++;
+            cr_assert_neq(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0, "%s", target);
+        }
+    }
+    cr_assert_geq(ours, 4);
+    driver()->unwatch(c.state, w);
+    must_close(&c);
+}
+
+static int open_as_nobody(void *arg) {
+    client_t c;
+    if (setgid(65534) != 0 || setuid(65534) != 0) {
+        return 1;
+    }
+    dl_status_t status = open_options(&c, UUID_B, path, 1);
+    driver()->close(c.state, 0);
+    return status == *(dl_status_t *)arg ? 0 : 2;
+}
+
+Test(sqlite_faults, a_file_that_may_not_be_written_is_a_matter_of_permission) {
+    client_t c;
+    dl_status_t expected = DL_EAUTH;
+    if (geteuid() != 0) {
+        cr_skip("needs root to become somebody else");
+    }
+    must_open(&c, UUID_A);
+    cr_assert_eq(chmod(folder, 0755), 0);
+    cr_assert_eq(ended(spawn(open_as_nobody, &expected)), 0); /* no reading either */
+    cr_assert_eq(chmod(path, 0644), 0);
+    cr_assert_eq(ended(spawn(open_as_nobody, &expected)), 0);
+    must_close(&c);
+    cr_assert_eq(chmod(folder, 0700), 0);
+    cr_assert_eq(ended(spawn(open_as_nobody, &expected)), 0);
+}
+
+Test(sqlite_faults, two_clients_of_a_process_do_not_drop_each_others_locks) {
+    client_t a, b;
+    must_open(&a, UUID_A);
+    cr_assert_eq(take(&a, "orders", A, 1, 30000, NULL), DL_OK);
+    for (int i = 0; i < 3; i++) {
+        must_open(&b, UUID_B);
+        cr_assert_eq(take(&b, "orders", B, 1, 30000, NULL), DL_EBUSY);
+        must_close(&b);
+    }
+    /* The kernel still knows of our lock on the file: nobody can be the last one. */
+    char line[256], expected[64];
+    struct stat file;
+    cr_assert_eq(stat(path, &file), 0);
+    snprintf(expected, sizeof expected, ":%lu ", (unsigned long)file.st_ino);
+    FILE *locks = fopen("/proc/locks", "re");
+    int found = 0;
+    while (fgets(line, sizeof line, locks) != NULL) {
+        long pid = 0;
+        found += sscanf(line, "%*s %*s %*s %*s %ld", &pid) == 1 && pid == getpid() &&
+                 strstr(line, expected) != NULL;
+    }
+    fclose(locks);
+    cr_assert_geq(found, 1);
+    must_close(&a);
+}
+
+Test(sqlite_faults, filesystems_of_other_hosts_are_refused) {
+    cr_assert_str_eq(dli_place_refused(0x6969, "nfs4"), "NFS");
+    cr_assert_str_eq(dli_place_refused(0xFF534D42, "cifs"), "CIFS");
+    cr_assert_str_eq(dli_place_refused(0x01021997, "9p"), "9p");
+    cr_assert_str_eq(dli_place_refused(0x00C36400, "ceph"), "Ceph");
+    cr_assert_str_eq(dli_place_refused(0x65735546, "fuse.sshfs"), "fuse.sshfs");
+    cr_assert_str_eq(dli_place_refused(0x65735546, "virtiofs"), "virtiofs");
+    cr_assert_str_eq(dli_place_refused(0x65735546, ""), "FUSE");
+    cr_assert_null(dli_place_refused(0x65735546, "fuseblk"));
+    cr_assert_null(dli_place_refused(0xEF53, "ext4"));
+    cr_assert_null(dli_place_refused(0x01021994, "tmpfs"));
+}
+
+/* ---- a disk that fails ------------------------------------------------------------------------------------------- */
+
+/* A small filesystem in a mount namespace of this test's process, gone with it. */
+static void small_disk(const char *options) {
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", folder, "tmpfs", 0, options) != 0) {
+        cr_skip("needs the right to mount");
+    }
+}
+
+static void fill(const char *name) {
+    char block[4096] = "";
+    int fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    while (write(fd, block, sizeof block) > 0) {}
+    close(fd);
+}
+
+Test(sqlite_faults, a_full_disk_is_said_in_time_and_gets_well) {
+    client_t c;
+    char filler[256];
+    small_disk("size=1m");
+    snprintf(filler, sizeof filler, "%s/filler", folder);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    fill(filler);
+    dl_status_t status = DL_OK;
+    uint64_t i;
+    for (i = 0; i < 2000 && status == DL_OK; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "lock %llu", (unsigned long long)i);
+        status = take(&c, name, A, i + 2, 30000, NULL);
+    }
+    cr_assert_eq(status, DL_EIO, "%d", status);
+    cr_assert_not_null(strstr(c.err.message, "no space left"), "%s", c.err.message);
+    cr_assert_eq(drop(&c, "orders", A, 1), DL_EIO, "%s", c.err.message);
+    cr_assert(look(&c, "orders").held);
+    cr_assert_eq(unlink(filler), 0);
+    cr_assert_eq(drop(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+    cr_assert_eq(take(&c, "orders", A, 5000, 30000, NULL), DL_OK, "%s", c.err.message);
+    must_close(&c);
+    umount(folder);
+}
+
+Test(sqlite_faults, a_full_disk_at_open_is_said) {
+    char message[256], filler[256];
+    small_disk("size=64k");
+    snprintf(filler, sizeof filler, "%s/filler", folder);
+    fill(filler);
+    dl_status_t status = open_at(path, message, sizeof message);
+    cr_assert_eq(status, DL_EIO, "%s", message);
+    umount(folder);
+}
+
+Test(sqlite_faults, a_read_only_disk_is_said) {
+    client_t c;
+    char message[256];
+    small_disk("size=1m");
+    must_open(&c, UUID_A);
+    must_close(&c);
+    cr_assert_eq(mount(NULL, folder, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_EAUTH, "%s", message);
+    snprintf(path, sizeof path, "%s/other.db", folder);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_EIO, "%s", message);
+    cr_assert_not_null(strstr(message, "Read-only"), "%s", message);
+    umount(folder);
+}
+
+Test(sqlite_faults, a_damaged_file_is_said_and_never_deleted) {
+    client_t c;
+    char message[256], noise[1024];
+    must_open(&c, UUID_A);
+    for (int i = 0; i < 200; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "lock %d", i);
+        cr_assert_eq(take(&c, name, A, 1, 30000, NULL), DL_OK);
+    }
+    must_close(&c);
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    memset(noise, 0xa5, sizeof noise);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    for (off_t at = 1024; at < 20 * 1024; at += 1024) {
+        cr_assert_eq(pwrite(fd, noise, sizeof noise, at), (ssize_t)sizeof noise);
+    }
+    close(fd);
+    dl_status_t status = open_options(&c, UUID_A, path, 1);
+    if (status == DL_OK) {
+        status = take(&c, "lock 50", B, 1, 30000, NULL);
+    }
+    cr_assert_eq(status, DL_EPROTO, "%d", status);
+    cr_assert_not_null(strstr(c.err.message, "damaged"), "%s", c.err.message);
+    must_close(&c);
+    cr_assert_eq(truncate(path, 700), 0);
+    cr_assert_eq(open_at(path, message, sizeof message), DL_EPROTO, "%s", message);
+    cr_assert_eq(access(path, F_OK), 0);
+}
+
+/* ---- clocks ------------------------------------------------------------------------------------------------------- */
+
+typedef struct clocks {
+    int to_outside[2], to_test[2];
+} clocks_t;
+
+/* In the host's own time: holds a lock, then finds the one that was taken in the other. */
+static int outside(void *arg) {
+    const clocks_t *clocks = arg;
+    client_t c;
+    char byte;
+    if (open_options(&c, UUID_A, path, 1) != DL_OK || take(&c, "orders", A, 1, 30000, NULL) != DL_OK ||
+        write(clocks->to_test[1], "x", 1) != 1 || read(clocks->to_outside[0], &byte, 1) != 1) {
+        return 1;
+    }
+    dl_request_t r = request("theirs", A, 2);
+    dl_grant_t grant;
+    return take_full(&c, &r, &grant) == DL_EBUSY && grant.busy_ms > 25000 && grant.busy_ms <= 30000 ? 0 : 2;
+}
+
+static int inside(void *arg) {
+    (void)arg;
+    client_t c;
+    dl_grant_t grant;
+    if (open_options(&c, UUID_B, path, 1) != DL_OK) {
+        return 1;
+    }
+    dl_request_t r = request("orders", B, 1);
+    if (take_full(&c, &r, &grant) != DL_EBUSY || grant.busy_ms <= 25000 || grant.busy_ms > 30000) {
+        return 2;
+    }
+    uint64_t before_ns = now_shifted();
+    r = request("theirs", B, 1);
+    bool ok =
+        take_full(&c, &r, &grant) == DL_OK && grant.sent_ns >= before_ns && grant.sent_ns <= now_shifted();
+    return ok ? 0 : 3;
+}
+
+Test(sqlite_faults, a_time_namespace_does_not_make_a_hold_look_expired) {
+    client_t c;
+    clocks_t clocks;
+    char byte;
+    cr_assert_eq(pipe(clocks.to_outside), 0);
+    cr_assert_eq(pipe(clocks.to_test), 0);
+    pid_t out = spawn(outside, &clocks);
+    cr_assert_eq(read(clocks.to_test[0], &byte, 1), 1);
+    if (unshare(CLONE_NEWTIME) != 0) {
+        kill(out, SIGKILL);
+        ended(out);
+        cr_skip("needs the right to make a time namespace");
+    }
+    cr_assert_eq(open_options(&c, UUID_A, path, 1), DL_ENOTSUP); /* neither in nor out */
+    must_close(&c);
+    FILE *offsets = fopen("/proc/self/timens_offsets", "w");
+    cr_assert_not_null(offsets);
+    fputs("boottime 1000000 0\n", offsets); /* 11 days ahead */
+    cr_assert_eq(fclose(offsets), 0);
+    cr_assert_eq(ended(spawn(inside, NULL)), 0);
+    cr_assert_eq(write(clocks.to_outside[1], "x", 1), 1);
+    cr_assert_eq(ended(out), 0);
+}

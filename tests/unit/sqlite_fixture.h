@@ -1,0 +1,222 @@
+/* sqlite_fixture.h - drives the SQLite driver's table directly: an environment, a folder, short calls. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SQLITE_FIXTURE_H
+#define SQLITE_FIXTURE_H
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+#include "dlock/driver.h"
+#include "drivers/registry.h"
+#include "drivers/sqlite/sqlite.h"
+
+#define MS ((uint64_t)1000000)
+#define SECOND ((uint64_t)1000000000)
+#define UUID_A "aaaaaaaa-0000-0000-0000-000000000001"
+#define UUID_B "bbbbbbbb-0000-0000-0000-000000000002"
+#define A UUID_A ":1"
+#define B UUID_B ":1"
+
+static char folder[64];        /* of this test */
+static char path[128];         /* of its lock file */
+static int64_t clock_ahead_ns; /* what the fake clock adds */
+static atomic_ulong round_trips;
+static char reported[256];
+
+typedef struct client {
+    dl_driver_env_t env;
+    void *state;
+    dl_error_t err;
+} client_t;
+
+static const dl_stop_t no_stop = {{-1, -1}};
+
+static const dl_driver_t *driver(void) {
+    return dli_registry_find("sqlite");
+}
+
+static uint64_t now_shifted(void) {
+    return dli_sys_real.now_ns() + (uint64_t)clock_ahead_ns;
+}
+
+/* Waits on the real clock for an instant of the shifted one. */
+static int poll_shifted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    return dli_sys_real.poll(
+        fds, n, deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - (uint64_t)clock_ahead_ns);
+}
+
+static int cond_wait_shifted(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
+    return dli_sys_real.cond_wait(
+        cond, mutex, deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - (uint64_t)clock_ahead_ns);
+}
+
+static void note_report(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    (void)level;
+    snprintf(reported, sizeof reported, "%s", text);
+}
+
+static void note_count(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    if (what == DL_COUNT_ROUND_TRIP) {
+        atomic_fetch_add(&round_trips, n);
+    }
+}
+
+static inline uint64_t in_ms(uint64_t ms) {
+    return now_shifted() + ms * MS;
+}
+
+static inline dl_status_t open_options(client_t *c, const char *uuid, const char *file, int create) {
+    *c = (client_t){
+        .env = {.size = sizeof c->env,
+                .client_uuid = uuid,
+                .client_label = "host:1",
+                .call_timeout_ms = 2000,
+                .lease_ms = 30000,
+                .now_ns = now_shifted,
+                .poll = poll_shifted,
+                .random = dli_sys_real.random,
+                .thread_start = dli_sys_real.thread_start,
+                .thread_join = dli_sys_real.thread_join,
+                .cond_init = dli_sys_real.cond_init,
+                .cond_wait = cond_wait_shifted,
+                .cond_broadcast = dli_sys_real.cond_broadcast,
+                .report = note_report,
+                .count = note_count},
+        .state = calloc(1, driver()->state_size),
+    };
+    dl_option_value_t values[] = {{.is_set = file != NULL, .string = file}, {.is_set = 1, .number = create}};
+    return driver()->open(c->state, values, &c->env, in_ms(2000), &c->err);
+}
+
+static inline void must_open(client_t *c, const char *uuid) {
+    cr_assert_eq(open_options(c, uuid, path, 1), DL_OK, "open: %s", c->err.message);
+}
+
+static inline void must_close(client_t *c) {
+    driver()->close(c->state, 0);
+    free(c->state);
+    c->state = NULL;
+}
+
+static inline dl_request_t request(const char *name, const char *owner, uint64_t hold_id) {
+    return (dl_request_t){
+        .name = name,
+        .name_len = strlen(name),
+        .owner = owner,
+        .hold_id = hold_id,
+        .level = 1,
+        .lease_ms = 30000,
+        .deadline_ns = in_ms(2000),
+        .stop = {{-1, -1}},
+    };
+}
+
+static inline dl_status_t take_full(client_t *c, const dl_request_t *r, dl_grant_t *grant) {
+    *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
+    c->err.message[0] = '\0';
+    return driver()->try_acquire(c->state, NULL, r, grant, &c->err);
+}
+
+static inline dl_status_t take(client_t *c, const char *name, const char *owner, uint64_t hold_id,
+                               int64_t lease_ms, uint64_t *token) {
+    dl_request_t r = request(name, owner, hold_id);
+    dl_grant_t grant;
+    r.lease_ms = lease_ms;
+    dl_status_t status = take_full(c, &r, &grant);
+    if (token != NULL) {
+        *token = grant.token;
+    }
+    return status;
+}
+
+static inline dl_status_t drop(client_t *c, const char *name, const char *owner, uint64_t hold_id) {
+    dl_request_t r = request(name, owner, hold_id);
+    r.level = 0;
+    c->err.message[0] = '\0';
+    return driver()->release(c->state, NULL, &r, &c->err);
+}
+
+static inline dl_renewal_t renewal(const char *name, const char *owner, uint64_t hold_id, int64_t lease_ms) {
+    return (dl_renewal_t){
+        .name = name, .name_len = strlen(name), .owner = owner, .hold_id = hold_id, .lease_ms = lease_ms};
+}
+
+static inline dl_status_t renew(client_t *c, const char *name, const char *owner, uint64_t hold_id,
+                                int64_t lease_ms) {
+    dl_renewal_t r = renewal(name, owner, hold_id, lease_ms);
+    driver()->renew(c->state, &r, 1, in_ms(2000));
+    return r.status;
+}
+
+static inline dl_lock_info_t look(client_t *c, const char *name) {
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    cr_assert_eq(driver()->inspect(c->state, name, strlen(name), in_ms(2000), &info, &c->err), DL_OK, "%s",
+                 c->err.message);
+    return info;
+}
+
+static inline dl_status_t watch(client_t *c, const char *name, dl_watch_t **w) {
+    return driver()->watch(c->state, name, strlen(name), in_ms(2000), &no_stop, w, &c->err);
+}
+
+/* Forks; the child ends with what `fn` returns. Criterion's assertions belong to the parent. */
+static inline pid_t spawn(int (*fn)(void *), void *arg) {
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(fn(arg));
+    }
+    return pid;
+}
+
+static inline int ended(pid_t pid) {
+    int status = 0;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static inline void set_up(void) {
+    snprintf(folder, sizeof folder, "/tmp/dlock-sqlite-test-XXXXXX");
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/locks.db", folder);
+}
+
+static inline void tear_down(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    cr_assert_eq(system(command), 0);
+}
+
+/* Runs SQL on the file by a connection of a child process, which has its own locks. */
+static inline int sql_in_child(void *sql) {
+    sqlite3 *db = NULL;
+    int rc = sqlite3_open(path, &db);
+    if (rc == SQLITE_OK) {
+        sqlite3_busy_timeout(db, 2000);
+        rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
+    }
+    sqlite3_close(db);
+    return rc & 0x7f;
+}
+
+static inline void sql(const char *text) {
+    char copy[512];
+    snprintf(copy, sizeof copy, "%s", text);
+    cr_assert_eq(ended(spawn(sql_in_child, copy)), 0, "%s", text);
+}
+
+#endif
