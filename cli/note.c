@@ -18,7 +18,8 @@ note_got_t note_receive(int socket, note_t *note) {
     ssize_t got;
     do {
         got = recv(socket, note, sizeof *note, MSG_DONTWAIT);
-    } while (got < 0 && errno == EINTR);
+        /* ECONNRESET: the other side went without having read all of ours; what it had sent is still there. */
+    } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
     if (got == (ssize_t)sizeof *note) {
         return NOTE_GOT;
     }

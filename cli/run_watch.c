@@ -47,6 +47,9 @@ static uint64_t valid_until(const run_t *run) {
  * command dies by PR_SET_PDEATHSIG, and the rest is left to us. */
 static void replace_keeper(run_t *run) {
     run->keeper_replaced = true;
+    if (run->group > 0) {
+        (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
+    }
     (void)kill(run->keeper.pid, SIGKILL);
 }
 
@@ -84,11 +87,10 @@ static uint64_t act(run_t *run) {
     if (run->kill_seen || run->keeper_replaced) {
         return NEVER_NS;
     }
-    /* SIGKILL is due a margin before the end. Half of the margin is left for the keeper to send it, half
-     * for us. */
+    /* SIGKILL is due a margin before the end. A quarter of it is left to the keeper. */
     uint64_t margin_ns = ns_of_ms(run->margin_ms);
     uint64_t help_ns = run->told_lost ? run->valid_until_ns + ns_min(margin_ns, HELP_MAX_NS)
-                                      : ns_before(run->valid_until_ns, margin_ns / 2);
+                                      : ns_before(run->valid_until_ns, margin_ns - margin_ns / 4);
     if (now >= help_ns) {
         replace_keeper(run);
         return NEVER_NS;

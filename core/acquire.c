@@ -21,6 +21,7 @@ typedef struct quest {
     dl_watch_t *watch;
     bool watch_refused;     /* the driver cannot watch here: poll */
     bool last_try;          /* the deadline is over; this try is the last */
+    bool interrupted;       /* somebody woke the last try; no trouble of the server's */
     bool was_busy;
     bool told_no_expiry;
     unsigned tries;         /* since the last answer of another kind; for the backoff */
@@ -53,11 +54,14 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
 
 /* Sleeps until the instant, or until somebody makes this call look up. Mutex released meanwhile. */
 static void pause_until(quest_t *q, uint64_t until_ns) {
+    if (dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
+        return; /* the wake may have been used up already */
+    }
     struct pollfd fds[2] = {{.fd = q->stop.fd[0], .events = POLLIN}, {.fd = q->stop.fd[1], .events = POLLIN}};
     dli_unlock_client(q->client);
     (void)dli_sys->poll(fds, 2, dli_min(until_ns, q->asked->deadline_ns));
     if (q->park != NULL) {
-        dli_park_drain(q->park);
+        (void)dli_park_drain(q->park);
     }
     dli_lock_client(q->client);
 }
@@ -68,7 +72,12 @@ uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *ask
     if (asked->opts->wait_ms == 0 || asked->deadline_ns == DLI_NEVER) {
         return until_ns;
     }
-    return dli_min(until_ns, dli_max(asked->deadline_ns, now) + DLI_GRACE_NS);
+    uint64_t grace_ends_ns = asked->deadline_ns + DLI_GRACE_NS;
+    if (now >= asked->deadline_ns) {
+        /* The last try begins now; all of the promised 100 ms but a fifth may go into it. */
+        grace_ends_ns = dli_min(now + DLI_GRACE_NS, asked->deadline_ns + DLI_LAST_TRY_NS);
+    }
+    return dli_min(until_ns, dli_max(grace_ends_ns, now + 1u * DLI_NS_PER_MS));
 }
 
 static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
@@ -132,9 +141,7 @@ static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively
     dli_unlock_client(client);
     dl_status_t status =
         dli_call_try(q->hold, 1, q->asked->lease_ms, wait_ms, until_ns, &q->stop, grant, &q->err);
-    if (q->park != NULL) {
-        dli_park_drain(q->park);
-    }
+    q->interrupted = q->park != NULL && dli_park_drain(q->park);
     dli_lock_client(client);
     uint64_t took_ns = dli_now() - now;
     *waited_natively = wait_ms > 0 && took_ns >= dli_ms(wait_ms) / 2;
@@ -212,12 +219,15 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
     uint64_t now = dli_now();
     if (now < q->asked->deadline_ns && !waited_natively && !start_watch(q)) {
         uint64_t until_ns = now + look_again_ns(q, grant);
+        if (dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
+            return DL_OK; /* the caller sees why */
+        }
         if (q->watch != NULL) {
             dl_error_t err;
             dli_unlock_client(client);
             dl_status_t status =
                 dli_call_wait(client, q->watch, dli_min(until_ns, q->asked->deadline_ns), &q->stop, &err);
-            dli_park_drain(q->park);
+            (void)dli_park_drain(q->park);
             dli_lock_client(client);
             if (status != DL_OK && status != DL_ETIMEDOUT && status != DL_ECANCELED) {
                 dli_log(client, DL_LOG_WARNING, "waiting for '%s' goes on by polling: %s", q->lock->gate->name,
@@ -236,6 +246,9 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
 /* The server did not answer, or too late: worth another try for call_timeout. DL_OK: try again. */
 static dl_status_t wait_for_server(quest_t *q, dl_status_t status) {
     uint64_t now = dli_now();
+    if (q->interrupted && q->asked->opts->wait_ms != 0 && now < q->asked->deadline_ns) {
+        return DL_OK; /* the machine resumed, or the like: simply again */
+    }
     if (q->trouble_ns == 0) {
         /* A yes that came too late is an answer after all: patience begins now. */
         q->trouble_ns = status == DL_ELOST ? now : q->began_ns;
@@ -258,7 +271,6 @@ static dl_status_t go_on(quest_t *q, dl_status_t status, const dl_grant_t *grant
     case DL_ELOST:
         return wait_for_server(q, status);
     case DL_ECANCELED:
-        /* The driver was made to look up for nothing (the machine resumed): go on. */
         return wait_for_server(q, DL_EIO);
     default:
         return status;
@@ -303,7 +315,7 @@ dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *e
     };
     bool may_wait = asked->opts->wait_ms != 0;
     if (may_wait) {
-        q.park = dli_park_get(client);
+        q.park = dli_park_get(lock);
         q.stop.fd[0] = q.park != NULL ? q.park->fd : -1;
         client->stats.waiting_now++;
     }

@@ -23,13 +23,14 @@ dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
         free(cancel);
         return DL_ELIMIT;
     }
+    cancel->pid = getpid();
     atomic_init(&cancel->triggered, false);
     *out = cancel;
     return DL_OK;
 }
 
 void dl_cancel_trigger(dl_cancel_t *cancel) {
-    if (cancel == NULL) {
+    if (cancel == NULL || cancel->pid != getpid()) {
         return;
     }
     int saved = errno; /* it may run in a signal handler */

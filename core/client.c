@@ -195,6 +195,7 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     dli_sys->cond_init(&client->changed);
     dli_sys->cond_init(&client->renewals_changed);
     dli_sys->cond_init(&client->housekeeping_changed);
+    dli_sys->cond_init(&client->callbacks_changed);
     client->pid = getpid();
     client->driver = driver;
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
@@ -233,12 +234,10 @@ static dl_status_t start_threads(dl_client_t *client, dl_error_t *err) {
         rc = dli_sys->thread_start(&client->renewal_thread, dli_renewal_main, client);
         bool renewing = rc == 0;
         if (renewing) {
-            client->refs++; /* the housekeeping thread's own */
             rc = dli_sys->thread_start(&client->housekeeping_thread, dli_housekeeping_main, client);
         }
         if (rc != 0) {
             dli_lock_client(client);
-            client->refs -= renewing;
             client->stop_threads = true;
             dli_sys->cond_broadcast(&client->renewals_changed);
             dli_watchdog_wake(client);

@@ -9,37 +9,34 @@ bool dli_forked(const dl_client_t *client) {
     return client->pid != getpid();
 }
 
-/* No call is a point of pthread_cancel: a thread that ended inside would leave its turn in a queue. */
-static _Thread_local unsigned calls_deep;
-static _Thread_local int cancel_state_outside;
-
-static void disable_thread_cancel(void) {
-    if (calls_deep++ == 0) {
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state_outside);
-    }
-}
-
-static void restore_thread_cancel(void) {
-    if (--calls_deep == 0) {
-        pthread_setcancelstate(cancel_state_outside, NULL);
-    }
-}
-
 dl_status_t dli_call_enter(dl_client_t *client) {
     if (client->closing) {
         return DL_ECLOSED;
     }
     client->calls++;
-    disable_thread_cancel();
+    dli_no_thread_cancel();
     return DL_OK;
 }
 
 void dli_call_leave(dl_client_t *client) {
-    dli_drop_dead(client);
-    restore_thread_cancel();
+    dli_tidy(client);
+    dli_thread_cancel_again();
     if (--client->calls == 0 && client->closing) {
         dli_sys->cond_broadcast(&client->changed);
     }
+}
+
+void dli_call_enter_always(dl_client_t *client) {
+    dli_lock_client(client);
+    dli_no_thread_cancel();
+    client->calls++;
+    dli_unlock_client(client);
+}
+
+void dli_call_leave_always(dl_client_t *client) {
+    dli_lock_client(client);
+    dli_call_leave(client);
+    dli_unlock_client(client);
 }
 
 static void close_fd(int *fd) {
@@ -70,6 +67,7 @@ void dli_client_free(dl_client_t *client) {
     pthread_cond_destroy(&client->changed);
     pthread_cond_destroy(&client->renewals_changed);
     pthread_cond_destroy(&client->housekeeping_changed);
+    pthread_cond_destroy(&client->callbacks_changed);
     pthread_rwlock_destroy(&client->log_lock);
     pthread_mutex_destroy(&client->mutex);
     free(client);
@@ -93,28 +91,31 @@ static void close_forked(dl_client_t *client) {
 
 static void end_calls(dl_client_t *client) {
     client->closing = true;
-    dli_park_wake_all(client);
+    dli_park_wake_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
-    while (client->calls > 0 || client->dropping > 0) {
+    while (client->calls > 0 || client->busy_outside > 0) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
 }
 
-/* Without the mutex. In a callback the housekeeping thread cannot join itself: it leaves by its own way. */
+/* Without the mutex. In a callback its thread cannot join itself: it leaves by its own way. */
 static void end_threads(dl_client_t *client) {
     dli_lock_client(client);
     client->stop_threads = true;
-    bool inside = client->callback_running && pthread_equal(pthread_self(), client->housekeeping_thread);
+    bool inside = dli_in_callback(client);
+    bool callbacks = client->callbacks_started;
     dli_sys->cond_broadcast(&client->renewals_changed);
     dli_sys->cond_broadcast(&client->housekeeping_changed);
+    dli_sys->cond_broadcast(&client->callbacks_changed);
     dli_watchdog_wake(client);
     dli_unlock_client(client);
     dli_sys->thread_join(client->watchdog_thread);
     dli_sys->thread_join(client->renewal_thread);
+    dli_sys->thread_join(client->housekeeping_thread);
     if (inside) {
-        pthread_detach(client->housekeeping_thread);
-    } else {
-        dli_sys->thread_join(client->housekeeping_thread);
+        pthread_detach(client->callback_thread);
+    } else if (callbacks) {
+        dli_sys->thread_join(client->callback_thread);
     }
 }
 
@@ -171,7 +172,7 @@ void dl_client_close(dl_client_t *client) {
         return;
     }
     uint64_t began_ns = dli_now();
-    disable_thread_cancel();
+    dli_no_thread_cancel();
     if (client->hooked) {
         dli_exit_hook_remove(&client->exit_hook);
     }
@@ -184,8 +185,8 @@ void dl_client_close(dl_client_t *client) {
     end_holds(client, began_ns);
     dli_events_free(client);
     client->event_fn = NULL;
-    dli_drop_dead(client); /* while the driver is still open */
-    while (client->dropping > 0) {
+    dli_tidy(client); /* while the driver is still open */
+    while (client->busy_outside > 0) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
     dli_unlock_client(client);
@@ -193,7 +194,8 @@ void dl_client_close(dl_client_t *client) {
     client->driver->close(client->state, 0);
 
     dli_lock_client(client);
+    dli_events_free(client); /* what the driver reported at its end */
     client->closed = true;
     dli_client_unref_and_unlock(client);
-    restore_thread_cancel();
+    dli_thread_cancel_again();
 }

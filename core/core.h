@@ -17,7 +17,7 @@
  *   hooks_mutex (owner.c)  ->  dl_client.mutex  ->  dl_client.log_lock
  * client->mutex guards everything in this file that is not marked otherwise. It is never held during an op of
  * the driver, a callback or a wait; only log_lock may be taken inside it. A hold whose last reference goes is
- * put aside and given to the driver's drop when the mutex is released (dli_unlock_client).
+ * put aside and given to the driver's drop when the mutex is released (dli_unlock_client); so are lines for the log.
  *
  * The way of a call: lock.c (arguments, re-entry) -> gate.c (my turn in this process) -> acquire.c (try, wait,
  * deadline) -> call.c (the only caller of the driver's claiming, renewing and freeing) -> driver.
@@ -25,10 +25,12 @@
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */
 #define DLI_GRACE_NS (50u * (uint64_t)DLI_NS_PER_MS)
+#define DLI_LAST_TRY_NS (80u * (uint64_t)DLI_NS_PER_MS)
 /* How many renewals are one batch. MySQL locked whole tables with ten times as many in one statement. */
 #define DLI_RENEW_BATCH 1000u
 
 typedef struct dli_gate dli_gate_t;
+typedef struct dli_log_line dli_log_line_t;
 typedef struct dli_hold dli_hold_t;
 typedef struct dli_park dli_park_t;
 typedef struct dli_turn dli_turn_t;
@@ -44,6 +46,7 @@ typedef struct dli_heap {
 /* Where one waiting call sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
 struct dli_park {
     int fd;
+    const dl_lock_t *lock;   /* the handle of the call */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
 };
 
@@ -119,7 +122,7 @@ struct dli_turn {
     dli_park_t *park;  /* NULL until the call has to wait */
     bool queued;
     bool granted;      /* gate->active is this one */
-    bool look_again;   /* the owner's standing at this gate has changed */
+    bool look_again;   /* the owner's standing at this gate has changed; it keeps its place in the queue */
 };
 
 /* One name in this process: at most one holder, one call that talks to the server, the others in a queue. */
@@ -147,6 +150,7 @@ struct dl_lock {
 };
 
 struct dl_cancel {
+    pid_t pid;             /* a forked child shares the descriptor, and must not trigger it */
     int fd;                /* readable once triggered */
     atomic_bool triggered;
 };
@@ -188,7 +192,7 @@ struct dl_client {
     atomic_uint_fast64_t last_hold_id;
     atomic_uint_fast64_t token_floor;
     dli_hold_t *dead;       /* without references, to be dropped outside the mutex */
-    unsigned dropping;      /* threads that do so now */
+    unsigned busy_outside;  /* threads that do so, or hand out log lines, now */
     atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
     uint32_t level_limit; /* DL_LEVEL_MAX; tests lower it */
 
@@ -212,18 +216,22 @@ struct dl_client {
     bool threads_exited;
     pthread_cond_t housekeeping_changed;
     pthread_t housekeeping_thread;
-    bool housekeeping_detached;   /* the client was closed inside a callback */
 
     /* events.c */
     dli_event_t *events, *events_last;
     size_t event_count;
     dl_event_fn event_fn;
     void *event_arg;
+    pthread_cond_t callbacks_changed;
+    pthread_t callback_thread;
+    bool callbacks_started;
     bool callback_running;
 
     dl_client_stats_t stats;
     atomic_uint_fast64_t round_trips, reconnects;
 
+    dli_log_line_t *log_lines, *log_lines_last; /* to be handed out without the mutex */
+    atomic_bool logging;
     pthread_rwlock_t log_lock; /* read while log_fn runs, written to change it */
     dl_log_fn log_fn;
     void *log_arg;
@@ -242,13 +250,16 @@ static inline uint64_t dli_min(uint64_t a, uint64_t b) {
 static inline uint64_t dli_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
-static inline void dli_lock_client(dl_client_t *client) {
-    pthread_mutex_lock(&client->mutex);
-}
-/* Unlocks, then drops the holds that lost their last reference meanwhile. */
+
+/* mutex.c */
+void dli_lock_client(dl_client_t *client);
+/* Unlocks, then drops the holds that lost their last reference meanwhile, and hands out log lines. */
 void dli_unlock_client(dl_client_t *client);
 /* The same, and locks again: before a wait with the mutex, and before a call is counted out. */
-void dli_drop_dead(dl_client_t *client);
+void dli_tidy(dl_client_t *client);
+/* Around what pthread_cancel must not end. They nest. */
+void dli_no_thread_cancel(void);
+void dli_thread_cancel_again(void);
 
 /* lock.c: drops a reference on a handle, and releases the mutex */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
@@ -258,6 +269,9 @@ bool dli_forked(const dl_client_t *client); /* needs no mutex */
 /* Counts a call in; DL_ECLOSED once the client is closing. Every DL_OK needs a dli_call_leave. */
 dl_status_t dli_call_enter(dl_client_t *client);
 void dli_call_leave(dl_client_t *client);
+/* The same without the mutex, for calls that a closing client still answers. */
+void dli_call_enter_always(dl_client_t *client);
+void dli_call_leave_always(dl_client_t *client);
 /* Drops a reference; frees the memory with the last. Unlocks the mutex in any case. */
 void dli_client_unref_and_unlock(dl_client_t *client);
 /* Closes descriptors and frees memory of a client whose threads never started. Without the mutex. */
@@ -265,11 +279,12 @@ void dli_client_free(dl_client_t *client);
 
 /* park.c */
 /* NULL with errno: no descriptor or no memory. */
-dli_park_t *dli_park_get(dl_client_t *client);
+dli_park_t *dli_park_get(const dl_lock_t *lock);
 void dli_park_put(dl_client_t *client, dli_park_t *park);
 void dli_park_wake(dli_park_t *park);
-void dli_park_wake_all(dl_client_t *client);
-void dli_park_drain(dli_park_t *park);          /* without the mutex */
+/* All calls of the client, or those on one handle (NULL: all). */
+void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock);
+bool dli_park_drain(dli_park_t *park); /* true: it had been woken */
 void dli_park_free_all(dl_client_t *client);
 
 /* gate.c */
@@ -280,7 +295,7 @@ void dli_gate_unref(dl_client_t *client, dli_gate_t *gate);
 dli_hold_t *dli_gate_find(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner);
 bool dli_gate_is_free(const dli_gate_t *gate);
 /* Waits until the turn is granted or the owner's standing changed. The mutex is released meanwhile. DL_OK: look at
- * turn->granted; DL_ETIMEDOUT, DL_ECANCELED, DL_ECLOSED, DL_ELIMIT: not in the queue any more. */
+ * turn->granted; DL_ETIMEDOUT, DL_ECANCELED, DL_ECLOSED, DL_ELIMIT. dli_gate_leave has to follow in any case. */
 dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns, const dl_cancel_t *cancel);
 void dli_gate_take(dli_gate_t *gate, dli_turn_t *turn);
 void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn);
@@ -388,9 +403,16 @@ void dli_event_hold(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind,
 void dli_event_warning(dl_client_t *client, const char *text);
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
 void dli_events_free(dl_client_t *client);
+/* event_fn was changed: what waits goes to the new reader. */
+void dli_events_reader_changed(dl_client_t *client);
 
-/* log.c: with or without the mutex */
+/* callbacks.c */
+bool dli_in_callback(const dl_client_t *client); /* is this the thread of a running callback? */
+
+/* log.c */
 void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mutex; frees them */
+/* Without the mutex. */
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 

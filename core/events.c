@@ -65,7 +65,7 @@ static void push(dl_client_t *client, dli_event_t *event) {
         client->stats.events_dropped++;
     }
     if (client->event_fn != NULL) {
-        dli_sys->cond_broadcast(&client->housekeeping_changed);
+        dli_sys->cond_broadcast(&client->callbacks_changed);
     } else if (first) {
         signal_fd(client);
     }
@@ -145,6 +145,18 @@ void dli_events_free(dl_client_t *client) {
     }
 }
 
+void dli_events_reader_changed(dl_client_t *client) {
+    if (client->events == NULL) {
+        return;
+    }
+    if (client->event_fn != NULL) {
+        quiet_fd(client);
+        dli_sys->cond_broadcast(&client->callbacks_changed);
+    } else {
+        signal_fd(client);
+    }
+}
+
 /* ---- the public side --------------------------------------------------------------------------- */
 
 int dl_event_fd(dl_client_t *client) {
@@ -159,35 +171,11 @@ dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event) {
         return DL_EFORKED;
     }
     *event = (dl_event_t)DL_EVENT_INIT;
+    dli_call_enter_always(client);
     dli_lock_client(client);
     bool taken = client->event_fn == NULL && dli_event_take(client, event);
     dli_unlock_client(client);
+    dli_call_leave_always(client);
     return taken ? DL_OK : DL_ETIMEDOUT;
 }
 
-dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
-    if (client == NULL) {
-        return DL_EINVAL;
-    }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
-    }
-    dli_lock_client(client);
-    bool inside = client->callback_running && pthread_equal(pthread_self(), client->housekeeping_thread);
-    while (client->callback_running && !inside) {
-        (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
-    }
-    client->event_fn = fn;
-    client->event_arg = arg;
-    if (client->events != NULL) {
-        /* What waits goes to the new reader. */
-        if (fn != NULL) {
-            quiet_fd(client);
-            dli_sys->cond_broadcast(&client->housekeeping_changed);
-        } else {
-            signal_fd(client);
-        }
-    }
-    dli_unlock_client(client);
-    return DL_OK;
-}

@@ -139,10 +139,8 @@ void dli_gate_next(dl_client_t *client, dli_gate_t *gate) {
 }
 
 void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner) {
-    for (dli_turn_t *turn = gate->first, *next; turn != NULL; turn = next) {
-        next = turn->next;
+    for (dli_turn_t *turn = gate->first; turn != NULL; turn = turn->next) {
         if (dli_owner_equal(&turn->owner, owner)) {
-            dequeue(gate, turn);
             turn->look_again = true;
             dli_park_wake(turn->park);
         }
@@ -153,6 +151,8 @@ void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn) {
     if (turn->queued) {
         dequeue(gate, turn);
     }
+    dli_park_put(client, turn->park);
+    turn->park = NULL;
     if (gate->active == turn) {
         gate->active = NULL;
         turn->granted = false;
@@ -162,11 +162,15 @@ void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn) {
 
 dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns, const dl_cancel_t *cancel) {
     dl_client_t *client = lock->client;
-    turn->park = dli_park_get(client);
     if (turn->park == NULL) {
-        return errno == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
+        turn->park = dli_park_get(lock);
+        if (turn->park == NULL) {
+            return errno == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
+        }
     }
-    enqueue(lock->gate, turn);
+    if (!turn->queued) {
+        enqueue(lock->gate, turn);
+    }
     client->stats.waiting_now++;
     dl_status_t status = DL_OK;
     while (!turn->granted && !turn->look_again) {
@@ -181,14 +185,14 @@ dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_n
                                 {.fd = cancel != NULL ? cancel->fd : -1, .events = POLLIN}};
         dli_unlock_client(client);
         (void)dli_sys->poll(fds, 2, deadline_ns);
-        dli_park_drain(turn->park);
+        (void)dli_park_drain(turn->park);
         dli_lock_client(client);
     }
-    if (turn->queued) {
-        dequeue(lock->gate, turn);
-    }
+    turn->look_again = false;
     client->stats.waiting_now--;
-    dli_park_put(client, turn->park);
-    turn->park = NULL;
+    if (turn->granted) {
+        dli_park_put(client, turn->park); /* it is at the head, and gets one for its own wait */
+        turn->park = NULL;
+    }
     return status;
 }

@@ -55,38 +55,6 @@ void dli_hold_unref(dli_hold_t *hold) {
     client->dead = hold;
 }
 
-void dli_drop_dead(dl_client_t *client) {
-    if (client->dead != NULL) {
-        dli_unlock_client(client);
-        dli_lock_client(client);
-    }
-}
-
-void dli_unlock_client(dl_client_t *client) {
-    dli_hold_t *dead = client->dead;
-    if (dead == NULL) {
-        pthread_mutex_unlock(&client->mutex);
-        return;
-    }
-    client->dead = NULL;
-    client->dropping++; /* the driver stays open meanwhile */
-    pthread_mutex_unlock(&client->mutex);
-    while (dead != NULL) {
-        dli_hold_t *hold = dead;
-        dead = hold->next_dead;
-        if (hold->driver_hold != NULL && hold->attempted) {
-            client->driver->drop(client->state, hold->driver_hold);
-        }
-        free(hold->driver_hold);
-        free(hold);
-    }
-    pthread_mutex_lock(&client->mutex);
-    if (--client->dropping == 0 && client->closing) {
-        dli_sys->cond_broadcast(&client->changed);
-    }
-    pthread_mutex_unlock(&client->mutex);
-}
-
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
     /* Redlock's allowance for clocks that run at different speeds: 1 % of the lease and 2 ms. */
     uint64_t lease_ns = dli_ms(lease_ms);

@@ -1,4 +1,4 @@
-/* housekeeping.c - the housekeeping thread: callbacks, background frees, holds of threads that have ended. */
+/* housekeeping.c - the housekeeping thread: background frees, and holds of threads that have ended. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
@@ -69,28 +69,9 @@ static void free_left_behind(dl_client_t *client) {
     }
 }
 
-static void run_callback(dl_client_t *client) {
-    dl_event_t event = DL_EVENT_INIT;
-    if (!dli_event_take(client, &event)) {
-        return;
-    }
-    dl_event_fn fn = client->event_fn;
-    void *arg = client->event_arg;
-    client->callback_running = true;
-    dli_unlock_client(client);
-    fn(arg, &event);
-    dli_lock_client(client);
-    client->callback_running = false;
-    dli_sys->cond_broadcast(&client->changed);
-}
-
 /* True: something was done, look again. *until_ns gets smaller when something is due later. */
 static bool work(dl_client_t *client, uint64_t *until_ns) {
     bool worked = false;
-    if (client->event_fn != NULL && client->events != NULL) {
-        run_callback(client);
-        worked = true;
-    }
     if (client->threads_exited && !client->stop_threads) {
         client->threads_exited = false;
         free_left_behind(client);
@@ -107,19 +88,23 @@ static bool work(dl_client_t *client, uint64_t *until_ns) {
     return worked;
 }
 
+/* Something came while the mutex was free for tidying. */
+static bool has_news(const dl_client_t *client, uint64_t until_ns) {
+    return client->threads_exited ||
+           (client->orphans.len > 0 && client->orphans.at[0]->heap_key_ns < until_ns);
+}
+
 void *dli_housekeeping_main(void *arg) {
     dl_client_t *client = arg;
     dli_lock_client(client);
     while (!client->stop_threads) {
         uint64_t until_ns = DLI_NEVER;
-        if (work(client, &until_ns) || client->dead != NULL) {
-            /* Lets dropped holds go and others have the mutex. */
-            dli_unlock_client(client);
-            dli_lock_client(client);
-        } else if (!client->stop_threads) {
+        bool worked = work(client, &until_ns);
+        dli_tidy(client);
+        if (!worked && !client->stop_threads && !has_news(client, until_ns)) {
             (void)dli_sys->cond_wait(&client->housekeeping_changed, &client->mutex, until_ns);
         }
     }
-    dli_client_unref_and_unlock(client);
+    dli_unlock_client(client);
     return NULL;
 }

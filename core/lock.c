@@ -103,7 +103,7 @@ void dl_lock_close(dl_lock_t *lock) {
     dli_lock_client(client);
     lock->closed = true;
     if (lock->refs > 1) {
-        dli_park_wake_all(client);
+        dli_park_wake_all(client, lock);
     }
     dli_lock_unref_and_unlock(lock);
 }
@@ -179,6 +179,11 @@ static dl_status_t tell_server(dli_hold_t *hold, uint32_t level, int64_t lease_m
     if (!dli_op_begin(hold, deadline_ns)) {
         return dli_fail(err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
     }
+    if (hold->state != DLI_HOLD_LIVE) {
+        dli_op_end(hold); /* it ended while we waited for its connection */
+        *sent_ns = 0;
+        return dli_fail_plain(err, DL_ELOST);
+    }
     /* Noted before the answer: should it get lost, the server may keep the lock this long. */
     hold->lease_ms = lease_ms > hold->lease_ms ? lease_ms : hold->lease_ms;
     dli_unlock_client(client);
@@ -217,6 +222,19 @@ static dl_status_t apply_extension(dli_hold_t *hold, dl_status_t status, uint64_
     return status;
 }
 
+/* A level that did not come about. Another thread of the owner may have left all the others meanwhile. */
+static void take_level_back(dli_hold_t *hold) {
+    if (hold->levels == 0 || --hold->levels > 0) {
+        return;
+    }
+    if (hold->state == DLI_HOLD_LOST) {
+        dli_hold_end(hold);
+    } else if (hold->state == DLI_HOLD_LIVE) {
+        dl_error_t ignored;
+        (void)dli_release(hold, dli_call_deadline(hold->client), &ignored);
+    }
+}
+
 /* The owner already holds it: one level more, and a longer lease if it needs one. */
 static dl_status_t reenter(dl_lock_t *lock, dli_hold_t *hold, const dli_asked_t *asked, dl_error_t *err) {
     dl_client_t *client = lock->client;
@@ -238,9 +256,7 @@ static dl_status_t reenter(dl_lock_t *lock, dli_hold_t *hold, const dli_asked_t 
         bool gone = hold->state != DLI_HOLD_LIVE;
         /* The core's count decides; a count that could not be written is no error. */
         if (gone || (status != DL_OK && longer)) {
-            if (hold->levels > 0 && --hold->levels == 0 && hold->state == DLI_HOLD_LOST) {
-                dli_hold_end(hold);
-            }
+            take_level_back(hold);
             dli_hold_unref(hold);
             return dli_error_give(err, &inner, status);
         }
@@ -275,7 +291,7 @@ static dl_status_t pass_gate(dl_lock_t *lock, dli_asked_t *asked, dli_turn_t *tu
         if (hold != NULL) {
             return reenter(lock, hold, asked, err);
         }
-        if (!turn->granted && dli_gate_is_free(gate)) {
+        if (!turn->granted && !turn->queued && dli_gate_is_free(gate)) {
             dli_gate_take(gate, turn);
         }
         if (turn->granted) {
@@ -284,7 +300,6 @@ static dl_status_t pass_gate(dl_lock_t *lock, dli_asked_t *asked, dli_turn_t *tu
         if (asked->opts->wait_ms == 0) {
             return dli_fail_plain(err, DL_EBUSY);
         }
-        turn->look_again = false;
         asked->queued = true;
         status = dli_gate_wait(lock, turn, asked->deadline_ns, asked->opts->cancel);
         if (status != DL_OK) {
@@ -349,9 +364,11 @@ static dl_status_t leave_level(dli_hold_t *hold, dl_error_t *err) {
     uint64_t deadline_ns = dli_call_deadline(client);
     dli_hold_ref(hold);
     if (dli_op_begin(hold, deadline_ns)) {
-        dli_unlock_client(client);
-        status = dli_call_release(hold, level, deadline_ns, &inner);
-        dli_lock_client(client);
+        if (hold->state == DLI_HOLD_LIVE) {
+            dli_unlock_client(client);
+            status = dli_call_release(hold, level, deadline_ns, &inner);
+            dli_lock_client(client);
+        }
         dli_op_end(hold);
     }
     if (status == DL_ELOST && hold->state == DLI_HOLD_LIVE) {

@@ -2,42 +2,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "core.h"
 
-static void emit(dl_client_t *client, dl_log_level_t level, const char *line) {
-    pthread_rwlock_rdlock(&client->log_lock);
-    if (client->log_fn != NULL) {
-        client->log_fn(client->log_arg, level, line);
-    }
-    pthread_rwlock_unlock(&client->log_lock);
-}
+/* Lines are made with the mutex and handed out without it: the user's function may take locks of its own. */
+struct dli_log_line {
+    dli_log_line_t *next;
+    dl_log_level_t level;
+    char text[256];
+};
 
 void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...) {
-    char line[512];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (n < 0) {
+    if (!atomic_load(&client->logging)) {
         return;
     }
-    for (char *p = line; *p != '\0'; p++) {
-        if ((unsigned char)*p < 0x20) {
+    dli_log_line_t *line = calloc(1, sizeof *line);
+    if (line == NULL) {
+        return; /* a diagnostic is not worth a failure */
+    }
+    line->level = level;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(line->text, sizeof line->text, format, args);
+    va_end(args);
+    for (char *p = line->text; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f) {
             *p = ' ';
         }
     }
-    emit(client, level, line);
+    if (client->log_lines_last != NULL) {
+        client->log_lines_last->next = line;
+    } else {
+        client->log_lines = line;
+    }
+    client->log_lines_last = line;
+}
+
+void dli_log_emit(dl_client_t *client, dli_log_line_t *lines) {
+    while (lines != NULL) {
+        dli_log_line_t *line = lines;
+        lines = line->next;
+        pthread_rwlock_rdlock(&client->log_lock);
+        if (client->log_fn != NULL) {
+            client->log_fn(client->log_arg, line->level, line->text);
+        }
+        pthread_rwlock_unlock(&client->log_lock);
+        free(line);
+    }
 }
 
 void dli_env_report(void *arg, dl_log_level_t level, const char *text) {
     dl_client_t *client = arg;
+    dli_lock_client(client);
     dli_log(client, level, "%s", text);
     if (level <= DL_LOG_WARNING) {
-        dli_lock_client(client);
         dli_event_warning(client, text);
-        dli_unlock_client(client);
     }
+    dli_unlock_client(client);
 }
 
 void dli_env_count(void *arg, dl_count_t what, uint64_t n) {
@@ -53,9 +75,12 @@ dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *arg) {
     if (dli_forked(client)) {
         return DL_EFORKED;
     }
+    dli_call_enter_always(client);
     pthread_rwlock_wrlock(&client->log_lock);
     client->log_fn = fn;
     client->log_arg = arg;
+    atomic_store(&client->logging, fn != NULL);
     pthread_rwlock_unlock(&client->log_lock);
+    dli_call_leave_always(client);
     return DL_OK;
 }

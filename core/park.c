@@ -29,7 +29,8 @@ static void take_out(dli_park_t **list, dli_park_t *park) {
     }
 }
 
-dli_park_t *dli_park_get(dl_client_t *client) {
+dli_park_t *dli_park_get(const dl_lock_t *lock) {
+    dl_client_t *client = lock->client;
     dli_park_t *park = client->parks_free;
     if (park != NULL) {
         take_out(&client->parks_free, park);
@@ -45,6 +46,7 @@ dli_park_t *dli_park_get(dl_client_t *client) {
             return NULL;
         }
     }
+    park->lock = lock;
     put_in_front(&client->parks_used, park);
     return park;
 }
@@ -55,7 +57,7 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
     }
     take_out(&client->parks_used, park);
     if (client->parks_free_count < POOL_MAX) {
-        dli_park_drain(park); /* a late wake must not reach the next user */
+        (void)dli_park_drain(park); /* a late wake must not reach the next user */
         put_in_front(&client->parks_free, park);
         client->parks_free_count++;
     } else {
@@ -71,16 +73,17 @@ void dli_park_wake(dli_park_t *park) {
     (void)n;
 }
 
-void dli_park_wake_all(dl_client_t *client) {
+void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock) {
     for (dli_park_t *park = client->parks_used; park != NULL; park = park->next) {
-        dli_park_wake(park);
+        if (lock == NULL || park->lock == lock) {
+            dli_park_wake(park);
+        }
     }
 }
 
-void dli_park_drain(dli_park_t *park) {
+bool dli_park_drain(dli_park_t *park) {
     uint64_t count;
-    ssize_t n = read(park->fd, &count, sizeof count);
-    (void)n;
+    return read(park->fd, &count, sizeof count) == (ssize_t)sizeof count;
 }
 
 void dli_park_free_all(dl_client_t *client) {

@@ -27,6 +27,7 @@ static standing_t look(dl_lock_t *lock) {
     }
     dl_client_t *client = lock->client;
     dli_lock_client(client);
+    client->calls++;
     dli_hold_t *hold = dli_gate_find(client, lock->gate, &owner);
     if (hold != NULL) {
         standing.levels = hold->levels;
@@ -36,6 +37,8 @@ static standing_t look(dl_lock_t *lock) {
             standing.token = hold->token;
         }
     }
+    dli_no_thread_cancel();
+    dli_call_leave(client);
     dli_unlock_client(client);
     return standing;
 }
@@ -198,6 +201,7 @@ dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
         return DL_EFORKED;
     }
     *info = (dl_client_info_t)DL_CLIENT_INFO_INIT;
+    dli_call_enter_always(client);
     (void)snprintf(info->backend, sizeof info->backend, "%s", client->backend);
     (void)snprintf(info->driver, sizeof info->driver, "%s", client->driver->name);
     memcpy(info->uuid, client->uuid, sizeof info->uuid);
@@ -210,6 +214,7 @@ dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
         client->driver->describe(client->state, info->server, sizeof info->server);
         info->server[sizeof info->server - 1] = '\0';
     }
+    dli_call_leave_always(client);
     return DL_OK;
 }
 
@@ -222,9 +227,9 @@ dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
     }
     dli_lock_client(client);
     *stats = client->stats;
-    dli_unlock_client(client);
     stats->size = sizeof *stats;
     stats->round_trips = atomic_load(&client->round_trips);
     stats->reconnects = atomic_load(&client->reconnects);
+    dli_unlock_client(client);
     return DL_OK;
 }

@@ -132,7 +132,7 @@ void *dli_renewal_main(void *arg) {
     dl_client_t *client = arg;
     dli_lock_client(client);
     while (!client->stop_threads) {
-        dli_drop_dead(client);
+        dli_tidy(client);
         if (client->renewals == NULL && !client->stop_threads) {
             (void)dli_sys->cond_wait(&client->renewals_changed, &client->mutex, DLI_NEVER);
             continue;
@@ -144,6 +144,10 @@ void *dli_renewal_main(void *arg) {
         }
         /* A batch that hangs must leave time for another round before the shortest lease is over. */
         uint64_t budget_ns = dli_min(dli_ms(client->call_timeout_ms), dli_ms(client->shortest_renew_ms));
+        if (client->session) {
+            /* An unlock has to wait for the ping of its connection, and so for the slowest of the batch. */
+            budget_ns = dli_min(budget_ns, dli_ms(client->call_timeout_ms) / 4);
+        }
         dli_unlock_client(client);
         dli_call_renew_batch(client, n, now + dli_max(budget_ns, 10u * DLI_NS_PER_MS));
         dli_lock_client(client);

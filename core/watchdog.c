@@ -79,7 +79,7 @@ static void look_at_sessions(dl_client_t *client) {
 static void look_after_resume(dl_client_t *client) {
     dli_sys->resume_rearm(client->resume_fd);
     dli_lock_client(client);
-    dli_park_wake_all(client);
+    dli_park_wake_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
     dli_sys->cond_broadcast(&client->renewals_changed);
     dli_sys->cond_broadcast(&client->housekeeping_changed);

@@ -45,6 +45,9 @@ const char dli_sql_settings[] = "PRAGMA synchronous = NORMAL;"
                                 "PRAGMA temp_store = MEMORY;"
                                 "PRAGMA trusted_schema = OFF;";
 
+const char dli_sql_sync_full[] = "PRAGMA synchronous = FULL";
+const char dli_sql_sync_normal[] = "PRAGMA synchronous = NORMAL";
+
 const char *const dli_sql[DLI_SQL_COUNT] = {
     [DLI_SQL_BEGIN] = "BEGIN IMMEDIATE",
     [DLI_SQL_COMMIT] = "COMMIT",
@@ -92,8 +95,7 @@ const char *const dli_sql[DLI_SQL_COUNT] = {
     [DLI_SQL_META] = "SELECT boot, base_us, ceiling, reserved FROM dlock_meta WHERE id = 1",
     [DLI_SQL_CLEAR] = "DELETE FROM dlock_locks",
     [DLI_SQL_ADOPT] = "UPDATE dlock_meta SET boot = ?1, base_us = ?2 WHERE id = 1",
-    [DLI_SQL_RESERVE] = "UPDATE dlock_meta SET reserved = max(reserved, ?1) WHERE id = 1",
+    /* Always another number: SQLite writes, and syncs, nothing when a row stays what it was. */
+    [DLI_SQL_RESERVE] = "UPDATE dlock_meta SET reserved = max(reserved + 1, ?1) WHERE id = 1",
     [DLI_SQL_RAISE] = "UPDATE dlock_meta SET ceiling = max(ceiling, ?1) WHERE id = 1",
-    [DLI_SQL_SYNC_FULL] = "PRAGMA synchronous = FULL",
-    [DLI_SQL_SYNC_NORMAL] = "PRAGMA synchronous = NORMAL",
 };

@@ -22,8 +22,6 @@ typedef enum dli_sql {
     DLI_SQL_ADOPT,
     DLI_SQL_RESERVE,
     DLI_SQL_RAISE,
-    DLI_SQL_SYNC_FULL,
-    DLI_SQL_SYNC_NORMAL,
     DLI_SQL_COUNT
 } dli_sql_t;
 
@@ -36,5 +34,8 @@ extern const char *const dli_sql[DLI_SQL_COUNT];
 extern const char dli_sql_schema[];
 /* How every connection is set up. */
 extern const char dli_sql_settings[];
+/* Whether commits wait for the disk. Pragmas take effect when they are compiled, so these are never kept prepared. */
+extern const char dli_sql_sync_full[];
+extern const char dli_sql_sync_normal[];
 
 #endif

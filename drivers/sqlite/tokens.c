@@ -19,9 +19,9 @@
  *
  *   1. No token reaches `ceiling` as the file has it.
  *   2. `ceiling` is raised in two commits: first `reserved` is raised by a commit that is synced, then, by a second
- *      commit, `ceiling` to the same number. A ceiling that can be seen is therefore a reserve that is on disk,
- *      even when the process that raised it died between its write and its sync and somebody else recovered the
- *      log. A crash between the two commits costs a bit of reserve.
+ *      commit, `ceiling` to the same number. A ceiling that can be seen is therefore a reserve that is on disk.
+ *      Should a process die between its write and its sync, and another one recover the log, that one sees a raised
+ *      reserve without the ceiling, and makes a synced commit of its own.
  *   3. The first client that opens the file in a new boot puts `base_us` such that tokens begin at
  *      max(ceiling, reserved), and frees every lock. Should that commit be lost, there was one more power failure,
  *      and the next boot does the same from a `reserved` that is no smaller.
@@ -153,11 +153,11 @@ int dli_tokens_raise(dli_connection_t *c, uint64_t token) {
     }
     if ((uint64_t)meta.ceiling <= token) {
         int64_t reserved = (int64_t)token + RESERVE_US;
-        rc = dli_connection_do(c, DLI_SQL_SYNC_FULL);
+        rc = sqlite3_exec(c->db, dli_sql_sync_full, NULL, NULL, NULL);
         if (rc == SQLITE_OK) {
             rc = write_number(c, DLI_SQL_RESERVE, reserved);
         }
-        int back = dli_connection_do(c, DLI_SQL_SYNC_NORMAL);
+        int back = sqlite3_exec(c->db, dli_sql_sync_normal, NULL, NULL, NULL);
         rc = rc != SQLITE_OK ? rc : back;
         if (rc == SQLITE_OK) {
             rc = write_number(c, DLI_SQL_RAISE, reserved);

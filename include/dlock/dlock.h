@@ -364,11 +364,12 @@ typedef struct dl_event {
 DL_API int dl_event_fd(dl_client_t *client);
 /* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks); DL_EINVAL, DL_EFORKED. */
 DL_API dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event);
-/* Called on the client's housekeeping thread, one event at a time; `event` ends with the call. Any call
+/* Called on a thread of the client that does nothing else, one event at a time; `event` ends with the call. Any call
  * of this header is allowed inside, dl_client_close included. */
 typedef void (*dl_event_fn)(void *arg, const dl_event_t *event);
 /* Sets (NULL: removes) a callback; events then go to it and no longer to dl_event_next. Returns once no
- * call of the old function is running any more, except when called by it. DL_EINVAL, DL_EFORKED. */
+ * call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED, DL_EFORKED,
+ * DL_ELIMIT (no thread). */
 DL_API dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg);
 
 #ifdef __cplusplus

@@ -97,6 +97,20 @@ Test(command_end, all_end_before_validity_when_the_database_cannot_be_reached) {
               "%s", program.err_text);
 }
 
+Test(command_end, a_command_may_take_longer_than_the_automatic_lease) {
+    program_t program;
+    start(&program, "run", "x", "--verbose", "--", "sh", "-c", "echo child $$ >&9; read x; exit 5", NULL);
+    int child = watched(read_pid(&program, "child"));
+    read_error_until(&program, "valid until ");
+    uint64_t first_ms = last_instant_ms(program.err_text, "valid until ");
+    while (last_instant_ms(program.err_text, "valid until ") < first_ms + LEASE_MS) {
+        read_more_error(&program);
+    }
+    cr_assert(is_running(child));
+    (void)finish(&program);
+    expect_status(&program, 5);
+}
+
 Test(command_end, a_short_trouble_with_the_database_does_no_harm) {
     program_t program;
     start(&program, "run", "x", "--verbose", "--", "sh", "-c", "echo child $$ >&9; read x; exit 5", NULL);
@@ -114,7 +128,15 @@ Test(command_end, a_short_trouble_with_the_database_does_no_harm) {
 Test(command_end, a_command_that_obeys_sigterm_has_the_grace_time_to_tidy_up) {
     program_t program;
     (void)dlock(&program, "run", "x", "--lease", "2s", "--grace", "1s", "--", "sh", "-c",
-                "trap 'echo tidied; exit 0' TERM; sleep 1000 & wait", NULL);
+                "trap 'sleep 0.6; echo tidied; exit 0' TERM; sleep 1000 & wait", NULL);
+    expect_status(&program, 76);
+    cr_assert_str_eq(program.out_text, "tidied\n"); /* the default would have been a third of a second */
+}
+
+Test(command_end, a_stopped_command_is_continued_to_hear_sigterm) {
+    program_t program;
+    (void)dlock(&program, "run", "x", "--lease", "1s", "--grace", "500ms", "--", "sh", "-c",
+                "trap 'echo tidied; exit 0' TERM; kill -STOP $$; sleep 1000 & wait", NULL);
     expect_status(&program, 76);
     cr_assert_str_eq(program.out_text, "tidied\n");
 }
@@ -122,7 +144,7 @@ Test(command_end, a_command_that_obeys_sigterm_has_the_grace_time_to_tidy_up) {
 Test(command_end, an_explicit_lease_is_the_time_limit) {
     program_t program;
     family_t family;
-    start(&program, "run", "x", "--verbose", "--lease", "800ms", "--", "sh", "-c", stubborn, NULL);
+    start(&program, "run", "x", "--verbose", "--lease", "1600ms", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
     await_family(&family);
     (void)finish(&program);
@@ -135,7 +157,7 @@ Test(command_end, an_explicit_lease_is_the_time_limit) {
 Test(command_end, the_longest_hold_is_a_time_limit) {
     program_t program;
     family_t family;
-    start(&program, "run", "x", "--verbose", "--max-hold", "800ms", "--", "sh", "-c", stubborn, NULL);
+    start(&program, "run", "x", "--verbose", "--max-hold", "1600ms", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
     await_family(&family);
     (void)finish(&program);
@@ -202,6 +224,20 @@ Test(command_end, killing_the_keeper_ends_everything_and_frees_the_lock) {
     expect_status_of("x", 1);
 }
 
+Test(command_end, killing_the_keeper_ends_the_command_even_while_dlock_is_stopped) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(program.pid, SIGSTOP);
+    (void)kill(family.keeper_pid, SIGKILL);
+    (void)await_end(family.child); /* by the kernel */
+    (void)kill(program.pid, SIGCONT);
+    (void)await_end(family.grandchild); /* by dlock */
+    (void)finish(&program);
+    cr_assert(program.status == 128 + SIGKILL || program.status == 76, "status %d", program.status);
+}
+
 Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
     program_t program;
     family_t family;
@@ -218,7 +254,7 @@ Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
 Test(command_end, a_stopped_keeper_does_not_let_the_command_outlive_the_lock) {
     program_t program;
     family_t family;
-    start(&program, "run", "x", "--verbose", "--lease", "1s", "--", "sh", "-c", stubborn, NULL);
+    start(&program, "run", "x", "--verbose", "--lease", "2s", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
     (void)kill(family.keeper_pid, SIGSTOP);
     await_family(&family);
@@ -264,7 +300,7 @@ Test(command_end, what_the_command_leaves_behind_ends_before_the_lock_is_free) {
 
 Test(command_end, a_process_that_made_a_group_of_its_own_ends_too) {
     program_t program;
-    start(&program, "run", "x", "--verbose", "--lease", "800ms", "--", "sh", "-c",
+    start(&program, "run", "x", "--verbose", "--lease", "1600ms", "--", "sh", "-c",
           "echo child $$ >&9; timeout 1000 sh -c 'trap \"\" TERM; echo inner $$ >&9; while :; do sleep 1000; "
           "done'",
           NULL);
@@ -289,7 +325,7 @@ Test(command_end, a_daemon_in_a_session_of_its_own_is_left_alone) {
 Test(command_end, a_nested_run_ends_with_the_outer_one) {
     program_t program;
     family_t family;
-    start(&program, "run", "outer", "--lease", "800ms", "--verbose", "--", DLOCK_COMMAND, "--config",
+    start(&program, "run", "outer", "--lease", "1600ms", "--verbose", "--", DLOCK_COMMAND, "--config",
           config_path, "run", "inner", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
     await_family(&family);

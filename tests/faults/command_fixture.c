@@ -152,16 +152,26 @@ static bool collect(int fd, char *text, size_t *len, size_t size) {
     return got > 0;
 }
 
+void await_output(program_t *program) {
+    struct pollfd ready = {.fd = program->out, .events = POLLIN};
+    if (poll(&ready, 1, PATIENCE_MS) != 1) {
+        (void)kill(program->pid, SIGKILL);
+        cr_assert_fail("no output after %d ms", PATIENCE_MS);
+    }
+}
+
+void read_more_error(program_t *program) {
+    struct pollfd ready = {.fd = program->err, .events = POLLIN};
+    if (poll(&ready, 1, PATIENCE_MS) != 1 ||
+        !collect(program->err, program->err_text, &program->err_len, sizeof program->err_text)) {
+        (void)kill(program->pid, SIGTERM);
+        cr_assert_fail("dlock says no more; err: %s", program->err_text);
+    }
+}
+
 void read_error_until(program_t *program, const char *words) {
-    uint64_t since_ns = now_boot_ns();
     while (strstr(program->err_text, words) == NULL) {
-        struct pollfd ready = {.fd = program->err, .events = POLLIN};
-        bool came = poll(&ready, 1, patience_left(since_ns)) == 1 &&
-                    collect(program->err, program->err_text, &program->err_len, sizeof program->err_text);
-        if (!came) {
-            (void)kill(program->pid, SIGTERM);
-            cr_assert_fail("'%s' never came; err: %s", words, program->err_text);
-        }
+        read_more_error(program);
     }
 }
 

@@ -10,8 +10,8 @@
 
 /* What every wait of these tests is bounded by. */
 #define PATIENCE_MS 20000
-/* The configured lease; the margin is then 75 ms and the grace time 250 ms. */
-#define LEASE_MS 1500
+/* The configured lease; the margin is then 120 ms and the grace time 400 ms. */
+#define LEASE_MS 2400
 
 /* One running program. The command under it may write lines to descriptor 9: read_line gets them. */
 typedef struct program {
@@ -40,7 +40,10 @@ int finish(program_t *program);
 int dlock(program_t *program, ...) __attribute__((sentinel));
 /* One line from descriptor 9, without its newline. */
 void read_line(program_t *program, char *line, size_t size);
-/* Reads the standard error until these words have come. */
+/* Waits until there is something on the standard output. */
+void await_output(program_t *program);
+/* Reads the standard error until something, or until these words, have come. */
+void read_more_error(program_t *program);
 void read_error_until(program_t *program, const char *words);
 /* Reads "word number", checks the word. */
 pid_t read_pid(program_t *program, const char *word);

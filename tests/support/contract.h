@@ -31,8 +31,8 @@
  * - Time: cases use ct_now_ms, ct_sleep_ms, latches and the dl_ calls only. On the fakes time is simulated:
  *   it stands still while any thread runs, and jumps to the next deadline when all are blocked, so that a
  *   lease of 30 s costs nothing. Therefore: start threads by ct_thread only; never call sleep, poll,
- *   pthread_cond_wait or pthread_join; never spin. Plain mutexes are fine while nobody waits for time with one
- *   held. The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times with
+ *   pthread_cond_wait or pthread_join; never spin. Plain mutexes are fine while nobody waits for time with
+ *   one held. The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times with
  *   ct_tolerance_ms of slack. Never compare instants for equality.
  * - An assertion that fails prints one line and ends the case at once, from whichever thread or process.
  *   All of them need a variable `ct` in scope; thread and process functions get one.

@@ -13,11 +13,14 @@
 
 #include "support/ct.h"
 
+#define JOBS_MAX 64
+
 typedef struct choice {
     const char *driver; /* NULL: all */
     const char *text;   /* in "driver/suite__name"; NULL: all */
     const char *caps_file;
     int list, no_fork;
+    int jobs; /* how many cases run at once */
     ct_run_options_t run;
 } choice_t;
 
@@ -31,6 +34,7 @@ static const char usage[] =
     "  --driver NAME     only this fixture\n"
     "  --case TEXT       only cases whose \"driver/suite__name\" contains TEXT\n"
     "  --no-fork         run them in this process, one after the other; the first failure ends it\n"
+    "  --jobs N          how many processes at once (4)\n"
     "  --real-time       the fakes too run on the machine's clock\n"
     "  --serial          simulated time: one thread at a time, in an order that the seed gives\n"
     "  --seed N          for --serial and for the simulated randomness (1)\n"
@@ -43,28 +47,29 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Waits for the case's process; 1: it did not end and was killed. The case has a limit of its own (SIGALRM),
- * this one is for a process that cannot even say so. */
-static int wait_for_end(pid_t pid, int limit_s, int *status) {
-    double until = now_s() + limit_s;
-    for (;;) {
-        pid_t rc = waitpid(pid, status, WNOHANG);
-        if (rc == pid) {
-            return 0;
-        }
-        if (now_s() > until) {
-            kill(pid, SIGKILL);
-            (void)waitpid(pid, status, 0);
-            return 1;
-        }
-        struct timespec pause = {.tv_nsec = 2000000};
-        sigset_t child;
-        sigemptyset(&child);
-        sigaddset(&child, SIGCHLD);
-        (void)sigtimedwait(&child, NULL,
-                           &pause); /* blocked in main: returns at once when the case has ended */
+static void report(const char *name, double start_s, const char *why, counts_t *counts) {
+    if (why == NULL) {
+        printf("ok   %s (%.0f ms)\n", name, (now_s() - start_s) * 1e3);
+        counts->passed++;
+    } else {
+        printf("FAIL %s: %s\n", name, why);
+        counts->failed++;
     }
+    fflush(stdout);
 }
+
+/* ---- a process for each case ------------------------------------------------------------------------- */
+
+/* One case that is running. */
+typedef struct job {
+    pid_t pid; /* 0: none */
+    char name[300];
+    char dir[CT_DIR_MAX];
+    double start_s, until_s;
+    int timeout_s;
+} job_t;
+
+static job_t jobs[JOBS_MAX];
 
 static void run_in_child(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options,
                          pid_t parent) {
@@ -79,62 +84,107 @@ static void run_in_child(const ct_case_t *test, const fixture_t *fixture, const 
     exit(0); /* so that leak checkers have their say */
 }
 
-/* 1: passed. */
-static int run_forked(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice, char *why,
-                      size_t size) {
+static void start_job(job_t *job, const ct_case_t *test, const fixture_t *fixture, const choice_t *choice) {
     ct_run_options_t options = choice->run;
-    char dir[CT_DIR_MAX];
-    ct_make_dir(dir);
-    options.dir = dir;
+    ct_full_name(test, fixture, job->name, sizeof job->name);
+    ct_make_dir(job->dir);
+    options.dir = job->dir;
+    job->timeout_s = ct_timeout_s(test);
+    job->start_s = now_s();
+    /* The case has a limit of its own (SIGALRM); this one is for a process that cannot even say so. */
+    job->until_s = job->start_s + job->timeout_s + 10;
     fflush(NULL);
-    pid_t parent = getpid(), pid = fork();
-    if (pid < 0) {
+    pid_t parent = getpid();
+    job->pid = fork();
+    if (job->pid < 0) {
         perror("fork");
         exit(2);
     }
-    if (pid == 0) {
+    if (job->pid == 0) {
         run_in_child(test, fixture, &options, parent);
     }
-    int status = 0;
-    int killed = wait_for_end(pid, ct_timeout_s(test) + 10, &status);
-    ct_remove_dir(dir);
-    if (killed || (WIFEXITED(status) && WEXITSTATUS(status) == CT_EXIT_TIMEOUT)) {
-        snprintf(why, size, "not done after %d s", ct_timeout_s(test));
-    } else if (WIFSIGNALED(status)) {
-        snprintf(why, size, "died of signal %d", WTERMSIG(status));
-    } else if (WEXITSTATUS(status) == CT_EXIT_FAILED) {
-        snprintf(why, size, "see the line above");
-    } else if (WEXITSTATUS(status) != 0) {
-        snprintf(why, size, "exit status %d", WEXITSTATUS(status));
-    } else {
-        return 1;
-    }
-    return 0;
 }
+
+/* NULL: passed. */
+static const char *why_failed(const job_t *job, int status, int killed, char *text, size_t size) {
+    if (killed || (WIFEXITED(status) && WEXITSTATUS(status) == CT_EXIT_TIMEOUT)) {
+        snprintf(text, size, "not done after %d s", job->timeout_s);
+    } else if (WIFSIGNALED(status)) {
+        snprintf(text, size, "died of signal %d", WTERMSIG(status));
+    } else if (WEXITSTATUS(status) == CT_EXIT_FAILED) {
+        snprintf(text, size, "see its own line");
+    } else if (WEXITSTATUS(status) != 0) {
+        snprintf(text, size, "exit status %d", WEXITSTATUS(status));
+    } else {
+        return NULL;
+    }
+    return text;
+}
+
+/* Reports the job if it has ended or has to be ended. */
+static void look_at_job(job_t *job, counts_t *counts) {
+    int status = 0, killed = 0;
+    char text[64];
+    if (waitpid(job->pid, &status, WNOHANG) != job->pid) {
+        if (now_s() < job->until_s) {
+            return;
+        }
+        kill(job->pid, SIGKILL);
+        (void)waitpid(job->pid, &status, 0);
+        killed = 1;
+    }
+    job->pid = 0;
+    ct_remove_dir(job->dir);
+    report(job->name, job->start_s, why_failed(job, status, killed, text, sizeof text), counts);
+}
+
+/* Waits until fewer than `most` jobs run. */
+static void wait_for_jobs(int most, counts_t *counts) {
+    for (;;) {
+        int left = 0;
+        for (int i = 0; i < JOBS_MAX; i++) {
+            if (jobs[i].pid != 0) {
+                look_at_job(&jobs[i], counts);
+            }
+            left += jobs[i].pid != 0;
+        }
+        if (left < most) {
+            return;
+        }
+        /* SIGCHLD is blocked: the wait ends at once when a case does. */
+        struct timespec pause = {.tv_nsec = 100000000};
+        sigset_t child;
+        sigemptyset(&child);
+        sigaddset(&child, SIGCHLD);
+        (void)sigtimedwait(&child, NULL, &pause);
+    }
+}
+
+static void run_forked(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice,
+                       counts_t *counts) {
+    wait_for_jobs(choice->jobs, counts);
+    job_t *job = jobs;
+    while (job->pid != 0) {
+        job++;
+    }
+    start_job(job, test, fixture, choice);
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------ */
 
 static void run_one(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice,
                     counts_t *counts) {
-    char name[300], why[64] = "";
+    char name[300];
     ct_full_name(test, fixture, name, sizeof name);
     if (choice->list) {
         puts(name);
-        return;
-    }
-    double start = now_s();
-    int passed = 1;
-    if (choice->no_fork) {
+    } else if (choice->no_fork) {
+        double start_s = now_s();
         ct_run(test, fixture, &choice->run);
+        report(name, start_s, NULL, counts);
     } else {
-        passed = run_forked(test, fixture, choice, why, sizeof why);
+        run_forked(test, fixture, choice, counts);
     }
-    if (passed) {
-        printf("ok   %s (%.0f ms)\n", name, (now_s() - start) * 1e3);
-        counts->passed++;
-    } else {
-        printf("FAIL %s: %s\n", name, why);
-        counts->failed++;
-    }
-    fflush(stdout);
 }
 
 static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts_t *counts) {
@@ -153,7 +203,7 @@ static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts
 }
 
 static void read_options(int argc, char **argv, choice_t *choice) {
-    enum { LIST = 1, DRIVER, CASE, NO_FORK, REAL_TIME, SERIAL, SEED, CAPS, CAPS_FILE };
+    enum { LIST = 1, DRIVER, CASE, NO_FORK, REAL_TIME, SERIAL, SEED, CAPS, CAPS_FILE, JOBS };
     static const struct option options[] = {
         {"list", no_argument, NULL, LIST},
         {"driver", required_argument, NULL, DRIVER},
@@ -163,6 +213,7 @@ static void read_options(int argc, char **argv, choice_t *choice) {
         {"real-time", no_argument, NULL, REAL_TIME},
         {"seed", required_argument, NULL, SEED},
         {"caps", no_argument, NULL, CAPS},
+        {"jobs", required_argument, NULL, JOBS},
         {"caps-file", required_argument, NULL, CAPS_FILE},
         {NULL, 0, NULL, 0},
     };
@@ -191,6 +242,10 @@ static void read_options(int argc, char **argv, choice_t *choice) {
         case SEED:
             choice->run.seed = strtoull(optarg, NULL, 0);
             break;
+        case JOBS:
+            choice->jobs = atoi(optarg);
+            choice->jobs = choice->jobs < 1 ? 1 : choice->jobs > JOBS_MAX ? JOBS_MAX : choice->jobs;
+            break;
         case CAPS_FILE:
             choice->caps_file = optarg;
             break;
@@ -208,7 +263,7 @@ static void read_options(int argc, char **argv, choice_t *choice) {
 }
 
 int main(int argc, char **argv) {
-    choice_t choice = {.caps_file = CT_CAPS_FILE, .run = {.seed = 1}};
+    choice_t choice = {.jobs = 4, .caps_file = CT_CAPS_FILE, .run = {.seed = 1}};
     counts_t counts = {0, 0, 0};
     read_options(argc, argv, &choice);
     if (choice.driver != NULL && fixture_find(choice.driver) == NULL) {
@@ -229,6 +284,7 @@ int main(int argc, char **argv) {
             run_fixture(fixture_at(i), &choice, &counts);
         }
     }
+    wait_for_jobs(1, &counts);
     if (!choice.list) {
         printf("%d passed, %d failed, %d not applicable\n", counts.passed, counts.failed,
                counts.not_applicable);

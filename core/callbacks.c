@@ -1,0 +1,81 @@
+/* callbacks.c - the thread that hands events to the user's function; started with the first one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+static void run_callback(dl_client_t *client) {
+    dl_event_t event = DL_EVENT_INIT;
+    if (!dli_event_take(client, &event)) {
+        return;
+    }
+    dl_event_fn fn = client->event_fn;
+    void *arg = client->event_arg;
+    client->callback_running = true;
+    dli_unlock_client(client);
+    fn(arg, &event);
+    dli_lock_client(client);
+    client->callback_running = false;
+    dli_sys->cond_broadcast(&client->changed);
+}
+
+/* A thread of its own: a free that hangs must not delay the news of a loss, nor a slow callback a free. */
+static void *callbacks_main(void *arg) {
+    dl_client_t *client = arg;
+    dli_lock_client(client);
+    while (!client->stop_threads) {
+        dli_tidy(client);
+        if (client->event_fn != NULL && client->events != NULL) {
+            run_callback(client);
+        } else if (!client->stop_threads) {
+            (void)dli_sys->cond_wait(&client->callbacks_changed, &client->mutex, DLI_NEVER);
+        }
+    }
+    dli_client_unref_and_unlock(client);
+    return NULL;
+}
+
+bool dli_in_callback(const dl_client_t *client) {
+    return client->callback_running && pthread_equal(pthread_self(), client->callback_thread);
+}
+
+/* With the mutex. */
+static dl_status_t start_thread(dl_client_t *client) {
+    if (client->callbacks_started) {
+        return DL_OK;
+    }
+    client->refs++; /* the thread's own */
+    if (dli_sys->thread_start(&client->callback_thread, callbacks_main, client) != 0) {
+        client->refs--;
+        return DL_ELIMIT;
+    }
+    client->callbacks_started = true;
+    return DL_OK;
+}
+
+static void wait_for_the_old_one(dl_client_t *client) {
+    while (client->callback_running && !client->closing && !dli_in_callback(client)) {
+        (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
+    }
+}
+
+dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
+    if (client == NULL) {
+        return DL_EINVAL;
+    }
+    if (dli_forked(client)) {
+        return DL_EFORKED;
+    }
+    dli_lock_client(client);
+    dl_status_t status = dli_call_enter(client);
+    if (status == DL_OK) {
+        wait_for_the_old_one(client);
+        status = fn != NULL ? start_thread(client) : DL_OK;
+        if (status == DL_OK) {
+            client->event_fn = fn;
+            client->event_arg = arg;
+            dli_events_reader_changed(client);
+        }
+        dli_call_leave(client);
+    }
+    dli_unlock_client(client);
+    return status;
+}
