@@ -18,7 +18,7 @@ note_got_t note_receive(int socket, note_t *note) {
     ssize_t got;
     do {
         got = recv(socket, note, sizeof *note, MSG_DONTWAIT);
-        /* ECONNRESET: the other side went without having read all of ours; what it had sent is still there. */
+        /* ECONNRESET: the other side went before it had read all of ours; what it sent is still there. */
     } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
     if (got == (ssize_t)sizeof *note) {
         return NOTE_GOT;

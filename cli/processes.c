@@ -163,5 +163,6 @@ bool processes_left(pid_t group) {
         return false; /* the usual end, without a look at /proc */
     }
     /* A snapshot is no instant: a process may hide behind a parent that ends meanwhile, but not twice. */
-    return processes_signal(group, 0) > 0 || processes_signal(group, 0) > 0;
+    bool seen = processes_signal(group, 0) > 0;
+    return seen || processes_signal(group, 0) > 0;
 }

@@ -1,5 +1,7 @@
 /* acquire.c - one call with its turn: try, watch, try, wait ... until it holds or has to end. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
 #include "core.h"
 
 /* A holder that is not one of ours may never notify, and one without expiry may never end: look this often. */
@@ -16,7 +18,8 @@ typedef struct quest {
     dl_lock_t *lock;
     const dli_asked_t *asked;
     dli_hold_t *hold;       /* of the next try */
-    dli_park_t *park;       /* NULL: may not wait */
+    dli_park_t *park;       /* NULL: may not wait, or could not be had because of park_errno */
+    int park_errno;
     dl_stop_t stop;
     dl_watch_t *watch;
     bool watch_refused;     /* the driver cannot watch here: poll */
@@ -190,7 +193,8 @@ static void end_watch(quest_t *q) {
 static uint64_t look_again_ns(quest_t *q, const dl_grant_t *grant) {
     uint64_t wait_ns = LOOK_EVERY_NS;
     if (grant->busy_ms >= 0) {
-        wait_ns = dli_ms(grant->busy_ms) + DLI_NS_PER_MS;
+        int64_t left_ms = grant->busy_ms < DL_LEASE_MAX_MS ? grant->busy_ms : DL_LEASE_MAX_MS;
+        wait_ns = dli_ms(left_ms) + DLI_NS_PER_MS;
         if (!grant->busy_is_dlock) {
             wait_ns = dli_min(wait_ns, LOOK_EVERY_NS);
         }
@@ -214,7 +218,8 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
         return DL_ETIMEDOUT;
     }
     if (q->park == NULL) {
-        return dli_fail(&q->err, DL_ELIMIT, "no descriptor is left to wait with");
+        return q->park_errno == ENOMEM ? dli_fail_plain(&q->err, DL_ENOMEM)
+                                       : dli_fail(&q->err, DL_ELIMIT, "no descriptor is left to wait with");
     }
     uint64_t now = dli_now();
     if (now < q->asked->deadline_ns && !waited_natively && !start_watch(q)) {
@@ -316,16 +321,17 @@ dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *e
     bool may_wait = asked->opts->wait_ms != 0;
     if (may_wait) {
         q.park = dli_park_get(lock);
+        q.park_errno = errno;
         q.stop.fd[0] = q.park != NULL ? q.park->fd : -1;
         client->stats.waiting_now++;
     }
     dl_status_t status = run(&q);
     end_watch(&q);
     /* The mutex was free for a moment: it may have been lost meanwhile. */
-    if (status == DL_OK && (dli_hold_expire(q.hold, dli_now()) || q.hold->state != DLI_HOLD_LIVE)) {
+    if (status == DL_OK && (dli_hold_expire(q.hold, dli_now()) || q.hold->state == DLI_HOLD_LOST)) {
         status = dli_fail(&q.err, DL_ELOST, "it was lost as soon as it was held");
-        if (q.hold->state == DLI_HOLD_LOST) {
-            dli_hold_end(q.hold);
+        if (q.hold->state == DLI_HOLD_LOST && --q.hold->levels == 0) {
+            dli_hold_end(q.hold); /* else another thread of the owner has entered too, and will leave */
         }
     }
     if (may_wait) {

@@ -197,6 +197,7 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     dli_sys->cond_init(&client->housekeeping_changed);
     dli_sys->cond_init(&client->callbacks_changed);
     client->pid = getpid();
+    client->fork_generation = dli_fork_generation();
     client->driver = driver;
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
@@ -286,7 +287,12 @@ static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_err
         return status;
     }
     client->exit_hook.heard = dli_hear_thread_exit;
-    client->hooked = dli_exit_hook_add(&client->exit_hook) == 0;
+    int rc = dli_exit_hook_add(&client->exit_hook);
+    client->hooked = rc == 0;
+    if (rc != 0) {
+        dli_env_report(client, DL_LOG_WARNING, "threads that end while they hold will not be noticed before their "
+                                               "lease is over: no hook for thread ends");
+    }
     *out = client;
     return DL_OK;
 }

@@ -6,7 +6,8 @@
 #include "core.h"
 
 bool dli_forked(const dl_client_t *client) {
-    return client->pid != getpid();
+    /* The generation sees every fork(); the process id also what came about by clone alone. */
+    return client->fork_generation != dli_fork_generation() || client->pid != getpid();
 }
 
 dl_status_t dli_call_enter(dl_client_t *client) {

@@ -157,7 +157,8 @@ struct dl_cancel {
 
 struct dl_client {
     /* Fixed after open */
-    pid_t pid;
+    pid_t pid;                /* with the generation: of the process that opened it */
+    unsigned fork_generation;
     const dl_driver_t *driver;
     void *state;
     dl_driver_env_t env;
@@ -257,6 +258,8 @@ void dli_lock_client(dl_client_t *client);
 void dli_unlock_client(dl_client_t *client);
 /* The same, and locks again: before a wait with the mutex, and before a call is counted out. */
 void dli_tidy(dl_client_t *client);
+/* The calling thread must never be late: its unlocks leave those chores to the housekeeping thread. */
+void dli_thread_is_punctual(void);
 /* Around what pthread_cancel must not end. They nest. */
 void dli_no_thread_cancel(void);
 void dli_thread_cancel_again(void);

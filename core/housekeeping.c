@@ -90,7 +90,7 @@ static bool work(dl_client_t *client, uint64_t *until_ns) {
 
 /* Something came while the mutex was free for tidying. */
 static bool has_news(const dl_client_t *client, uint64_t until_ns) {
-    return client->threads_exited ||
+    return client->threads_exited || client->dead != NULL || client->log_lines != NULL ||
            (client->orphans.len > 0 && client->orphans.at[0]->heap_key_ns < until_ns);
 }
 

@@ -21,6 +21,17 @@ void dli_thread_cancel_again(void) {
     }
 }
 
+/* The threads that must never be late leave to others what may take long: the user's log function, a driver's drop. */
+static _Thread_local bool punctual;
+
+void dli_thread_is_punctual(void) {
+    punctual = true;
+}
+
+static bool has_chores(const dl_client_t *client) {
+    return client->dead != NULL || client->log_lines != NULL;
+}
+
 void dli_lock_client(dl_client_t *client) {
     dli_no_thread_cancel();
     pthread_mutex_lock(&client->mutex);
@@ -39,9 +50,11 @@ static void drop(dl_client_t *client, dli_hold_t *dead) {
 }
 
 void dli_unlock_client(dl_client_t *client) {
-    dli_hold_t *dead = client->dead;
-    dli_log_line_t *lines = client->log_lines;
-    if (dead != NULL || lines != NULL) {
+    if (has_chores(client) && punctual) {
+        dli_sys->cond_broadcast(&client->housekeeping_changed);
+    } else if (has_chores(client)) {
+        dli_hold_t *dead = client->dead;
+        dli_log_line_t *lines = client->log_lines;
         client->dead = NULL;
         client->log_lines = client->log_lines_last = NULL;
         client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
@@ -58,7 +71,7 @@ void dli_unlock_client(dl_client_t *client) {
 }
 
 void dli_tidy(dl_client_t *client) {
-    while (client->dead != NULL || client->log_lines != NULL) {
+    while (has_chores(client) && !punctual) {
         dli_unlock_client(client);
         dli_lock_client(client);
     }

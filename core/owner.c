@@ -53,10 +53,22 @@ static void after_fork(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
+/* How many forks lie between the first process and this one. A process id alone may come again. */
+static atomic_uint generation;
+
+static void in_child(void) {
+    atomic_fetch_add(&generation, 1);
+    pthread_mutex_unlock(&hooks_mutex);
+}
+
+unsigned dli_fork_generation(void) {
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
 static void setup(void) {
     setup_error = pthread_key_create(&exit_key, end_thread);
     if (setup_error == 0) {
-        setup_error = pthread_atfork(before_fork, after_fork, after_fork);
+        setup_error = pthread_atfork(before_fork, after_fork, in_child);
     }
 }
 

@@ -33,6 +33,9 @@ void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size
 /* A random (version 4) uuid: 36 characters and a zero. 0, or -1 with errno. */
 int dli_uuid_new(char text[37]);
 
+/* Rises in each forked child. */
+unsigned dli_fork_generation(void);
+
 /* The clients that want to hear of ended threads. `heard` is called on the ending thread. */
 typedef struct dli_exit_hook {
     struct dli_exit_hook *next, *prev;

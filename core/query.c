@@ -57,8 +57,8 @@ uint32_t dl_hold_count(dl_lock_t *lock) {
 
 /* ---- administration: the driver's optional ops ------------------------------------------------- */
 
-/* DL_OK: the call is counted in. */
-static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_error_t *err) {
+/* DL_OK: the call is counted in. lock, when not NULL, is the handle: another thread may close it meanwhile. */
+static dl_status_t enter(dl_client_t *client, dl_lock_t *lock, int has_op, const char *what, dl_error_t *err) {
     if (client == NULL) {
         return dli_fail(err, DL_EINVAL, "no client");
     }
@@ -67,28 +67,18 @@ static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_e
     }
     dli_lock_client(client);
     dl_status_t status = dli_call_enter(client);
-    dli_unlock_client(client);
-    if (status != DL_OK) {
-        return dli_fail_plain(err, status);
-    }
-    if (!has_op) {
-        dli_lock_client(client);
+    if (status == DL_OK && !has_op) {
         dli_call_leave(client);
-        dli_unlock_client(client);
-        return dli_fail(err, DL_ENOTSUP, "driver '%s' cannot %s", client->driver->name, what);
+        status = DL_ENOTSUP;
     }
-    return DL_OK;
-}
-
-/* The same for a call on a handle, which another thread may close meanwhile. */
-static dl_status_t enter_lock(dl_lock_t *lock, int has_op, const char *what, dl_error_t *err) {
-    dl_status_t status = enter(lock->client, has_op, what, err);
-    if (status == DL_OK) {
-        dli_lock_client(lock->client);
+    if (status == DL_OK && lock != NULL) {
         lock->refs++;
-        dli_unlock_client(lock->client);
     }
-    return status;
+    dli_unlock_client(client);
+    if (status == DL_ENOTSUP) {
+        return dli_fail(err, status, "driver '%s' cannot %s", client->driver->name, what);
+    }
+    return status == DL_OK ? DL_OK : dli_fail_plain(err, status);
 }
 
 static dl_status_t leave_lock(dl_lock_t *lock, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
@@ -117,7 +107,7 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     if (dli_forked(client)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
-    dl_status_t status = enter_lock(lock, client->driver->inspect != NULL, "inspect", err);
+    dl_status_t status = enter(client, lock, client->driver->inspect != NULL, "inspect", err);
     if (status != DL_OK) {
         return status;
     }
@@ -147,7 +137,7 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
-    dl_status_t status = enter(client, client->driver->list != NULL, "list", err);
+    dl_status_t status = enter(client, NULL, client->driver->list != NULL, "list", err);
     if (status != DL_OK) {
         return status;
     }
@@ -168,7 +158,7 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     if (dli_forked(client)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
-    dl_status_t status = enter_lock(lock, client->driver->force_release != NULL, "free another's lock", err);
+    dl_status_t status = enter(client, lock, client->driver->force_release != NULL, "free another's lock", err);
     if (status != DL_OK) {
         return status;
     }
@@ -183,7 +173,7 @@ dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
-    dl_status_t status = enter(client, client->driver->check != NULL, "be checked", err);
+    dl_status_t status = enter(client, NULL, client->driver->check != NULL, "be checked", err);
     if (status != DL_OK) {
         return status;
     }

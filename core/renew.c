@@ -128,17 +128,25 @@ static void apply(dli_hold_t *hold, const dl_renewal_t *renewal) {
     }
 }
 
+/* cond_wait releases the mutex without dli_unlock_client. */
+static void leave_chores(dl_client_t *client) {
+    if (client->dead != NULL || client->log_lines != NULL) {
+        dli_sys->cond_broadcast(&client->housekeeping_changed);
+    }
+}
+
 void *dli_renewal_main(void *arg) {
     dl_client_t *client = arg;
+    dli_thread_is_punctual();
     dli_lock_client(client);
     while (!client->stop_threads) {
-        dli_tidy(client);
-        if (client->renewals == NULL && !client->stop_threads) {
+        if (client->renewals == NULL) {
+            leave_chores(client);
             (void)dli_sys->cond_wait(&client->renewals_changed, &client->mutex, DLI_NEVER);
             continue;
         }
         uint64_t now = dli_now();
-        size_t n = client->stop_threads ? 0 : take_batch(client, now);
+        size_t n = take_batch(client, now);
         if (n == 0) {
             continue;
         }

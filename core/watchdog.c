@@ -88,6 +88,7 @@ static void look_after_resume(dl_client_t *client) {
 
 void *dli_watchdog_main(void *arg) {
     dl_client_t *client = arg;
+    dli_thread_is_punctual();
     dli_lock_client(client);
     while (!client->stop_threads) {
         uint64_t now = dli_now();

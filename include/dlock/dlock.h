@@ -301,7 +301,8 @@ typedef struct dl_lock_info {
 /* Asks the server who holds the lock. DL_OK also when nobody does. DL_ENOTSUP, DL_EIO, ... Longest:
  * call_timeout. */
 DL_API dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
-/* Called once a lock, on the caller's thread; both pointers end with the call. Non-zero stops. */
+/* Called once a lock, on the caller's thread; both pointers end with the call. Non-zero stops. Neither this nor a
+ * dl_finding_fn may close the client. */
 typedef int (*dl_list_fn)(void *arg, const char *name, const dl_lock_info_t *info);
 /* Reports the locks held on the server whose name begins with `prefix` (NULL or "": all). DL_ENOTSUP,
  * DL_EIO, ... Longest: call_timeout. */

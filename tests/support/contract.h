@@ -166,6 +166,7 @@ dl_lock_info_t ct_server_info(ct_t *ct, const char *name); /* needs CT_CAN_INSPE
 /* Held by somebody; free within this time (0: now). On a driver without inspect the observer
  * tries the lock. */
 void ct_expect_held(ct_t *ct, const char *name);
+void ct_await_held(ct_t *ct, const char *name, int64_t within_ms);
 void ct_expect_free(ct_t *ct, const char *name, int64_t within_ms);
 /* Deletes what the server knows of the hold, as an administrator or a crash would (needs CT_CAN_FORCE). */
 void ct_wipe(ct_t *ct, const char *name);
@@ -294,6 +295,7 @@ typedef struct ct_call {
     uint64_t sent_ns;
 } ct_call_t;
 
+/* Calls that have begun; the server may not have acted on the last one yet (ct_await_held). */
 int ct_calls(ct_t *ct, ct_op_t op);
 int ct_calls_of(ct_t *ct, ct_op_t op, dl_client_t *client, const char *name); /* NULL: any */
 /* The n-th call of this op, from 0; negative from the end, -1 = the last. Fails the case when there is

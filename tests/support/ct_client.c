@@ -299,6 +299,15 @@ void ct_expect_held(ct_t *ct, const char *name) {
     CT_CHECKF(is_held(ct, name), "the server holds no lock '%s'", name);
 }
 
+void ct_await_held(ct_t *ct, const char *name, int64_t within_ms) {
+    int64_t until = ct_now_ms(ct) + within_ms;
+    while (!is_held(ct, name)) {
+        CT_CHECKF(ct_now_ms(ct) < until, "the server holds no lock '%s' after %lld ms", name,
+                  (long long)within_ms);
+        ct_sleep_ms(ct, 1);
+    }
+}
+
 void ct_expect_free(ct_t *ct, const char *name, int64_t within_ms) {
     int64_t until = ct_now_ms(ct) + within_ms;
     while (is_held(ct, name)) {

@@ -1,0 +1,132 @@
+/* outages_cases.c - contract: a server that is away is waited for, but not for long. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/contract.h"
+
+static int64_t forever_bound_ms(ct_t *ct) {
+    return ct_call_timeout_ms(ct) + ct_tolerance_ms(ct);
+}
+
+static void holds_nothing(ct_t *ct, dl_lock_t *lock) {
+    CT_EQ(dl_valid_ms(lock), 0);
+    CT_EQ(dl_token(lock), 0);
+    CT_EQ(dl_hold_count(lock), 0);
+}
+
+/* ---- giving up ------------------------------------------------------------------------------- */
+
+CT_CASE(outages, an_unreachable_server_is_an_error_after_the_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_lock(lock, CT_ERR), DL_EIO);
+    CT_BETWEEN(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) * 3 / 4,
+               ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_fault_hits(ct, fault), 3, 100);
+    holds_nothing(ct, lock);
+    /* The same for a wait that would be longer. */
+    start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock_for(lock, 100000, DL_LEASE_AUTO, CT_ERR), DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    ct_fault_end(ct, -1);
+    CT_OK(dl_lock(lock, CT_ERR));
+}
+
+CT_CASE(outages, a_silent_server_is_an_error_after_the_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
+    holds_nothing(ct, lock);
+}
+
+CT_CASE(outages, a_server_that_refuses_first_and_is_silent_then_gets_no_second_call_timeout) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    ct_fault_t refusal = {
+        .op = CT_OP_TRY, .mode = CT_ANSWER, .status = DL_EIO, .delay_ms = ct_call_timeout_ms(ct) * 3 / 4};
+    int refused = ct_fault_add(ct, &refusal);
+    int silent = ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, forever_bound_ms(ct));
+    CT_EQ(ct_fault_hits(ct, refused), 1);
+    CT_GT(ct_fault_hits(ct, silent), 0);
+}
+
+CT_CASE(outages, a_trylock_does_not_wait_for_a_dead_server) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_tolerance_ms(ct));
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, 1);
+    start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    holds_nothing(ct, lock);
+}
+
+/* ---- coming back ----------------------------------------------------------------------------- */
+
+static void come_back_in_time(ct_t *ct, ct_mode_t mode) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
+    int fault = ct_fault(ct, CT_OP_TRY, mode, 3);
+    int64_t start_ms = ct_now_ms(ct);
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_EQ(ct_fault_hits(ct, fault), 3);
+    CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct));
+    for (int i = 1; i < ct_calls(ct, CT_OP_TRY); i++) {
+        /* Each try is an attempt of its own: a late one can never be taken for a later one. */
+        CT_GT(ct_call(ct, CT_OP_TRY, i).hold_id, ct_call(ct, CT_OP_TRY, i - 1).hold_id);
+    }
+    CT_GT(dl_valid_ms(lock), 0);
+    ct_expect_held(ct, "orders");
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_expect_free(ct, "orders", ct_call_timeout_ms(ct));
+}
+
+CT_CASE(outages, a_server_that_comes_back_in_time_is_no_error) {
+    come_back_in_time(ct, CT_FAIL_BEFORE);
+}
+
+CT_CASE(outages, lost_requests_are_sent_again) {
+    come_back_in_time(ct, CT_LOSE_REQUEST);
+}
+
+CT_CASE(outages, a_call_is_never_kept_waiting_by_its_own_lost_grant) {
+    come_back_in_time(ct, CT_LOSE_REPLY);
+}
+
+static void get_it(ct_t *ct, void *lock) {
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(outages, an_outage_during_a_wait_is_survived, .needs_not = DL_CAP_NATIVE_WAIT) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .skip = 1, .count = 3, .client = client};
+    int fault = ct_fault_add(ct, &outage);
+    ct_thread_t *thread = ct_thread(ct, get_it, ct_lock(ct, client, "orders"));
+    CT_AWAIT(ct_fault_hits(ct, fault) == 3, 5000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    int64_t start_ms = ct_now_ms(ct);
+    ct_join(ct, thread);
+    CT_LE(ct_now_ms(ct) - start_ms, 500 + ct_tolerance_ms(ct)); /* the longest pause of the backoff */
+}
+
+CT_CASE(outages, a_later_outage_has_a_patience_of_its_own, .needs_not = DL_CAP_NATIVE_WAIT) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .count = 1, .client = client};
+    ct_fault_add(ct, &outage);
+    ct_thread_t *thread = ct_thread(ct, get_it, ct_lock(ct, client, "orders"));
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct)); /* busy answers all the while */
+    outage.count = 2;
+    int fault = ct_fault_add(ct, &outage);
+    CT_OK(dl_unlock(held, CT_ERR));
+    ct_join(ct, thread);
+    CT_EQ(ct_fault_hits(ct, fault), 2);
+}
