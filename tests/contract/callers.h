@@ -19,7 +19,7 @@ typedef struct caller {
 
 #define CALLER(lock_, wait_ms_)                                                                    \
     {                                                                                              \
-        .lock = (lock_), .opts = {sizeof(dl_acquire_opts_t), (wait_ms_), DL_LEASE_AUTO, 0, NULL}   \
+        .lock = (lock_), .opts = { sizeof(dl_acquire_opts_t), (wait_ms_), DL_LEASE_AUTO, 0, NULL } \
     }
 
 /* Longer than any case keeps a lock. */

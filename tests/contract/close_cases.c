@@ -70,12 +70,14 @@ CT_CASE(close, frees_everything_that_is_held) {
 CT_CASE(close, ends_waits_wherever_they_are) {
     dl_client_t *holder = ct_open(ct, NULL), *c = ct_open(ct, NULL);
     CT_OK(dl_lock(ct_lock(ct, holder, "theirs"), CT_ERR));
-    dl_lock_t *mine = ct_lock(ct, c, "mine"), *mute = ct_lock(ct, c, "mute"), *theirs = ct_lock(ct, c, "theirs");
+    dl_lock_t *mine = ct_lock(ct, c, "mine"), *mute = ct_lock(ct, c, "mute"),
+              *theirs = ct_lock(ct, c, "theirs");
     CT_OK(dl_lock(mine, CT_ERR));
     ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_NEVER, .count = CT_ALWAYS, .name = "mute"};
     ct_fault_add(ct, &fault);
-    caller_t callers[5] = {CALLER(mine, DL_WAIT_FOREVER), CALLER(mine, 100000), CALLER(theirs, DL_WAIT_FOREVER),
-                           CALLER(theirs, 100000), CALLER(mute, DL_WAIT_FOREVER)};
+    caller_t callers[5] = {CALLER(mine, DL_WAIT_FOREVER), CALLER(mine, 100000),
+                           CALLER(theirs, DL_WAIT_FOREVER), CALLER(theirs, 100000),
+                           CALLER(mute, DL_WAIT_FOREVER)};
     for (int i = 0; i < 5; i++) {
         start_caller(ct, &callers[i]);
     }

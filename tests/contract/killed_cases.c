@@ -92,4 +92,3 @@ CT_CASE(killed, holder_that_was_stopped_past_its_lease_knows_and_harms_nobody, .
     ct_no_event(ct, c, 0, NULL, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
-

@@ -9,7 +9,8 @@ CT_CASE(loss, is_told_exactly_once_when_validity_ends) {
     take(ct, lock, lease_ms);
     uint64_t token = dl_token(lock);
     dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, NULL, lease_ms + ct_tolerance_ms(ct));
-    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1, validity_of(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1,
+               validity_of(lease_ms) + ct_tolerance_ms(ct));
     ct_call_t tried = ct_call(ct, CT_OP_TRY, 0);
     CT_STR_EQ(lost.name, "short");
     CT_STR_EQ(lost.owner, tried.owner);

@@ -95,7 +95,8 @@ CT_CASE(misuse, structs_of_another_size_are_refused) {
 CT_CASE(misuse, numbers_out_of_range_are_refused) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "ranges");
-    static const int64_t leases_ms[] = {-1, -2, 1, 50, DL_LEASE_MIN_MS - 1, DL_LEASE_MAX_MS + 1, INT64_MAX, INT64_MIN};
+    static const int64_t leases_ms[] = {-1,        -2,       1, 50, DL_LEASE_MIN_MS - 1, DL_LEASE_MAX_MS + 1,
+                                        INT64_MAX, INT64_MIN};
     static const int64_t waits_ms[] = {-2, DL_WAIT_MAX_MS + 1, INT64_MAX, INT64_MIN};
     CT_OK(dl_lock(lock, CT_ERR)); /* refused inside a hold, too */
     for (size_t i = 0; i < sizeof leases_ms / sizeof leases_ms[0]; i++) {
@@ -253,11 +254,11 @@ static void accept(ct_t *ct, const dl_driver_t *table) {
 /* The same for all drivers, so one fixture is enough. */
 #define ONE_FIXTURE .needs_not = DL_CAP_SESSION | DL_CAP_NOTIFY, .needs = DL_CAP_FENCE, .traits = CT_VIRTUAL
 
-#define REFUSE_WITH(change)                                                                        \
-    do {                                                                                           \
-        dl_driver_t t = sound;                                                                     \
-        change;                                                                                    \
-        refuse(ct, &t);                                                                            \
+#define REFUSE_WITH(change)    \
+    do {                       \
+        dl_driver_t t = sound; \
+        change;                \
+        refuse(ct, &t);        \
     } while (0)
 
 CT_CASE(misuse, driver_tables_without_what_is_needed_are_refused, ONE_FIXTURE) {

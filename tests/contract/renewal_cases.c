@@ -108,7 +108,8 @@ CT_CASE(renewal, is_tried_again_until_validity_ends) {
     ct_expect_event(ct, c, DL_EVENT_RENEWAL_FAILING, "doomed", lease_ms / 3 + ct_tolerance_ms(ct));
     CT_GT(dl_valid_ms(lock), 0);
     dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, "doomed", lease_ms);
-    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1, validity_of(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1,
+               validity_of(lease_ms) + ct_tolerance_ms(ct));
     CT_EQ(lost.status, DL_ETIMEDOUT);
     int tried = renewals_of(ct, "doomed");
     CT_GE(tried, ct_traits(ct) & CT_VIRTUAL ? 15 : 3);
@@ -196,7 +197,8 @@ CT_CASE(renewal, of_an_explicit_lease_does_not_happen, .needs = DL_CAP_LEASE) {
     int64_t lease_ms = ct_lease_ms(ct), before_ms = ct_now_ms(ct);
     take(ct, lock, lease_ms);
     ct_expect_event(ct, c, DL_EVENT_LOST, "explicit", 2 * lease_ms);
-    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1, validity_of(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1,
+               validity_of(lease_ms) + ct_tolerance_ms(ct));
     CT_EQ(ct_calls(ct, CT_OP_RENEW), 0);
     ct_expect_free(ct, "explicit", ct_tolerance_ms(ct));
 }

@@ -49,7 +49,8 @@ CT_CASE(session, explicit_lease_is_pinged_and_not_extended, .needs = DL_CAP_SESS
     int64_t lease_ms = ct_lease_ms(ct), before_ms = ct_now_ms(ct);
     take(ct, lock, lease_ms);
     ct_expect_event(ct, c, DL_EVENT_LOST, "pinged", 2 * lease_ms);
-    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1, validity_of(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1,
+               validity_of(lease_ms) + ct_tolerance_ms(ct));
     CT_GE(renewals_of(ct, "pinged"), 2);
     for (int i = 0; i < renewals_of(ct, "pinged"); i++) {
         CT_EQ(ct_call(ct, CT_OP_RENEW, i).lease_ms, 0);

@@ -166,7 +166,8 @@ CT_CASE(shipped_bugs, a_holder_of_another_kind_is_looked_at_every_second, .needs
         .traits = CT_VIRTUAL) {
     dl_client_t *c = ct_open(ct, NULL);
     /* It will not notify, and has an hour left. */
-    ct_fault_t busy = {.op = CT_OP_TRY, .mode = CT_ANSWER, .count = 10, .status = DL_EBUSY, .busy_ms = 3600000};
+    ct_fault_t busy = {
+        .op = CT_OP_TRY, .mode = CT_ANSWER, .count = 10, .status = DL_EBUSY, .busy_ms = 3600000};
     ct_fault_add(ct, &busy);
     caller_t waiter = CALLER(ct_lock(ct, c, "foreign"), DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
@@ -174,8 +175,8 @@ CT_CASE(shipped_bugs, a_holder_of_another_kind_is_looked_at_every_second, .needs
     CT_BETWEEN(waiter.ended_ms - waiter.began_ms, 5000, 10 * (1000 + ct_tolerance_ms(ct)));
 }
 
-CT_CASE(shipped_bugs, a_renewal_never_takes_the_lock_from_its_successor, .traits = CT_CAN_FORCE | CT_CAN_INSPECT,
-        .needs = DL_CAP_LEASE) {
+CT_CASE(shipped_bugs, a_renewal_never_takes_the_lock_from_its_successor,
+        .traits = CT_CAN_FORCE | CT_CAN_INSPECT, .needs = DL_CAP_LEASE) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     dl_lock_t *old = ct_lock(ct, a, "taken"), *new = ct_lock(ct, b, "taken");
     CT_OK(dl_lock(old, CT_ERR));
@@ -206,7 +207,8 @@ CT_CASE(shipped_bugs, validity_does_not_count_from_the_reply) {
     int64_t before_ms = ct_now_ms(ct);
     CT_OK(dl_trylock_for(lock, 0, lease_ms, CT_ERR));
     CT_GE(ct_now_ms(ct) - before_ms, delay_ms);
-    CT_LE(ct_now_ms(ct) + dl_valid_ms(lock), before_ms + validity_of(lease_ms) + 1 + ct_tolerance_ms(ct) / 50);
+    CT_LE(ct_now_ms(ct) + dl_valid_ms(lock),
+          before_ms + validity_of(lease_ms) + 1 + ct_tolerance_ms(ct) / 50);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 

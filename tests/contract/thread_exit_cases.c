@@ -77,7 +77,8 @@ CT_CASE(thread_exit, lets_the_next_thread_in) {
 
 CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
     dl_client_t *c = ct_open(ct, NULL);
-    leaver_t leaver = {.lock = ct_lock(ct, c, "lost"), .levels = 3, .lease_ms = DL_LEASE_MIN_MS, .stays_ms = 150};
+    leaver_t leaver = {
+        .lock = ct_lock(ct, c, "lost"), .levels = 3, .lease_ms = DL_LEASE_MIN_MS, .stays_ms = 150};
     run_leaver(ct, &leaver);
     ct_expect_event(ct, c, DL_EVENT_LOST, "lost", ct_tolerance_ms(ct));
     ct_no_event(ct, c, 0, NULL, ct_lease_ms(ct) / 2);

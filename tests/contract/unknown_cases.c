@@ -96,7 +96,8 @@ CT_CASE(unknown, request_is_looked_for_no_longer_than_its_lease_could_last) {
 
 /* ---- late duplicates ------------------------------------------------------------------------------------ */
 
-CT_CASE(unknown, late_duplicates_of_an_ended_hold_cannot_touch_a_newer_one, .traits = CT_REPLAY | CT_CAN_INSPECT) {
+CT_CASE(unknown, late_duplicates_of_an_ended_hold_cannot_touch_a_newer_one,
+        .traits = CT_REPLAY | CT_CAN_INSPECT) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "newer");
     CT_OK(dl_lock(lock, CT_ERR));

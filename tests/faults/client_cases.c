@@ -1,4 +1,4 @@
-/* client_cases.c - faults of clients, and of single requests: rows 1 to 14 and 38 to 41 of the table of faults. */
+/* client_cases.c - faults: clients killed, stopped, forked, left by their threads, with wrong clocks (rows 1 to 9). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "contract/callers.h"
-#include "core/core.h"
 
 /* ---- row 1: killed ---------------------------------------------------------------------------------------- */
 
@@ -232,7 +231,8 @@ CT_CASE(faults, row06_callback_calls_back_blocks_and_unlocks) {
     CT_EQ(dl_client_on_event(c, unlock_in_time, &r), DL_OK);
     CT_OK(dl_lock(kept, CT_ERR));
     CT_OK(dl_lock(r.failing, CT_ERR));
-    ct_fault_t fault = {.op = CT_OP_RENEW, .mode = CT_FAIL_BEFORE, .count = CT_ALWAYS, .name = "row 6 failing"};
+    ct_fault_t fault = {
+        .op = CT_OP_RENEW, .mode = CT_FAIL_BEFORE, .count = CT_ALWAYS, .name = "row 6 failing"};
     ct_fault_add(ct, &fault);
     ct_latch_wait(ct, r.done, 3 * ct_lease_ms(ct));
     CT_GT(dl_valid_ms(kept), 0);
@@ -342,226 +342,4 @@ CT_CASE(faults, row09_client_wall_clock_off_by_an_hour, .traits = CT_REAL_TIME) 
         ct_close(ct, b);
     }
     CT_EQ(ct_stats(ct, a).lost, 3);
-}
-
-/* ---- rows 11 to 14: replies, duplicates, notifications ------------------------------------------------------------- */
-
-CT_CASE(faults, row11_replies_lost_after_the_server_did_it, .needs = DL_CAP_LEASE) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "row 11");
-    for (int lost = 1; lost <= 4; lost++) {
-        /* The releases never arrive either: nothing but the larger hold id can help. */
-        int tries = ct_fault(ct, CT_OP_TRY, CT_LOSE_REPLY, lost);
-        ct_fault_t releases = {.op = CT_OP_RELEASE, .mode = CT_LOSE_REQUEST, .count = CT_ALWAYS};
-        int fault = ct_fault_add(ct, &releases);
-        int64_t before_ms = ct_now_ms(ct);
-        CT_OK(dl_lock(lock, CT_ERR));
-        CT_EQ(ct_fault_hits(ct, tries), lost);
-        CT_LE(ct_now_ms(ct) - before_ms, 200 + ct_tolerance_ms(ct));
-        ct_fault_end(ct, fault);
-        CT_OK(dl_unlock(lock, CT_ERR));
-        ct_expect_free(ct, "row 11", 0);
-    }
-    CT_EQ(ct_stats(ct, c).contended, 0);
-    CT_EQ(ct_stats(ct, c).unknown_outcomes >= 10, 1);
-}
-
-CT_CASE(faults, row12_late_duplicates_of_everything, .traits = CT_REPLAY | CT_CAN_INSPECT) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "row 12");
-    for (int generation = 0; generation < 4; generation++) {
-        CT_OK(dl_lock(lock, CT_ERR));
-        CT_OK(dl_extend(lock, ct_lease_ms(ct) + generation, CT_ERR));
-        CT_OK(dl_unlock(lock, CT_ERR));
-    }
-    CT_OK(dl_lock(lock, CT_ERR));
-    dl_lock_info_t before = ct_server_info(ct, "row 12");
-    for (int round = 0; round < 2; round++) {
-        for (int i = 3; i >= 0; i--) {
-            ct_call_t tried = ct_call(ct, CT_OP_TRY, i), renewed = ct_call(ct, CT_OP_RENEW, i);
-            ct_call_t released = ct_call(ct, CT_OP_RELEASE, i);
-            CT_EQ(ct_replay(ct, &released), DL_ELOST);
-            CT_EQ(ct_replay(ct, &tried), DL_EBUSY);
-            CT_EQ(ct_replay(ct, &renewed), DL_ELOST);
-        }
-    }
-    dl_lock_info_t after = ct_server_info(ct, "row 12");
-    CT_CHECK(after.held && after.hold_id == before.hold_id && after.token == before.token);
-    CT_LE(after.remaining_ms, before.remaining_ms);
-    /* After the release they may take it; nobody acts on that, and the next hold replaces it at once. */
-    CT_OK(dl_unlock(lock, CT_ERR));
-    ct_call_t tried = ct_call(ct, CT_OP_TRY, 2);
-    CT_EQ(ct_replay(ct, &tried), DL_OK);
-    CT_EQ(dl_hold_count(lock), 0);
-    CT_OK(dl_trylock(lock, CT_ERR));
-    CT_EQ(ct_replay(ct, &tried), DL_EBUSY);
-    CT_OK(dl_unlock(lock, CT_ERR));
-    ct_expect_free(ct, "row 12", 0);
-}
-
-/* A waiter while the holder has a long lease; this fault makes its notifications worthless. */
-static void wait_without_news(ct_t *ct, ct_op_t op, ct_mode_t mode, int64_t within_ms) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
-    dl_lock_t *held = ct_lock(ct, a, "row 13");
-    take(ct, held, DL_LEASE_AUTO);
-    int fault = ct_fault(ct, op, mode, CT_ALWAYS);
-    caller_t waiter = CALLER(ct_lock(ct, b, "row 13"), DL_WAIT_FOREVER);
-    start_caller(ct, &waiter);
-    CT_AWAIT(ct_fault_hits(ct, fault) >= 1, 5000);
-    ct_sleep_ms(ct, 20);
-    CT_OK(dl_unlock(held, CT_ERR));
-    int64_t before_ms = ct_now_ms(ct);
-    end_caller(ct, &waiter, DL_OK);
-    CT_LE(waiter.ended_ms - before_ms, within_ms + ct_tolerance_ms(ct));
-    CT_EQ(ct_calls(ct, CT_OP_WAIT) > 0, op == CT_OP_WAIT);
-}
-
-CT_CASE(faults, row13_notification_connection_dies, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WAIT, CT_FAIL_BEFORE, 500);
-}
-
-CT_CASE(faults, row13_notification_connection_cannot_be_made, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WATCH, CT_FAIL_BEFORE, 500);
-}
-
-CT_CASE(faults, row13_notification_is_missed, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WAIT, CT_NEVER, ct_lease_ms(ct));
-}
-
-static void unlock_in_the_gap(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)call;
-    dl_lock_t *held = arg;
-    if (dl_hold_count(held) > 0) {
-        CT_OK(dl_unlock(held, CT_ERR));
-    }
-}
-
-/* The holder releases at this instant of the subscription. */
-static void release_in_the_gap(ct_t *ct, ct_when_t when) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
-    dl_lock_t *held = ct_lock_owned(ct, a, "row 14", 1), *wanted = ct_lock(ct, b, "row 14");
-    take(ct, held, 20 * ct_lease_ms(ct));
-    ct_hook(ct, CT_OP_WATCH, when, "row 14", unlock_in_the_gap, held);
-    int64_t before_ms = ct_now_ms(ct);
-    CT_OK(dl_lock(wanted, CT_ERR));
-    CT_LE(ct_now_ms(ct) - before_ms, ct_tolerance_ms(ct));
-    CT_EQ(ct_calls(ct, CT_OP_WATCH), 1);
-    CT_OK(dl_unlock(wanted, CT_ERR));
-}
-
-CT_CASE(faults, row14_release_just_before_the_subscription, .needs = DL_CAP_NOTIFY) {
-    release_in_the_gap(ct, CT_BEFORE);
-}
-
-CT_CASE(faults, row14_release_just_after_the_subscription, .needs = DL_CAP_NOTIFY) {
-    release_in_the_gap(ct, CT_AFTER);
-}
-
-/* ---- rows 38 to 41: misuse ---------------------------------------------------------------------------------------------- */
-
-static void unlock_as_a_stranger(ct_t *ct, void *arg) {
-    CT_STATUS(dl_unlock(arg, CT_ERR), DL_ENOTOWNER);
-}
-
-CT_CASE(faults, row38_unlock_by_another_twice_and_of_an_expired_hold) {
-    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "row 38"), *theirs = ct_lock(ct, other, "row 38");
-    take(ct, lock, DL_LEASE_MIN_MS);
-    take(ct, lock, DL_LEASE_MIN_MS);
-    ct_join(ct, ct_thread(ct, unlock_as_a_stranger, lock));
-    CT_STATUS(dl_unlock(theirs, CT_ERR), DL_ENOTOWNER);
-    CT_EQ(dl_hold_count(lock), 2);
-    ct_sleep_ms(ct, 2 * DL_LEASE_MIN_MS);
-    ct_join(ct, ct_thread(ct, unlock_as_a_stranger, lock)); /* a stranger's unlock pays no level of it */
-    CT_EQ(dl_hold_count(lock), 2);
-    CT_OK(dl_trylock(theirs, CT_ERR));
-    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
-    CT_EQ(dl_hold_count(lock), 1);
-    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
-    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
-    CT_GT(dl_valid_ms(theirs), 0);
-    ct_expect_held(ct, "row 38");
-    CT_OK(dl_unlock(theirs, CT_ERR));
-    CT_STATUS(dl_unlock(theirs, CT_ERR), DL_ENOTOWNER);
-}
-
-CT_CASE(faults, row39_more_levels_than_there_may_be) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "row 39");
-    c->level_limit = 1000; /* the real limit of a thousand million takes too long */
-    for (int i = 0; i < 1000; i++) {
-        CT_OK(dl_lock(lock, CT_ERR));
-    }
-    int calls = ct_calls(ct, CT_OP_TRY);
-    CT_STATUS(dl_lock(lock, CT_ERR), DL_ELIMIT);
-    CT_STATUS(dl_trylock(lock, CT_ERR), DL_ELIMIT);
-    CT_EQ(ct_calls(ct, CT_OP_TRY), calls);
-    CT_EQ(dl_hold_count(lock), 1000);
-    for (int i = 1000; i > 0; i--) {
-        CT_EQ(dl_hold_count(lock), i);
-        CT_OK(dl_unlock(lock, CT_ERR));
-    }
-    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
-    ct_expect_free(ct, "row 39", 0);
-    CT_LE(DL_LEVEL_MAX, INT32_MAX);
-}
-
-CT_CASE(faults, row40_close_while_held_and_waited_for) {
-    for (int i = 0; i < 5; i++) {
-        dl_client_t *c = ct_open(ct, NULL);
-        dl_lock_t *lock = ct_lock(ct, c, "row 40");
-        CT_OK(dl_lock(lock, CT_ERR));
-        caller_t waiter = CALLER(lock, DL_WAIT_FOREVER);
-        start_caller(ct, &waiter);
-        ct_await_waiting(ct, c, 1, 5000);
-        int64_t before_ms = ct_now_ms(ct);
-        ct_close(ct, c);
-        CT_LE(ct_now_ms(ct) - before_ms, ct_tolerance_ms(ct));
-        end_caller(ct, &waiter, DL_ECLOSED);
-        ct_expect_free(ct, "row 40", 0);
-        CT_STATUS(dl_unlock(lock, CT_ERR), DL_ECLOSED);
-    }
-}
-
-static const char *const hostile_names[] = {
-    "a", "A", "a ", " a", "a\n", "a\t", "'", "''", "\"", "\\", "`", "'; DROP TABLE dlock_locks; --", "{}", "{a}", "{",
-    "%", "%s%n", "*", "?", "_", "a/b", "../a", ".", "..", "-", "--", "0", "00", "\x01", "\x7f", "\xff", "\xff\xfe",
-    "\xc3\xa9", "e\xcc\x81", "\xc3\x89", "\xe2\x80\x8b", "NULL", "null", "a:b", "a:b:1", "$(id)", "a;b", "a,b", "a=b",
-};
-#define NAMES (sizeof hostile_names / sizeof hostile_names[0])
-
-static int count_listed(void *arg, const char *name, const dl_lock_info_t *info) {
-    int *seen = arg;
-    for (size_t i = 0; i < NAMES; i++) {
-        seen[i] += strcmp(hostile_names[i], name) == 0 && info->held;
-    }
-    return 0;
-}
-
-CT_CASE(faults, row41_hostile_names_are_exact, .traits = CT_CAN_LIST | CT_CAN_INSPECT) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *locks[NAMES];
-    char longest[2][DL_NAME_MAX + 1];
-    for (size_t i = 0; i < NAMES; i++) {
-        locks[i] = ct_lock_owned(ct, c, hostile_names[i], i);
-        CT_OK(dl_trylock(locks[i], CT_ERR)); /* all at once: none is another */
-    }
-    int seen[NAMES] = {0};
-    CT_OK(dl_list(c, NULL, count_listed, seen, CT_ERR));
-    for (size_t i = 0; i < NAMES; i++) {
-        CT_EQ(seen[i], 1);
-        CT_EQ(ct_server_info(ct, hostile_names[i]).hold_id, ct_call(ct, CT_OP_TRY, (int)i).hold_id);
-    }
-    for (int k = 0; k < 2; k++) {
-        memset(longest[k], 'x', DL_NAME_MAX);
-        longest[k][DL_NAME_MAX - 1] = (char)('0' + k); /* different in the last byte only */
-        longest[k][DL_NAME_MAX] = 0;
-        CT_OK(dl_trylock(ct_lock_owned(ct, c, longest[k], (uint64_t)k), CT_ERR));
-    }
-    for (size_t i = 0; i < NAMES; i++) {
-        CT_OK(dl_unlock(locks[i], CT_ERR));
-        ct_expect_free(ct, hostile_names[i], 0);
-    }
-    ct_expect_held(ct, longest[0]);
-    ct_expect_held(ct, longest[1]);
 }

@@ -203,6 +203,20 @@ Test(command, signals_are_passed_on_to_the_command) {
     }
 }
 
+Test(command, a_signal_that_comes_as_the_command_ends_does_not_change_its_status) {
+    for (int i = 0; i < 40; i++) {
+        program_t program;
+        char line[16];
+        start(&program, "run", "x", "--", "sh", "-c", "echo ready >&9; exit 3", NULL);
+        read_line(&program, line, sizeof line);
+        while (is_running(program.pidfd)) {
+            (void)kill(program.pid, SIGWINCH); /* ignored by whoever does not want it */
+        }
+        (void)finish(&program);
+        expect_status(&program, 3);
+    }
+}
+
 Test(command, in_a_terminal_the_command_reads_and_ctrl_c_ends_it) {
     int terminal;
     pid_t pid = forkpty(&terminal, NULL, NULL, NULL);

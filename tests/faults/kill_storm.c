@@ -1,14 +1,15 @@
 /* kill_storm.c - holders killed and holders stopped past their lease, many times, on the real clock and a real file. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <ftw.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ typedef struct round_result {
     int64_t took_us; /* KILLED: from the kill to the waiter's DL_OK */
 } round_result_t;
 
-static char folder[] = "/tmp/dlock-kill-storm-XXXXXX";
+static char folder[160];
 
 static int64_t now_us(void) {
     struct timespec t;
@@ -42,8 +43,7 @@ static int64_t now_us(void) {
 
 static void sleep_ms(int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    while (nanosleep(&t, &t) != 0 && errno == EINTR) {
-    }
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
 }
 
 static void die(const char *what) {
@@ -66,7 +66,8 @@ static int64_t hear(int fd) {
         n = recv(fd, &value, sizeof value, MSG_WAITALL);
     } while (n < 0 && errno == EINTR);
     if (n != (ssize_t)sizeof value) {
-        fprintf(stderr, "kill_storm: %s\n", n == 0 ? "the other process has ended" : "the other process is silent");
+        fprintf(stderr, "kill_storm: %s\n",
+                n == 0 ? "the other process has ended" : "the other process is silent");
         exit(2);
     }
     return value;
@@ -102,8 +103,8 @@ static pid_t start(int *fd) {
 
 static dl_client_t *open_client(int lane) {
     char yaml[256];
-    snprintf(yaml, sizeof yaml, "backends: {storm: {driver: sqlite, path: \"%s/%d.db\", lease: %dms}}\n", folder, lane,
-             LEASE_MS);
+    snprintf(yaml, sizeof yaml, "backends: {storm: {driver: sqlite, path: \"%s/%d.db\", lease: %dms}}\n",
+             folder, lane, LEASE_MS);
     dl_client_t *client;
     dl_error_t err;
     if (dl_client_open_text(yaml, strlen(yaml), "storm", &client, &err) != DL_OK) {
@@ -132,7 +133,8 @@ static int expect(int truth, const char *what) {
 
 static int expect_status(dl_status_t status, dl_status_t expected, const char *what) {
     if (status != expected) {
-        fprintf(stderr, "kill_storm: %s is %s, expected %s\n", what, dl_status_name(status), dl_status_name(expected));
+        fprintf(stderr, "kill_storm: %s is %s, expected %s\n", what, dl_status_name(status),
+                dl_status_name(expected));
     }
     return status != expected;
 }
@@ -185,7 +187,8 @@ static void be_waiter(int lane, int fd) {
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
         wrong += expect(dl_valid_ms(lock) > 0 && dl_token(lock) == token, "the successor has lost its lock");
         wrong += expect_status(dl_inspect(lock, &info, NULL), DL_OK, "inspect");
-        wrong += expect(info.held && info.ours && info.token == token, "the server holds it for somebody else");
+        wrong +=
+            expect(info.held && info.ours && info.token == token, "the server holds it for somebody else");
         wrong += expect_status(dl_unlock(lock, NULL), DL_OK, "the successor's unlock");
         say(fd, wrong);
     }
@@ -201,7 +204,8 @@ static int kill_and_reap(pid_t pid) {
     if (kill(pid, SIGKILL) != 0 || waitpid(pid, &status, 0) != pid) {
         die("kill");
     }
-    return expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "the holder was not there to be killed");
+    return expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+                  "the holder was not there to be killed");
 }
 
 static void stop_and_wait(pid_t pid) {
@@ -237,7 +241,8 @@ static round_result_t run_round(int lane, storm_t storm, int waiter) {
         kill(holder, SIGCONT);
         result.wrong += hear(holder_fd) != 0;
         int status = 0;
-        result.wrong += expect(waitpid(holder, &status, 0) == holder && status == 0, "the holder did not end well");
+        result.wrong +=
+            expect(waitpid(holder, &status, 0) == holder && status == 0, "the holder did not end well");
     }
     say(waiter, 1);
     result.wrong += hear(waiter) != 0;
@@ -315,21 +320,25 @@ static void print(storm_t storm, int count, int wrong, const int64_t *times_us, 
         printf("DL_ELOST and a successor untouched each time; ");
     }
     printf("longest time from the %s to the waiter's OK %.3f s (median %.3f s, limit %.3f s)\n",
-           storm == KILLED ? "kill" : "stop", (double)times_us[count - 1] / 1e6, (double)times_us[count / 2] / 1e6,
-           (double)limit_us / 1e6);
+           storm == KILLED ? "kill" : "stop", (double)times_us[count - 1] / 1e6,
+           (double)times_us[count / 2] / 1e6, (double)limit_us / 1e6);
 }
 
-static void remove_files(int lanes) {
-    static const char *const endings[] = {"", "-wal", "-shm", "-wake", "-tokens", "-journal"};
-    char path[128];
-    for (int lane = 0; lane < lanes; lane++) {
-        for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-            snprintf(path, sizeof path, "%s/%d.db%s", folder, lane, endings[i]);
-            (void)unlink(path);
-        }
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
+    (void)info;
+    (void)type;
+    (void)where;
+    return remove(path);
+}
+
+static void make_folder(void) {
+    const char *base = getenv("DLOCK_TEST_DIR");
+    if (base == NULL) {
+        base = getenv("TMPDIR");
     }
-    if (rmdir(folder) != 0) {
-        perror(folder);
+    int n = snprintf(folder, sizeof folder, "%s/dlock-kill-storm-XXXXXX", base == NULL ? "/tmp" : base);
+    if (n >= (int)sizeof folder || mkdtemp(folder) == NULL) {
+        die("a folder for the lock files");
     }
 }
 
@@ -364,16 +373,17 @@ int main(int argc, char **argv) {
     }
     lanes = lanes > count ? count : lanes;
     int64_t *times_us = calloc((size_t)count, sizeof *times_us);
-    if (times_us == NULL || mkdtemp(folder) == NULL) {
+    if (times_us == NULL) {
         die("kill_storm");
     }
+    make_folder();
     int failed = 0;
     for (storm_t storm = KILLED; storm < STORMS; storm++) {
         int wrong = run_storm(storm, count, lanes, times_us);
         print(storm, count, wrong, times_us, limit_us);
         failed = failed || wrong > 0 || times_us[count - 1] > limit_us;
     }
-    remove_files(lanes);
+    (void)nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free(times_us);
     return failed;
 }

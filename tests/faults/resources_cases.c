@@ -173,7 +173,8 @@ CT_CASE(faults, row36_no_descriptors_for_a_client) {
             opened = 1;
             ct_close(ct, c);
         } else {
-            CT_CHECKF(is_clear(status), "with %d descriptors: %s: %s", extra, dl_status_name(status), err.message);
+            CT_CHECKF(is_clear(status), "with %d descriptors: %s: %s", extra, dl_status_name(status),
+                      err.message);
             CT_EQ(err.status, status);
         }
         CT_EQ(open_descriptors(), before); /* nothing leaks */

@@ -84,7 +84,8 @@ CT_CASE(faults, row34_file_kept_locked_by_another_process, SQLITE) {
     int64_t timeout_ms = ct_call_timeout_ms(ct), slack_ms = ct_tolerance_ms(ct), before_ms = ct_now_ms(ct);
     CT_STATUS(dl_trylock(free_lock, CT_ERR), DL_EIO);
     CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
-    CT_CHECKF(strstr(ct_last_err()->message, "busy") != NULL, "not a word of why: %s", ct_last_err()->message);
+    CT_CHECKF(strstr(ct_last_err()->message, "busy") != NULL, "not a word of why: %s",
+              ct_last_err()->message);
     before_ms = ct_now_ms(ct);
     dl_status_t status = dl_trylock_for(wanted, 100, DL_LEASE_AUTO, NULL);
     CT_CHECKF(status == DL_EIO || status == DL_ETIMEDOUT, "the wait was %s", dl_status_name(status));
@@ -160,7 +161,8 @@ CT_CASE(faults, row34_file_read_only, SQLITE) {
     dl_status_t status = ct_try_open(ct, NULL, &c, &err);
     CT_CHECK(user != 0 || seteuid(0) == 0);
     CT_EQ(chmod(folder, 0700), 0);
-    CT_CHECKF(status == DL_EAUTH, "a file that may only be read: %s: %s", dl_status_name(status), err.message);
+    CT_CHECKF(status == DL_EAUTH, "a file that may only be read: %s: %s", dl_status_name(status),
+              err.message);
     CT_CHECK(strstr(err.message, path) != NULL || strstr(err.message, folder) != NULL);
     CT_EQ(stat(path, &after), 0);
     CT_EQ(after.st_ino, before.st_ino);
@@ -170,7 +172,8 @@ CT_CASE(faults, row34_file_read_only, SQLITE) {
 }
 
 CT_CASE(faults, row34_files_of_others_are_left_as_they_are, SQLITE) {
-    char path[PATH_SIZE], text[] = "Dear diary, nobody but me shall ever write here.\n", database[4096] = "SQLite format 3";
+    char path[PATH_SIZE], text[] = "Dear diary, nobody but me shall ever write here.\n",
+                          database[4096] = "SQLite format 3";
     dl_client_t *c;
     path_beside(ct, "diary.txt", path);
     write_file(ct, path, text, sizeof text - 1);
@@ -207,8 +210,11 @@ CT_CASE(faults, row34_file_damaged, SQLITE) {
     char rubbish[8192];
     memset(rubbish, 0x5a, sizeof rubbish);
     CT_GT(before.st_size, 100);
-    CT_GT(pwrite(fd, rubbish, (size_t)before.st_size - 100 < sizeof rubbish ? (size_t)before.st_size - 100 : sizeof rubbish, 100),
-          0);
+    CT_GT(
+        pwrite(fd, rubbish,
+               (size_t)before.st_size - 100 < sizeof rubbish ? (size_t)before.st_size - 100 : sizeof rubbish,
+               100),
+        0);
     close(fd);
     int64_t before_ms = ct_now_ms(ct);
     dl_status_t status = open_path(ct, path, &c, NULL);
@@ -237,7 +243,8 @@ static void replace(ct_t *ct, int with_another) {
     }
     int64_t before_ms = ct_now_ms(ct);
     CT_STATUS(dl_trylock(more, CT_ERR), DL_EIO);
-    CT_CHECKF(strstr(ct_last_err()->message, path) != NULL, "does not name the file: %s", ct_last_err()->message);
+    CT_CHECKF(strstr(ct_last_err()->message, path) != NULL, "does not name the file: %s",
+              ct_last_err()->message);
     CT_LE(ct_now_ms(ct) - before_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
     /* Nobody else can see this hold any more: it must not go on for ever as if it were one. */
     ct_expect_event(ct, a, DL_EVENT_LOST, "row 34", ct_lease_ms(ct) + ct_tolerance_ms(ct));

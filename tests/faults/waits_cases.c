@@ -6,10 +6,10 @@
 
 /* Strikes at the n-th point where the waiter's driver is entered or left. */
 typedef struct strike {
-    int client;   /* number of the waiting client */
-    int at;       /* from 0 */
-    int passed;   /* points so far */
-    ct_op_t op;   /* where it struck */
+    int client;          /* number of the waiting client */
+    int at;              /* from 0 */
+    int passed;          /* points so far */
+    ct_op_t op;          /* where it struck */
     dl_cancel_t *cancel; /* what to do: trigger this ... */
     ct_latch_t *now;     /* ... or let another thread close */
 } strike_t;
@@ -68,8 +68,8 @@ static void check_outcome(ct_t *ct, const strike_t *s, const caller_t *caller, d
     if (caller->status == DL_OK && s->op == CT_OP_UNWATCH) {
         CT_EITHER(caller->unlocked, DL_OK, DL_ECLOSED);
     } else {
-        CT_CHECKF(caller->status == expected, "struck at point %d (op %d): %s, expected %s", s->at, (int)s->op,
-                  dl_status_name(caller->status), dl_status_name(expected));
+        CT_CHECKF(caller->status == expected, "struck at point %d (op %d): %s, expected %s", s->at,
+                  (int)s->op, dl_status_name(caller->status), dl_status_name(expected));
     }
 }
 
