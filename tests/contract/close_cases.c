@@ -177,7 +177,7 @@ CT_CASE(close, with_a_dead_server_and_a_background_free_under_way_ends_in_time) 
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
 }
 
-/* ---- inside a callback ------------------------------------------------------------------------------------ */
+/* ---- inside a callback ----------------------------------------------------------------------- */
 
 typedef struct suicide {
     ct_t *ct;
@@ -212,7 +212,7 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     check_closed(ct, lost);
 }
 
-/* ---- handles ------------------------------------------------------------------------------------------------ */
+/* ---- handles --------------------------------------------------------------------------------- */
 
 CT_CASE(close, of_a_handle_does_not_release) {
     dl_client_t *c = ct_open(ct, NULL);

@@ -142,7 +142,7 @@ CT_CASE(loss, opens_the_gate_to_the_next_thread_of_the_process) {
     CT_EQ(ct_stats(ct, c).lost, 1);
 }
 
-/* ---- max_hold --------------------------------------------------------------------------------------- */
+/* ---- max_hold -------------------------------------------------------------------------------- */
 
 /* The lock was just taken and may be held for max_ms. */
 static void check_max_hold(ct_t *ct, dl_client_t *c, dl_lock_t *lock, int64_t max_ms) {
@@ -178,7 +178,7 @@ CT_CASE(loss, ends_a_hold_at_the_max_hold_of_the_client) {
     check_max_hold(ct, c, lock, ct_traits(ct) & CT_VIRTUAL ? 15000 : 200);
 }
 
-/* ---- a suspended machine ------------------------------------------------------------------------------ */
+/* ---- a suspended machine --------------------------------------------------------------------- */
 
 CT_CASE(loss, by_a_suspend_is_seen_before_the_watchdog_has_run, .traits = CT_VIRTUAL) {
     dl_client_t *c = ct_open(ct, NULL);

@@ -153,7 +153,7 @@ CT_CASE(misuse, unlock_by_another_thread_or_once_too_often_changes_nothing) {
     CT_EQ(dl_hold_count(lock), 1);
 }
 
-/* ---- driver tables ------------------------------------------------------------------------------------- */
+/* ---- driver tables --------------------------------------------------------------------------- */
 
 static dl_status_t open_any(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
                             uint64_t deadline_ns, dl_error_t *err) {

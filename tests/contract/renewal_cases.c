@@ -203,7 +203,7 @@ CT_CASE(renewal, of_an_explicit_lease_does_not_happen, .needs = DL_CAP_LEASE) {
     ct_expect_free(ct, "explicit", ct_tolerance_ms(ct));
 }
 
-/* ---- what must not hold it up --------------------------------------------------------------------- */
+/* ---- what must not hold it up ---------------------------------------------------------------- */
 
 /* The lock stays valid for two leases whatever is stuck, and no renewal is late. */
 static void check_undisturbed(ct_t *ct, dl_client_t *c, dl_lock_t *lock) {
@@ -285,7 +285,7 @@ CT_CASE(renewal, of_one_lock_does_not_suffer_from_anothers_dead_connection) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- its end ---------------------------------------------------------------------------------------- */
+/* ---- its end --------------------------------------------------------------------------------- */
 
 CT_CASE(renewal, ends_with_the_unlock) {
     dl_client_t *c = ct_open(ct, NULL);
@@ -301,7 +301,7 @@ CT_CASE(renewal, ends_with_the_unlock) {
     ct_no_event(ct, c, 0, NULL, 0);
 }
 
-/* An unlock while a renewal is stopped at this point: the unlock is not held up, and nothing comes back to life. */
+/* An unlock while a renewal is stopped at this point: it is not held up, and nothing comes back to life. */
 static void cross(ct_t *ct, ct_when_t when) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "crossing");

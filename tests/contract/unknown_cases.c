@@ -94,7 +94,7 @@ CT_CASE(unknown, request_is_looked_for_no_longer_than_its_lease_could_last) {
     CT_EQ(ct_calls(ct, CT_OP_RELEASE), asked);
 }
 
-/* ---- late duplicates ------------------------------------------------------------------------------------ */
+/* ---- late duplicates ------------------------------------------------------------------------- */
 
 CT_CASE(unknown, late_duplicates_of_an_ended_hold_cannot_touch_a_newer_one,
         .traits = CT_REPLAY | CT_CAN_INSPECT) {
@@ -145,7 +145,7 @@ CT_CASE(unknown, late_duplicate_after_the_release_is_nobodys_and_dies_by_itself,
     ct_expect_free(ct, "ghost", 0);
 }
 
-/* ---- unlock ----------------------------------------------------------------------------------------------- */
+/* ---- unlock ---------------------------------------------------------------------------------- */
 
 /* An unlock whose request goes wrong like this; then the same thread locks again. */
 static void lose_an_unlock(ct_t *ct, ct_mode_t mode, dl_status_t expected) {
@@ -218,7 +218,7 @@ CT_CASE(unknown, extension_leaves_the_hold_as_long_as_before) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- servers that do not answer ------------------------------------------------------------------------------- */
+/* ---- servers that do not answer -------------------------------------------------------------- */
 
 /* How long the call took; it must not have got the lock. */
 static int64_t fail_to_lock(ct_t *ct, dl_lock_t *lock, int64_t wait_ms) {

@@ -1,4 +1,4 @@
-/* client_cases.c - faults: clients killed, stopped, forked, left by their threads, with wrong clocks (rows 1 to 9). */
+/* client_cases.c - faults: clients killed, stopped, forked, with a wrong clock (rows 1 to 9). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "contract/callers.h"
 
-/* ---- row 1: killed ---------------------------------------------------------------------------------------- */
+/* ---- row 1: killed --------------------------------------------------------------------------- */
 
 static void hold_and_say_so(ct_t *ct, void *arg) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), arg);
@@ -44,7 +44,7 @@ CT_CASE(faults, row01_holder_killed_with_sigkill, .traits = CT_PROCESSES) {
     }
 }
 
-/* ---- rows 2 to 4: stopped and starved ------------------------------------------------------------------------ */
+/* ---- rows 2 to 4: stopped and starved -------------------------------------------------------- */
 
 static void be_stopped_with_work_in_hand(ct_t *ct, void *arg) {
     dl_client_t *c = ct_open(ct, NULL);
@@ -160,7 +160,7 @@ CT_CASE(faults, row04_watchdog_starved, .traits = CT_VIRTUAL) {
     CT_EQ(ct_stats(ct, c).lost, 1);
 }
 
-/* ---- rows 5 to 7: threads, callbacks, children --------------------------------------------------------------- */
+/* ---- rows 5 to 7: threads, callbacks, children ----------------------------------------------- */
 
 #define LEFT 20
 
@@ -277,7 +277,7 @@ CT_CASE(faults, row07_fork_while_holding) {
     }
 }
 
-/* ---- row 9: the wall clock ------------------------------------------------------------------------------------- */
+/* ---- row 9: the wall clock ------------------------------------------------------------------- */
 
 /* Every question for the wall clock in this program comes by here, the C library's own aside. */
 static long wall_offset_s;

@@ -18,12 +18,12 @@
 #include <unistd.h>
 
 #define WORDS_MAX 32
-#define WATCHED_MAX 16
+#define WATCHED_MAX 64
 
 char work_dir[64], config_path[96], database_path[96];
 static int all_watched[WATCHED_MAX];
 static size_t watched_count;
-static sigset_t to_block;
+static sigset_t to_block, to_ignore;
 
 uint64_t now_boot_ns(void) {
     struct timespec now;
@@ -50,6 +50,7 @@ void fixture_open(void) {
     (void)unsetenv("DLOCK_BACKEND");
     (void)unsetenv("DLOCK_CONFIG");
     (void)sigemptyset(&to_block);
+    (void)sigemptyset(&to_ignore);
     (void)signal(SIGPIPE, SIG_IGN);
 }
 
@@ -68,7 +69,7 @@ void block_signal(int number) {
 }
 
 void ignore_signal(int number) {
-    (void)signal(number, SIG_IGN);
+    (void)sigaddset(&to_ignore, number);
 }
 
 static void make_pipe(int *reader, int *writer) {
@@ -96,6 +97,11 @@ static void start_words(program_t *program, char **words) {
             (void)dup2(from[i], to[i]);
         }
         (void)signal(SIGPIPE, SIG_DFL);
+        for (int number = 1; number < NSIG; number++) {
+            if (sigismember(&to_ignore, number) == 1) {
+                (void)signal(number, SIG_IGN);
+            }
+        }
         (void)sigprocmask(SIG_SETMASK, &to_block, NULL);
         (void)execvp(words[0], words);
         _exit(99);

@@ -1,4 +1,4 @@
-/* kill_storm.c - holders killed and holders stopped past their lease, many times, on the real clock and a real file. */
+/* kill_storm.c - holders killed, and stopped past their lease, many times, on the real clock and a file. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <ftw.h>
@@ -17,8 +17,8 @@
 #include "dlock/dlock.h"
 
 /*
- * Main starts lanes; a lane has a lock file of its own, a waiter for all its rounds, and a holder for each round. Only
- * waiters and holders are clients. They talk over socket pairs, in messages of 64 bits.
+ * Main starts lanes; a lane has a lock file of its own, a waiter for all its rounds, and a holder for each
+ * round. Only waiters and holders are clients. They talk over socket pairs, in messages of 64 bits.
  */
 #define LEASE_MS 1000
 #define LANES_MAX 64
@@ -51,7 +51,7 @@ static void die(const char *what) {
     exit(2);
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 static void say(int fd, int64_t value) {
     if (send(fd, &value, sizeof value, MSG_NOSIGNAL) != (ssize_t)sizeof value) {
@@ -99,7 +99,7 @@ static pid_t start(int *fd) {
     return pid;
 }
 
-/* ---- clients ------------------------------------------------------------------------------------------------ */
+/* ---- clients --------------------------------------------------------------------------------- */
 
 static dl_client_t *open_client(int lane) {
     char yaml[256];
@@ -151,7 +151,7 @@ static void be_holder(int lane, int fd) {
     dl_lock_t *lock = open_lock(client);
     int wrong = expect_status(dl_lock(lock, NULL), DL_OK, "the holder's lock");
     uint64_t token = dl_token(lock);
-    /* Right after a renewal it is not in the middle of a write, where a stopped process would hold up the others. */
+    /* Right after a renewal it is not in the middle of a write, where a stopped process is in the way. */
     uint64_t before = renewed(client);
     for (int i = 0; i < 2 * LEASE_MS && renewed(client) == before; i++) {
         sleep_ms(1);
@@ -173,8 +173,8 @@ static void be_holder(int lane, int fd) {
     _exit(0);
 }
 
-/* For each message: waits for the lock and says when it got it and its token; then, told to go on, checks that it still
- * has it, and gives it back. */
+/* For each message: waits for the lock, says when it got it and its token; told to go on, checks that it
+ * still has it, and gives it back. */
 static void be_waiter(int lane, int fd) {
     dl_client_t *client = open_client(lane);
     dl_lock_t *lock = open_lock(client);
@@ -197,7 +197,7 @@ static void be_waiter(int lane, int fd) {
     _exit(0);
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------------------------ */
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
 static int kill_and_reap(pid_t pid) {
     int status = 0;
@@ -271,7 +271,7 @@ static void run_lane(int lane, int rounds, storm_t storm, int report) {
     exit(0);
 }
 
-/* ---- main ---------------------------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static int compare(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

@@ -1,4 +1,4 @@
-/* requests_cases.c - faults: replies and notifications lost, duplicates and releases at bad moments (rows 11 to 14). */
+/* requests_cases.c - faults: replies and notifications lost, duplicates, bad moments (rows 11 to 14). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "contract/callers.h"
 

@@ -1,4 +1,4 @@
-/* resources_cases.c - faults: no memory, no descriptors, no threads, signals, and very many locks (rows 35 to 37). */
+/* resources_cases.c - faults: no memory, descriptors or threads; signals; very many locks (rows 35 to 37). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "contract/callers.h"
 #include "core/sys.h"
 
-/* ---- row 35: memory ---------------------------------------------------------------------------------------- */
+/* ---- row 35: memory -------------------------------------------------------------------------- */
 
 static dl_status_t ok_or_nomem(ct_t *ct, dl_status_t status) {
     return CT_EITHER(status, DL_OK, DL_ENOMEM);
@@ -124,7 +124,7 @@ CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .needs = 
     ct_expect_free(ct, "row 35 lost", 0);
 }
 
-/* ---- row 36: descriptors, threads, signals -------------------------------------------------------------------- */
+/* ---- row 36: descriptors, threads, signals --------------------------------------------------- */
 
 static int open_descriptors(void) {
     DIR *folder = opendir("/proc/self/fd");
@@ -316,7 +316,7 @@ CT_CASE(faults, row36_signals_and_their_handlers_are_left_alone) {
     }
 }
 
-/* ---- row 37: very many locks ------------------------------------------------------------------------------------- */
+/* ---- row 37: very many locks ----------------------------------------------------------------- */
 
 #define VERY_MANY 100000
 

@@ -58,9 +58,9 @@ static void check_file(ct_t *ct, const char *path, const void *bytes, size_t len
     CT_CHECKF(memcmp(now, bytes, len) == 0, "the file was changed");
 }
 
-/* ---- locked by others ------------------------------------------------------------------------------------------ */
+/* ---- locked by others ------------------------------------------------------------------------ */
 
-/* The lock that every writer of a file in WAL mode takes first: byte 120 of its index, by SQLite's published format. */
+/* What every writer of a file in WAL mode locks first: byte 120 of its index, by SQLite's own format. */
 static void block_writers(ct_t *ct, void *arg) {
     int fd = open(arg, O_RDWR | O_CLOEXEC);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 120, .l_len = 1};
@@ -106,7 +106,7 @@ CT_CASE(faults, row34_file_kept_locked_by_another_process, SQLITE) {
     ct_expect_free(ct, "row 34", 0);
 }
 
-/* ---- no room -------------------------------------------------------------------------------------------------------- */
+/* ---- no room --------------------------------------------------------------------------------- */
 
 static struct rlimit limit_files(ct_t *ct, rlim_t max) {
     struct rlimit old, new;
@@ -142,7 +142,7 @@ CT_CASE(faults, row34_disk_full, SQLITE) {
     CT_OK(dl_unlock(more, CT_ERR));
 }
 
-/* ---- not ours to write -------------------------------------------------------------------------------------------------- */
+/* ---- not ours to write ----------------------------------------------------------------------- */
 
 CT_CASE(faults, row34_file_read_only, SQLITE) {
     char path[PATH_SIZE], folder[PATH_SIZE];
@@ -193,7 +193,7 @@ CT_CASE(faults, row34_files_of_others_are_left_as_they_are, SQLITE) {
     CT_STATUS(open_path(ct, path, &c, CT_ERR), DL_ECONFIG);
 }
 
-/* ---- damaged, replaced ------------------------------------------------------------------------------------------------------ */
+/* ---- damaged, replaced ----------------------------------------------------------------------- */
 
 CT_CASE(faults, row34_file_damaged, SQLITE) {
     char path[PATH_SIZE];
