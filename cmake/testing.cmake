@@ -33,6 +33,8 @@ function(dlock_add_criterion name)
   target_include_directories(${name} PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
   target_link_libraries(${name} PRIVATE dlock_flags dlock_static PkgConfig::CRITERION ${DLOCK_PRIVATE_LIBS})
+  # Some tests put functions of their own in place of the C library's; shared libraries have to find them.
+  set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default ENABLE_EXPORTS ON)
   # ThreadSanitizer does not bear Criterion's processes.
   if(NOT DLOCK_SANITIZE MATCHES thread)
     dlock_add_test(${name} criterion $<TARGET_FILE:${name}>)

@@ -46,7 +46,8 @@ typedef struct dli_heap {
 /* Where one waiting call sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
 struct dli_park {
     int fd;
-    const dl_lock_t *lock;   /* the handle of the call */
+    atomic_bool woken;     /* set after the write, so that a quiet descriptor costs no read */
+    const dl_lock_t *lock; /* the handle of the call */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
 };
 

@@ -71,6 +71,7 @@ void dli_park_wake(dli_park_t *park) {
     /* Fails only when the counter is full, and then it is readable already. */
     ssize_t n = write(park->fd, &one, sizeof one);
     (void)n;
+    atomic_store(&park->woken, true);
 }
 
 void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock) {
@@ -82,6 +83,9 @@ void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock) {
 }
 
 bool dli_park_drain(dli_park_t *park) {
+    if (!atomic_exchange(&park->woken, false)) {
+        return false;
+    }
     uint64_t count;
     return read(park->fd, &count, sizeof count) == (ssize_t)sizeof count;
 }

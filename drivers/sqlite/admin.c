@@ -27,7 +27,7 @@ static void fill_info(const dli_store_t *store, sqlite3_stmt *s, dl_lock_info_t 
     info->ours = strncmp(info->owner, store->env->client_uuid, uuid_len) == 0 && info->owner[uuid_len] == ':';
 }
 
-/* ---- inspect --------------------------------------------------------------------------------------------- */
+/* ---- inspect ---------------------------------------------------------------------------------------- */
 
 typedef struct inspection {
     const char *name;
@@ -65,7 +65,7 @@ dl_status_t dli_sqlite_inspect(void *state, const char *name, size_t name_len, u
     return status == DL_OK && rc != SQLITE_OK ? dli_connection_fail(store, rc, false, err) : status;
 }
 
-/* ---- force_release ------------------------------------------------------------------------------------------ */
+/* ---- force_release ---------------------------------------------------------------------------------- */
 
 typedef struct forcing {
     const char *name;
@@ -116,10 +116,11 @@ dl_status_t dli_sqlite_force_release(void *state, const char *name, size_t name_
     return DL_OK;
 }
 
-/* ---- list ----------------------------------------------------------------------------------------------------- */
+/* ---- list ------------------------------------------------------------------------------------------- */
 
 typedef struct row {
     char name[DL_NAME_MAX + 1];
+    size_t name_len;
     dl_lock_info_t info;
 } row_t;
 
@@ -154,7 +155,8 @@ static int read_page(dli_connection_t *c, void *arg) {
         row_t *row = &page->rows[page->n++];
         int len = sqlite3_column_bytes(s, 5);
         *row = (row_t){.info = DL_LOCK_INFO_INIT};
-        memcpy(row->name, sqlite3_column_blob(s, 5), len <= DL_NAME_MAX ? (size_t)len : DL_NAME_MAX);
+        row->name_len = len <= DL_NAME_MAX ? (size_t)len : DL_NAME_MAX;
+        memcpy(row->name, sqlite3_column_blob(s, 5), row->name_len);
         fill_info(c->store, s, &row->info);
     }
     int reset = sqlite3_reset(s);
@@ -178,9 +180,9 @@ static void first_page(page_t *page, const char *prefix, size_t prefix_len) {
 
 /* The smallest name behind the last one read: that name and a zero byte. */
 static void next_page(page_t *page) {
-    const char *last = page->rows[page->n - 1].name;
-    page->from_len = strlen(last) + 1;
-    memcpy(page->from, last, page->from_len);
+    const row_t *last = &page->rows[page->n - 1];
+    memcpy(page->from, last->name, last->name_len + 1);
+    page->from_len = last->name_len + 1;
 }
 
 dl_status_t dli_sqlite_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,

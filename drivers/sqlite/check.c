@@ -33,9 +33,10 @@ static void say(const report_t *report, dl_finding_level_t level, const char *su
     report->fn(report->arg, level, subject, text);
 }
 
-/* ---- asking the file --------------------------------------------------------------------------------------- */
+/* ---- asking the file -------------------------------------------------------------------------------- */
 
 typedef struct answers {
+    const dl_driver_env_t *env;
     uint64_t deadline_ns;
     char journal[32], damage[256];
     int synchronous;
@@ -43,8 +44,8 @@ typedef struct answers {
 } answers_t;
 
 static int past_deadline(void *arg) {
-    dli_connection_t *c = arg;
-    return c->store->env->now_ns() >= c->ceiling_for;
+    const answers_t *a = arg;
+    return a->env->now_ns() >= a->deadline_ns;
 }
 
 static int ask(dli_connection_t *c, const char *sql, int64_t *value, char *text, size_t size) {
@@ -86,11 +87,9 @@ static int ask_once(dli_connection_t *c, void *arg) {
     }
     if (rc == SQLITE_OK) {
         /* Reads the whole file; others go on meanwhile, and the deadline ends it. */
-        c->ceiling_for = a->deadline_ns;
-        sqlite3_progress_handler(c->db, 1000, past_deadline, c);
+        sqlite3_progress_handler(c->db, 1000, past_deadline, a);
         rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
         sqlite3_progress_handler(c->db, 0, NULL, NULL);
-        c->ceiling_for = 0;
         if ((rc & 0xff) == SQLITE_INTERRUPT) {
             snprintf(a->damage, sizeof a->damage, "not checked to the end in the time allowed");
             rc = SQLITE_OK;
@@ -99,7 +98,7 @@ static int ask_once(dli_connection_t *c, void *arg) {
     return rc;
 }
 
-/* ---- the findings -------------------------------------------------------------------------------------------- */
+/* ---- the findings ----------------------------------------------------------------------------------- */
 
 static void report_file(const report_t *report, const dli_store_t *store) {
     struct stat file;
@@ -192,7 +191,7 @@ dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t 
                              dl_error_t *err) {
     dli_store_t *store = state;
     report_t report = {.fn = fn, .arg = arg};
-    answers_t answers = {.deadline_ns = deadline_ns};
+    answers_t answers = {.env = store->env, .deadline_ns = deadline_ns};
     int rc;
     dl_status_t status = dli_connection_run(&store->calls, ask_once, &answers,
                                             (dli_limits_t){.deadline_ns = deadline_ns}, &rc, err);

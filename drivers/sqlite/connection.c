@@ -1,15 +1,16 @@
-/* connection.c - one connection: set-up, our SQL functions, patience with a busy file, plain words for errors. */
+/* connection.c - one connection: set-up, SQL functions, patience with a busy file, errors in plain words. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-/* Pages of the write-ahead log that call for a checkpoint: 4 MiB, two syncs of the disk per 2000 short holds. */
+/* Pages of the write-ahead log that call for a checkpoint: 4 MiB, two syncs of the disk per 2000 short
+ * holds. */
 #define WAL_LIMIT 4000
-/* The longest pause between two attempts on a busy file doubles from the first to the second; a write takes about
- * 10 us. Random, because a queue of equals would starve somebody. */
+/* The longest pause between two attempts on a busy file doubles from the first to the second; a write takes
+ * about 10 us. Random, because a queue of equals would starve somebody. */
 #define PAUSE_FIRST_NS (100 * (uint64_t)NS_PER_US)
 #define PAUSE_MAX_NS (2 * (uint64_t)NS_PER_MS)
 
-/* ---- SQL functions ------------------------------------------------------------------------------------- */
+/* ---- SQL functions ---------------------------------------------------------------------------------- */
 
 static uint64_t instant(dli_connection_t *c) {
     if (c->now_ns == 0) {
@@ -79,7 +80,7 @@ static int add_functions(dli_connection_t *c) {
     return rc;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------ */
+/* ---- opening and closing ---------------------------------------------------------------------------- */
 
 static int note_wal_frames(void *arg, sqlite3 *db, const char *schema, int frames) {
     (void)db;
@@ -120,7 +121,7 @@ void dli_connection_close(dli_connection_t *c) {
     c->db = NULL;
 }
 
-/* ---- statements ---------------------------------------------------------------------------------------- */
+/* ---- statements ------------------------------------------------------------------------------------- */
 
 int dli_connection_statement(dli_connection_t *c, dli_sql_t which, sqlite3_stmt **statement) {
     int rc = SQLITE_OK;
@@ -153,7 +154,7 @@ int dli_connection_do(dli_connection_t *c, dli_sql_t which) {
     return rc == SQLITE_OK ? dli_connection_step(c, statement) : rc;
 }
 
-/* ---- a busy file ----------------------------------------------------------------------------------------- */
+/* ---- a busy file ------------------------------------------------------------------------------------ */
 
 static dl_status_t pause_briefly(const dl_driver_env_t *env, unsigned tries, dli_limits_t limits) {
     uint64_t longest_ns = PAUSE_FIRST_NS;
@@ -230,7 +231,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
     }
 }
 
-/* ---- errors ------------------------------------------------------------------------------------------------ */
+/* ---- errors ----------------------------------------------------------------------------------------- */
 
 dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_done, dl_error_t *err) {
     const char *path = store->path;
@@ -266,12 +267,12 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
     }
 }
 
-/* ---- the write-ahead log -------------------------------------------------------------------------------------- */
+/* ---- the write-ahead log ---------------------------------------------------------------------------- */
 
 /*
- * The log is copied into the file while we hold the write lock, by the other connection. SQLite before 3.51.3 can
- * lose pages when a writer begins the log anew at the very moment another connection starts a checkpoint; with the
- * write lock held nobody can.
+ * The log is copied into the file while we hold the write lock, by the other connection. SQLite before
+ * 3.51.3 can lose pages when a writer begins the log anew at the very moment another connection starts a
+ * checkpoint; with the write lock held nobody can.
  */
 void dli_checkpoint(dli_store_t *store, int times) {
     if (atomic_load(&store->wal_frames) < atomic_load(&store->wal_limit) * times) {

@@ -129,8 +129,8 @@ void dli_sqlite_close(void *state, int forked) {
         /* Nobody else wants the turns but a fork(). */
         (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
         (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
-        /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log to the next
-         * one to open it, which has to read it. A short log is read faster. */
+        /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
+         * to the next one to open it, which has to read it. A short log is read faster. */
         if (atomic_load(&store->wal_frames) >= LOG_LEFT) {
             sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
         }

@@ -5,15 +5,15 @@
 #include <stdlib.h>
 
 /*
- * A child never uses an inherited connection. But SQLite keeps, per process and file, which POSIX locks the process
- * has; the child inherits that book while the kernel gave it none of the locks. A new connection of the child to
- * the same file would find the shared lock "already held" and not take it: somebody else's closing connection could
- * then delete the log under the child. Two things keep this from happening:
+ * A child never uses an inherited connection. But SQLite keeps, per process and file, which POSIX locks the
+ * process has; the child inherits that book while the kernel gave it none of the locks. A new connection of
+ * the child to the same file would find the shared lock "already held" and not take it: somebody else's
+ * closing connection could then delete the log under the child. Two things keep this from happening:
  *
- * - fork() waits until none of our connections is inside SQLite, so that none of SQLite's own mutexes is left
- *   locked in the child by a thread that does not exist there.
- * - In the child, SQLite sees the inherited files under another device number and so opens a fresh book for them.
- *   Only files that we had open are renumbered; databases of the program are not touched.
+ * - fork() waits until none of our connections is inside SQLite, so that none of SQLite's own mutexes is
+ *   left locked in the child by a thread that does not exist there.
+ * - In the child, SQLite sees the inherited files under another device number and so opens a fresh book for
+ *   them. Only files that we had open are renumbered; databases of the program are not touched.
  */
 struct dli_fork_node {
     dli_store_t *store;
@@ -31,7 +31,7 @@ static unsigned generation;
 static int (*next_stat)(const char *, struct stat *);
 static int (*next_fstat)(int, struct stat *);
 
-/* ---- around fork() --------------------------------------------------------------------------------------- */
+/* ---- around fork() ---------------------------------------------------------------------------------- */
 
 static void before_fork(void) {
     pthread_mutex_lock(&list_mutex);
@@ -66,7 +66,7 @@ static void add_handlers(void) {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* ---- what SQLite sees of inherited files --------------------------------------------------------------------- */
+/* ---- what SQLite sees of inherited files ------------------------------------------------------------ */
 
 static void renumber(struct stat *file) {
     for (const dli_fork_node_t *node = inherited; node != NULL; node = node->next) {
@@ -105,7 +105,7 @@ static bool put_ours(void) {
            vfs->xSetSystemCall(vfs, "fstat", (sqlite3_syscall_ptr)fstat_renumbered) == SQLITE_OK;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------- */
+/* ---- opening and closing ---------------------------------------------------------------------------- */
 
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

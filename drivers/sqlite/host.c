@@ -1,4 +1,4 @@
-/* host.c - what the kernel says about this host: which boot it is, which clock we see, who holds a file lock. */
+/* host.c - what the kernel says about this host: its boot, its clock, who holds a file lock. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
@@ -34,8 +34,9 @@ static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
 }
 
 /*
- * A time namespace shifts CLOCK_BOOTTIME by a constant, which cannot change once a process is inside. With it taken
- * off, all namespaces of the host count alike, and a holder in a container is not taken for expired.
+ * A time namespace shifts CLOCK_BOOTTIME by a constant, which cannot change once a process is inside. With
+ * it taken off, all namespaces of the host count alike, and a holder in a container is not taken for
+ * expired.
  */
 static dl_status_t read_offset(int64_t *offset_ns, dl_error_t *err) {
     char ours[64] = "", children[64] = "";

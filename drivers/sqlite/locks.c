@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-/* Each SWEEP_EVERY holds of a client, it looks at SWEEP_ROWS rows. A hold leaves one row at most, so that looking at
- * more rows than holds keeps the file in proportion to the locks that are alive. */
+/* Each SWEEP_EVERY holds of a client, it looks at SWEEP_ROWS rows. A hold leaves one row at most, so that
+ * looking at more rows than holds keeps the file in proportion to the locks that are alive. */
 #define SWEEP_EVERY 128
 #define SWEEP_ROWS 256
 
-/* ---- taking ------------------------------------------------------------------------------------------------- */
+/* ---- taking ----------------------------------------------------------------------------------------- */
 
 typedef struct acquisition {
     const dl_request_t *request;
@@ -60,7 +60,7 @@ static int acquire_once(dli_connection_t *c, void *arg) {
     return SQLITE_ERROR;
 }
 
-/* ---- sweeping ------------------------------------------------------------------------------------------------- */
+/* ---- sweeping --------------------------------------------------------------------------------------- */
 
 typedef struct sweep {
     unsigned char last[DL_NAME_MAX + 1];
@@ -101,8 +101,8 @@ static int sweep_once(dli_connection_t *c, void *arg) {
     return SQLITE_OK; /* if it was busy now, it is not next time */
 }
 
-/* From time to time, after a hold began. The first look is near its own name, so that clients which live for one
- * hold look everywhere in the end. */
+/* From time to time, after a hold began. The first look is near its own name, so that clients which live
+ * for one hold look everywhere in the end. */
 static void sweep(dli_store_t *store, const dl_request_t *request) {
     if (atomic_fetch_add(&store->acquired, 1) % SWEEP_EVERY != SWEEP_EVERY - 1 ||
         atomic_flag_test_and_set(&store->sweeping)) {
@@ -126,7 +126,7 @@ static void sweep(dli_store_t *store, const dl_request_t *request) {
     atomic_flag_clear(&store->sweeping);
 }
 
-/* ---- the ops ---------------------------------------------------------------------------------------------------- */
+/* ---- the ops ---------------------------------------------------------------------------------------- */
 
 dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                    dl_error_t *err) {

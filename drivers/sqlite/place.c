@@ -16,7 +16,7 @@
 #define PATH_LIMIT 480
 #define FUSE_MAGIC 0x65735546ul
 
-/* ---- the path ----------------------------------------------------------------------------------------- */
+/* ---- the path --------------------------------------------------------------------------------------- */
 
 static bool add(char *path, size_t size, const char *text) {
     size_t len = strlen(path);
@@ -92,7 +92,7 @@ static dl_status_t split(const char *path, char *folder, const char **name, dl_e
     return DL_OK;
 }
 
-/* ---- the filesystem -------------------------------------------------------------------------------------- */
+/* ---- the filesystem --------------------------------------------------------------------------------- */
 
 const char *dli_place_refused(unsigned long magic, const char *mount_type) {
     static const struct {
@@ -173,7 +173,7 @@ dl_status_t dli_place_local(const char *path, char *type, size_t size, dl_error_
     return DL_OK;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------- */
+/* ---- the file --------------------------------------------------------------------------------------- */
 
 /* Gives the file its name only if that is free. 0, or an errno. */
 static int publish(const char *from, const char *to) {
@@ -199,9 +199,9 @@ static void sync_folder(const char *folder) {
 }
 
 /*
- * Makes an empty file under another name and publishes it when its descriptor is closed: closing a descriptor of
- * the database drops the POSIX locks of every connection of this process, so none of ours may ever be open on a
- * file that somebody can already see. 0, or an errno.
+ * Makes an empty file under another name and publishes it when its descriptor is closed: closing a
+ * descriptor of the database drops the POSIX locks of every connection of this process, so none of ours may
+ * ever be open on a file that somebody can already see. 0, or an errno.
  */
 static int make_file(const char *folder, const char *path) {
     char draft[PATH_MAX];

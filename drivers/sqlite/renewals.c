@@ -63,7 +63,7 @@ static int renew_once(dli_connection_t *c, void *arg) {
     return rc;
 }
 
-/* ---- a file that is not at its path any more ---------------------------------------------------------------- */
+/* ---- a file that is not at its path any more -------------------------------------------------------- */
 
 /* Is the row of this hold in the database? SQLite's result of the step: a row, done, or a failure. */
 static int look_for(sqlite3 *db, const dl_renewal_t *r) {
@@ -81,9 +81,9 @@ static int look_for(sqlite3 *db, const dl_renewal_t *r) {
 }
 
 /*
- * Nobody else will look at our file again. Where there is no file at the path now, or one without the hold, the
- * hold is lost, and its holder should know at once. A copy that still has it protects it until its lease ends,
- * though it cannot be renewed any more. No other file is written.
+ * Nobody else will look at our file again. Where there is no file at the path now, or one without the hold,
+ * the hold is lost, and its holder should know at once. A copy that still has it protects it until its
+ * lease ends, though it cannot be renewed any more. No other file is written.
  */
 static void judge_moved(dli_store_t *store, batch_t *b) {
     struct stat now;
@@ -100,7 +100,7 @@ static void judge_moved(dli_store_t *store, batch_t *b) {
     sqlite3_close(db);
 }
 
-/* ---- the op --------------------------------------------------------------------------------------------------- */
+/* ---- the op ----------------------------------------------------------------------------------------- */
 
 static void renew_chunk(dli_store_t *store, batch_t *b, uint64_t deadline_ns) {
     dl_error_t err;

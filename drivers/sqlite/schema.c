@@ -19,9 +19,9 @@ static dl_status_t foreign(const dli_store_t *store, const char *what, dl_error_
 }
 
 /*
- * Looks at the header through SQLite's own descriptor, before SQLite itself looks at anything: that would recover
- * or checkpoint what may be another program's database. (Opening the file by other means could drop the POSIX locks
- * of a connection that this program has on it.) *empty: it has no byte.
+ * Looks at the header through SQLite's own descriptor, before SQLite itself looks at anything: that would
+ * recover or checkpoint what may be another program's database. (Opening the file by other means could drop
+ * the POSIX locks of a connection that this program has on it.) *empty: it has no byte.
  */
 static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *err) {
     sqlite3_file *file = NULL;

@@ -34,7 +34,8 @@ extern const char *const dli_sql[DLI_SQL_COUNT];
 extern const char dli_sql_schema[];
 /* How every connection is set up. */
 extern const char dli_sql_settings[];
-/* Whether commits wait for the disk. Pragmas take effect when they are compiled, so these are never kept prepared. */
+/* Whether commits wait for the disk. Pragmas take effect when they are compiled, so these are never kept
+ * prepared. */
 extern const char dli_sql_sync_full[];
 extern const char dli_sql_sync_normal[];
 

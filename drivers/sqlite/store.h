@@ -23,7 +23,7 @@
 #define NS_PER_MS 1000000
 #define NS_PER_US 1000
 
-/* ---- turn.c: a lock with a deadline ---------------------------------------------------------------- */
+/* ---- turn.c: a lock with a deadline ----------------------------------------------------------------- */
 
 typedef struct dli_waiter {
     pthread_cond_t cond;
@@ -47,7 +47,7 @@ dl_status_t dli_turn_take(dli_turn_t *turn, const dl_driver_env_t *env, uint64_t
 bool dli_turn_try(dli_turn_t *turn);
 void dli_turn_give(dli_turn_t *turn, const dl_driver_env_t *env);
 
-/* ---- connection.c: one connection to the file ------------------------------------------------------ */
+/* ---- connection.c: one connection to the file ------------------------------------------------------- */
 
 struct dli_store;
 
@@ -95,7 +95,7 @@ static inline uint64_t dli_store_now(const dli_store_t *store) {
     return store->env->now_ns() - (uint64_t)store->offset_ns;
 }
 
-/* ---- connection.c ------------------------------------------------------------------------------------ */
+/* ---- connection.c ----------------------------------------------------------------------------------- */
 
 /* More result codes of an attempt, outside SQLite's range. */
 #define DLI_RC_MOVED (-1) /* the file is not at its path any more */
@@ -126,7 +126,7 @@ int dli_connection_do(dli_connection_t *c, dli_sql_t which);
 /* The status for a result code other than SQLITE_OK, with err filled. `maybe_done`: the request may have
  * been carried out all the same. */
 dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_done, dl_error_t *err);
-/* Copies the write-ahead log into the file once it is `times` as long as wanted. Best effort, no turn held. */
+/* Copies the log into the file once it is `times` as long as wanted. Best effort; no turn is held. */
 void dli_checkpoint(dli_store_t *store, int times);
 /* The file at the path is not the one that was opened. */
 bool dli_store_moved(const dli_store_t *store);
@@ -134,7 +134,7 @@ bool dli_store_moved(const dli_store_t *store);
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
                                  dl_error_t *err);
 
-/* ---- place.c: where the file is ------------------------------------------------------------------------ */
+/* ---- place.c: where the file is --------------------------------------------------------------------- */
 
 /* The path that the option means (NULL or "": the user's own), not yet resolved, in `path`. */
 dl_status_t dli_place_name(const char *option, char *path, size_t size, dl_error_t *err);
@@ -146,18 +146,18 @@ dl_status_t dli_place_local(const char *path, char *type, size_t size, dl_error_
 /* Why a filesystem with this magic number and mount type is not accepted; NULL: it is. */
 const char *dli_place_refused(unsigned long magic, const char *mount_type);
 
-/* ---- host.c: which boot, which clock ------------------------------------------------------------------- */
+/* ---- host.c: which boot, which clock ---------------------------------------------------------------- */
 
 dl_status_t dli_host_identify(char *boot, size_t size, int64_t *offset_ns, dl_error_t *err);
 /* The process that holds the write lock of the database at `path` right now; 0: none that can be seen. */
 long dli_host_writer(const char *path);
 
-/* ---- schema.c: what is in the file ----------------------------------------------------------------------- */
+/* ---- schema.c: what is in the file ------------------------------------------------------------------ */
 
 /* Refuses what is not ours without changing it; fills an empty file. */
 dl_status_t dli_schema_provide(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err);
 
-/* ---- tokens.c: where fencing tokens come from -------------------------------------------------------------- */
+/* ---- tokens.c: where fencing tokens come from ------------------------------------------------------- */
 
 /* Makes this boot the file's boot: everything that was held is free. */
 dl_status_t dli_tokens_adopt(dli_store_t *store, dli_limits_t limits, dl_error_t *err);
@@ -166,7 +166,7 @@ int dli_tokens_raise(dli_connection_t *c, uint64_t token);
 /* The smallest token that a holder at this instant would get. */
 uint64_t dli_tokens_at(const dli_store_t *store, uint64_t host_ns);
 
-/* ---- wake.c: waking waiters --------------------------------------------------------------------------------- */
+/* ---- wake.c: waking waiters ------------------------------------------------------------------------- */
 
 dl_status_t dli_wake_open(dli_store_t *store, dl_error_t *err);
 void dli_wake_close(dli_store_t *store, int forked);
@@ -178,14 +178,14 @@ dl_status_t dli_sqlite_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns
                             dl_error_t *err);
 void dli_sqlite_unwatch(void *state, dl_watch_t *watch);
 
-/* ---- forks.c: fork() while connections are open ---------------------------------------------------------------- */
+/* ---- forks.c: fork() while connections are open ----------------------------------------------------- */
 
 /* Notes that the store is about to open, with both turns held from here on. */
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err);
 void dli_forks_opened(dli_store_t *store);
 void dli_forks_leave(dli_store_t *store, int forked);
 
-/* ---- the ops ------------------------------------------------------------------------------------------------------ */
+/* ---- the ops ---------------------------------------------------------------------------------------- */
 
 dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                    dl_error_t *err);

@@ -8,34 +8,34 @@
 /*
  * token = max(base_us + microseconds since the host booted, token of the row + 1, token floor + 1)
  *
- * Within one boot. Who acquires reads the clock with the write lock in hand (dl_now in statements.c), so that the
- * instants of successive holders of a name never fall. Where the clock alone cannot tell two holders apart, the
- * row does: it goes away only when dl_tick() has passed its token, and otherwise stays as a free row. So every
- * later token is larger, whatever the floor was. All that rests on memory and page cache only; process crashes
- * cannot harm it, and nothing needs a sync.
+ * Within one boot. Who acquires reads the clock with the write lock in hand (dl_now in statements.c), so
+ * that the instants of successive holders of a name never fall. Where the clock alone cannot tell two
+ * holders apart, the row does: it goes away only when dl_tick() has passed its token, and otherwise stays
+ * as a free row. So every later token is larger, whatever the floor was. All that rests on memory and page
+ * cache only; process crashes cannot harm it, and nothing needs a sync.
  *
- * Over a boot. A power failure can take back commits that were not synced, and the clock begins anew. So each
- * boot begins above everything the one before can have issued:
+ * Over a boot. A power failure can take back commits that were not synced, and the clock begins anew. So
+ * each boot begins above everything the one before can have issued:
  *
  *   1. No token reaches `ceiling` as the file has it.
- *   2. `ceiling` is raised in two commits: first `reserved` is raised by a commit that is synced, then, by a second
- *      commit, `ceiling` to the same number. A ceiling that can be seen is therefore a reserve that is on disk.
- *      Should a process die between its write and its sync, and another one recover the log, that one sees a raised
- *      reserve without the ceiling, and makes a synced commit of its own.
+ *   2. `ceiling` is raised in two commits: first `reserved` is raised by a commit that is synced, then, by
+ *      a second commit, `ceiling` to the same number. A ceiling that can be seen is therefore a reserve
+ *      that is on disk. Should a process die between its write and its sync, and another one recover the
+ *      log, that one sees a raised reserve without the ceiling, and makes a synced commit of its own.
  *   3. The first client that opens the file in a new boot puts `base_us` such that tokens begin at
- *      max(ceiling, reserved), and frees every lock. Should that commit be lost, there was one more power failure,
- *      and the next boot does the same from a `reserved` that is no smaller.
+ *      max(ceiling, reserved), and frees every lock. Should that commit be lost, there was one more power
+ *      failure, and the next boot does the same from a `reserved` that is no smaller.
  *
- * The base is never behind the wall clock of that first open. It makes no promise inside one file; it only makes
- * the tokens of a file that was deleted or restored from a backup go on upwards, as long as the wall clock did not
- * fall behind meanwhile.
+ * The base is never behind the wall clock of that first open. It makes no promise inside one file; it only
+ * makes the tokens of a file that was deleted or restored from a backup go on upwards, as long as the wall
+ * clock did not fall behind meanwhile.
  *
- * Size: 63 bits of microseconds are 292,000 years, less RESERVE_US for each boot. Until the year 2255 tokens fit
- * the 53 bits of a double.
+ * Size: 63 bits of microseconds are 292,000 years, less RESERVE_US for each boot. Until the year 2255
+ * tokens fit the 53 bits of a double.
  */
 
-/* How much one synced write reserves: five minutes. So one commit in five minutes is slower, and after a reboot
- * tokens are at most five minutes ahead of the wall clock. */
+/* How much one synced write reserves: five minutes. So one commit in five minutes is slower, and after a
+ * reboot tokens are at most five minutes ahead of the wall clock. */
 #define RESERVE_US (300 * (int64_t)1000000)
 /* A wall clock past the year 2200 is no clock. */
 #define WALL_MAX_US ((int64_t)7258118400 * 1000000)

@@ -12,13 +12,14 @@
 #include <unistd.h>
 
 /*
- * Names are hashed into 256 buckets; the bucket's file is <lock file>-wake/00 to ff. A waiter makes the file and
- * watches it; whoever has freed a lock sets the file's times, one system call, after the commit. No file means that
- * nobody ever waited. The hash and the file names are part of the format: every version must wake every other.
+ * Names are hashed into 256 buckets; the bucket's file is <lock file>-wake/00 to ff. A waiter makes the
+ * file and watches it; whoever has freed a lock sets the file's times, one system call, after the commit.
+ * No file means that nobody ever waited. The hash and the file names are part of the format: every version
+ * must wake every other.
  *
- * There are few inotify instances in a system (128 for each user), so a client has one for all its waits. One
- * waiter, the leader, polls it and passes on what it reads; the others poll an eventfd of their own. A leader that
- * leaves, for whatever reason, rouses another waiter, which finds no leader and becomes it.
+ * There are few inotify instances in a system (128 for each user), so a client has one for all its waits.
+ * One waiter, the leader, polls it and passes on what it reads; the others poll an eventfd of their own. A
+ * leader that leaves, for whatever reason, rouses another waiter, which finds no leader and becomes it.
  */
 #define BUCKETS 256
 #define EVENTS (IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF)
@@ -91,7 +92,7 @@ void dli_wake_close(dli_store_t *store, int forked) {
     free(wake);
 }
 
-/* ---- the side that frees ------------------------------------------------------------------------------------ */
+/* ---- the side that frees ---------------------------------------------------------------------------- */
 
 void dli_wake_all(dli_store_t *store, const char *name, size_t name_len) {
     dli_wake_t *wake = store->wake;
@@ -107,7 +108,7 @@ void dli_wake_all(dli_store_t *store, const char *name, size_t name_len) {
     }
 }
 
-/* ---- the files -------------------------------------------------------------------------------------------------- */
+/* ---- the files -------------------------------------------------------------------------------------- */
 
 /* Who may use the lock file may use what lies beside it. */
 static void like_the_file(int fd, mode_t mode, const struct stat *file) {
@@ -140,7 +141,7 @@ static int provide_file(const dli_store_t *store, const char *path) {
     return fd >= 0 || errno == EEXIST ? 0 : -1;
 }
 
-/* ---- the side that waits; the mutex is held ------------------------------------------------------------------------ */
+/* ---- the side that waits; the mutex is held --------------------------------------------------------- */
 
 static void rouse(const dl_watch_t *watch) {
     uint64_t one = 1;
@@ -267,7 +268,8 @@ void dli_sqlite_unwatch(void *state, dl_watch_t *watch) {
     free(watch);
 }
 
-/* With the mutex held. Polls once, with the mutex let go: the inotify instance as the leader, else the eventfd. */
+/* With the mutex held. Polls once, with the mutex let go: the inotify instance as the leader, else the
+ * eventfd. */
 static dl_status_t poll_once(dli_store_t *store, dl_watch_t *me, uint64_t deadline_ns, const dl_stop_t *stop,
                              dl_error_t *err) {
     dli_wake_t *wake = store->wake;

@@ -120,6 +120,8 @@ static dl_status_t custom_open(void *opaque, const dl_option_value_t *values, co
     if (!state->path)
         return dl_driver_fail(err, DL_ENOMEM, ENOMEM, "out of memory");
     int error = read_boot_id(state->boot_id, sizeof state->boot_id);
+    if (error == EMFILE || error == ENFILE)
+        return failed_with(err, state, error);
     if (error)
         return dl_driver_fail(err, DL_ENOTSUP, error, "the machine's boot id cannot be read: %s", strerror(error));
     int fd = enter(state, deadline_ns, NULL);

@@ -32,8 +32,9 @@
  *   it stands still while any thread runs, and jumps to the next deadline when all are blocked, so that a
  *   lease of 30 s costs nothing. Therefore: start threads by ct_thread only; never call sleep, poll,
  *   pthread_cond_wait or pthread_join; never spin. Plain mutexes are fine while nobody waits for time with
- *   one held. The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times with
- *   ct_tolerance_ms of slack. Never compare instants for equality.
+ *   one held. The same case runs on real time with SQLite: take leases from ct_lease_ms and compare times
+ *   with ct_tolerance_ms of slack. Never compare instants for equality. Threads share memory as in any
+ *   program: with atomics, or ordered by a latch or a join.
  * - An assertion that fails prints one line and ends the case at once, from whichever thread or process.
  *   All of them need a variable `ct` in scope; thread and process functions get one.
  * - A descriptor that is open after the case and was not before fails it.

@@ -1,4 +1,4 @@
-/* sqlite_faults_test.c - the SQLite driver on files that are busy, moved, foreign, read-only, full or damaged. */
+/* sqlite_faults_test.c - the SQLite driver on files that are busy, moved, foreign, full or damaged. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sqlite_fixture.h"
 
@@ -34,7 +34,7 @@ static dl_status_t open_at(const char *file, char *message, size_t size) {
     return status;
 }
 
-/* ---- a file that is busy ------------------------------------------------------------------------------------ */
+/* ---- a file that is busy ---------------------------------------------------------------------------- */
 
 static int write_and_stop(void *arg) {
     (void)arg;
@@ -81,7 +81,7 @@ Test(sqlite_faults, a_process_stopped_in_a_write_delays_until_the_deadline_and_i
     must_close(&c);
 }
 
-/* ---- a file that is not what it was ---------------------------------------------------------------------------- */
+/* ---- a file that is not what it was ----------------------------------------------------------------- */
 
 static void expect_moved(client_t *c, dl_status_t renewed) {
     cr_assert_eq(take(c, "invoices", A, 2, 30000, NULL), DL_EIO);
@@ -190,7 +190,7 @@ Test(sqlite_faults, an_empty_file_is_filled_and_keeps_its_mode) {
     must_close(&c);
 }
 
-/* ---- who may see it --------------------------------------------------------------------------------------------- */
+/* ---- who may see it --------------------------------------------------------------------------------- */
 
 Test(sqlite_faults, files_are_the_owners_and_descriptors_end_at_exec) {
     client_t c;
@@ -288,7 +288,7 @@ Test(sqlite_faults, filesystems_of_other_hosts_are_refused) {
     cr_assert_null(dli_place_refused(0x01021994, "tmpfs"));
 }
 
-/* ---- a disk that fails ------------------------------------------------------------------------------------------- */
+/* ---- a disk that fails ------------------------------------------------------------------------------ */
 
 /* A small filesystem in a mount namespace of this test's process, gone with it. */
 static void small_disk(const char *options) {
@@ -384,7 +384,7 @@ Test(sqlite_faults, a_damaged_file_is_said_and_never_deleted) {
     cr_assert_eq(access(path, F_OK), 0);
 }
 
-/* ---- clocks ------------------------------------------------------------------------------------------------------- */
+/* ---- clocks ----------------------------------------------------------------------------------------- */
 
 typedef struct clocks {
     int to_outside[2], to_test[2];

@@ -1,4 +1,4 @@
-/* sqlite_power_test.c - tokens of the SQLite driver rise although processes die and the power fails at any write. */
+/* sqlite_power_test.c - tokens rise although processes die and the power fails at any write. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sqlite_fixture.h"
 
@@ -8,9 +8,10 @@
 TestSuite(sqlite_power, .init = set_up, .fini = tear_down, .timeout = 120);
 
 /*
- * The model of a power failure: of the lock file and its log, only what they were at their last sync is left; the
- * memory and the clocks begin anew. This program's own fsync and fdatasync, which SQLite finds before the C library's,
- * keep a copy of each file as it is synced. The wall clock stands at zero, so that it cannot help.
+ * The model of a power failure: of the lock file and its log, only what they were at their last sync is
+ * left; the memory and the clocks begin anew. This program's own fsync and fdatasync, which SQLite finds
+ * before the C library's, keep a copy of each file as it is synced. The wall clock stands at zero, so that
+ * it cannot help.
  */
 
 #define BOOTS 80

@@ -4,7 +4,7 @@
 
 TestSuite(sqlite, .init = set_up, .fini = tear_down, .timeout = 60);
 
-/* ---- registry ------------------------------------------------------------------------------------------- */
+/* ---- registry --------------------------------------------------------------------------------------- */
 
 Test(sqlite, the_registry_knows_what_it_has_and_what_it_could_have) {
     cr_assert_eq(dli_registry_find("sqlite"), &dli_sqlite_driver);
@@ -25,7 +25,7 @@ Test(sqlite, the_registry_knows_what_it_has_and_what_it_could_have) {
     cr_assert_eq(driver()->caps, DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY);
 }
 
-/* ---- taking and freeing ----------------------------------------------------------------------------------- */
+/* ---- taking and freeing ----------------------------------------------------------------------------- */
 
 Test(sqlite, a_free_lock_is_granted_and_freed_once) {
     client_t c;
@@ -141,7 +141,7 @@ Test(sqlite, names_are_compared_byte_by_byte) {
     must_close(&c);
 }
 
-/* ---- renewing -------------------------------------------------------------------------------------------------- */
+/* ---- renewing --------------------------------------------------------------------------------------- */
 
 Test(sqlite, a_renewal_extends_and_never_shortens) {
     client_t c;
@@ -181,7 +181,7 @@ Test(sqlite, each_entry_of_a_batch_has_its_own_outcome) {
     must_close(&c);
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+/* ---- tokens ----------------------------------------------------------------------------------------- */
 
 Test(sqlite, tokens_rise_over_many_holders_and_names_leave_nothing_behind) {
     client_t c;
@@ -266,7 +266,7 @@ Test(sqlite, a_new_boot_frees_everything_and_tokens_go_on_rising) {
     }
 }
 
-/* ---- administration ------------------------------------------------------------------------------------------------ */
+/* ---- administration --------------------------------------------------------------------------------- */
 
 typedef struct listing {
     client_t *client;

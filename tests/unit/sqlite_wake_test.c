@@ -25,7 +25,7 @@ static void await(int fd) {
     }
 }
 
-/* ---- waking ------------------------------------------------------------------------------------------------ */
+/* ---- waking ----------------------------------------------------------------------------------------- */
 
 static int hold_until_told(void *arg) {
     client_t c;
@@ -137,8 +137,8 @@ static void end_waiter(waiter_t *w, dl_status_t expected) {
     close(w->stop.fd[1]);
 }
 
-/* Whoever leads, and however a leader leaves, the others are still woken. Any of the eight may be the leader, so each
- * round ends one of them in another way. */
+/* Whoever leads, and however a leader leaves, the others are still woken. Any of the eight may be the
+ * leader, so each round ends one of them in another way. */
 Test(sqlite_wake, the_threads_of_a_client_wait_together_and_survive_any_leader) {
     client_t a, b;
     waiter_t w[WAITERS];
@@ -260,7 +260,7 @@ Test(sqlite_wake, wake_up_files_are_for_those_who_may_use_the_lock_file) {
     must_close(&c);
 }
 
-/* ---- fork() ----------------------------------------------------------------------------------------------------- */
+/* ---- fork() ----------------------------------------------------------------------------------------- */
 
 static int close_inherited(void *arg) {
     driver()->close(((client_t *)arg)->state, 1);
@@ -285,8 +285,8 @@ Test(sqlite_wake, a_child_that_closes_the_inherited_client_harms_nothing) {
     must_close(&c);
 }
 
-/* SQLite's last connection deletes the log. A child with a client of its own counts as a connection, although SQLite's
- * book, inherited from the parent, says that its locks are taken already. */
+/* SQLite's last connection deletes the log. A child with a client of its own counts as a connection,
+ * although SQLite's book, inherited from the parent, says that its locks are taken already. */
 static int live_on_in_child(void *arg) {
     int *fds = arg;
     client_t c;
