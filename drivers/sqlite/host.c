@@ -11,6 +11,11 @@
 
 const char *dli_sqlite_boot_for_test;
 
+/* A process without descriptors is no host without /proc. */
+static dl_status_t unreadable(int reason) {
+    return reason == EMFILE || reason == ENFILE || reason == ENOMEM ? DL_ELIMIT : DL_ENOTSUP;
+}
+
 static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
     boot[0] = '\0';
     if (dli_sqlite_boot_for_test != NULL) {
@@ -18,6 +23,7 @@ static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
         return DL_OK;
     }
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    int reason = file == NULL ? errno : ENODATA;
     if (file != NULL) {
         if (fgets(boot, (int)size, file) == NULL) {
             boot[0] = '\0';
@@ -26,9 +32,9 @@ static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
     }
     boot[strcspn(boot, "\n")] = '\0';
     if (boot[0] == '\0') {
-        return dl_driver_fail(
-            err, DL_ENOTSUP, errno,
-            "cannot tell this boot from the next: /proc/sys/kernel/random/boot_id is not readable");
+        return dl_driver_fail(err, unreadable(reason), reason,
+                              "cannot tell this boot from the next: /proc/sys/kernel/random/boot_id: %s",
+                              strerror(reason));
     }
     return DL_OK;
 }
@@ -54,7 +60,8 @@ static dl_status_t read_offset(int64_t *offset_ns, dl_error_t *err) {
     }
     FILE *file = fopen("/proc/self/timens_offsets", "re");
     if (file == NULL) {
-        return dl_driver_fail(err, DL_ENOTSUP, errno, "/proc/self/timens_offsets is not readable");
+        int reason = errno;
+        return dl_driver_fail(err, unreadable(reason), reason, "/proc/self/timens_offsets: %s", strerror(reason));
     }
     char line[128];
     while (fgets(line, sizeof line, file) != NULL) {

@@ -123,7 +123,8 @@ static dl_status_t custom_open(void *opaque, const dl_option_value_t *values, co
     if (error == EMFILE || error == ENFILE)
         return failed_with(err, state, error);
     if (error)
-        return dl_driver_fail(err, DL_ENOTSUP, error, "the machine's boot id cannot be read: %s", strerror(error));
+        return dl_driver_fail(err, error == EMFILE || error == ENFILE ? DL_ELIMIT : DL_ENOTSUP, error,
+                              "the machine's boot id cannot be read: %s", strerror(error));
     int fd = enter(state, deadline_ns, NULL);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EISDIR))
         return dl_driver_fail(err, DL_ECONFIG, errno, "%s: %s", state->path, strerror(errno));

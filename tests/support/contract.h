@@ -64,6 +64,7 @@ typedef struct ct ct_t; /* one running case */
 #define CT_CAN_LIST 0x020u      /* ... list */
 #define CT_REPLAY 0x040u        /* LEASE without a hold of its own: ct_replay works */
 #define CT_ALLOC 0x080u         /* ct_alloc_fail works in this executable; true of every fixture */
+#define CT_FORK_THREADS 0x200u  /* a child of ct_fork may start threads, so open a client: not under TSan */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
@@ -338,7 +339,7 @@ typedef struct ct_process ct_process_t;
  * this process has no client open: start the processes first, then let them wait with ct_recv. */
 ct_process_t *ct_process(ct_t *ct, ct_fn fn, void *arg);
 /* Runs fn in a child that inherited this process's clients, on any fixture: for DL_EFORKED. The child must
- * not use time, threads or ct_open. */
+ * not use time, threads or ct_open (but see CT_FORK_THREADS, on real time with CT_PROCESSES). */
 ct_process_t *ct_fork(ct_t *ct, ct_fn fn, void *arg);
 /* A number from parent to child or back; fails the case after 20 real seconds or when the other side ended.
  * In the parent `process` is the child; in the child it is NULL and means the parent. */

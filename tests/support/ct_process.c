@@ -15,12 +15,6 @@
 
 #define MESSAGE_TIMEOUT_MS 20000
 
-/* ThreadSanitizer lets a child of a process with threads start threads of its own only when told so. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-const char *__tsan_default_options(void) {
-    return "die_after_fork=0";
-}
-
 /* What the child does; it never returns. */
 static void child_main(ct_t *ct, ct_fn fn, void *arg, int fd, pid_t parent, int fresh) {
     /* A test that dies takes its children with it. */

@@ -54,8 +54,16 @@ const ct_case_t *ct_first_case(void) {
     return cases;
 }
 
+/* ThreadSanitizer knows no threads in the child of a process with threads. */
+#ifdef __SANITIZE_THREAD__
+#define BUILD_TRAITS 0u
+#else
+#define BUILD_TRAITS CT_FORK_THREADS
+#endif
+
 uint32_t ct_traits_of(const fixture_t *fixture, int real_time) {
-    return real_time ? (fixture->traits & ~CT_VIRTUAL) | CT_REAL_TIME : fixture->traits;
+    uint32_t traits = fixture->traits | BUILD_TRAITS;
+    return real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
 }
 
 int ct_applies(const ct_case_t *test, const fixture_t *fixture, int real_time) {
