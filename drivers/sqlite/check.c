@@ -98,6 +98,15 @@ static int ask_once(dli_connection_t *c, void *arg) {
     return rc;
 }
 
+/* How long the right to write may be waited for before somebody is said to keep it. */
+#define WRITE_PATIENCE_NS (300 * (uint64_t)NS_PER_MS)
+
+static int write_once(dli_connection_t *c, void *arg) {
+    (void)arg;
+    int rc = dli_connection_do(c, DLI_SQL_BEGIN);
+    return rc == SQLITE_OK ? dli_connection_do(c, DLI_SQL_ROLLBACK) : rc;
+}
+
 /* ---- the findings ----------------------------------------------------------------------------------- */
 
 static void report_file(const report_t *report, const dli_store_t *store) {
@@ -155,6 +164,26 @@ static void report_database(const report_t *report, const answers_t *a) {
         (long long)(a->pages * a->page_size / 1024));
 }
 
+static void report_writer(const report_t *report, dli_store_t *store, uint64_t deadline_ns) {
+    dl_error_t err;
+    int rc;
+    uint64_t until_ns = store->env->now_ns() + WRITE_PATIENCE_NS;
+    dli_limits_t limits = {.deadline_ns = until_ns < deadline_ns ? until_ns : deadline_ns};
+    dl_status_t status = dli_connection_run(&store->calls, write_once, NULL, limits, &rc, &err);
+    if (status == DL_OK && rc == SQLITE_OK) {
+        say(report, DL_FINDING_OK, "writing", "the file can be written");
+    } else if (status == DL_OK) {
+        (void)dli_connection_fail(store, rc, false, &err);
+        say(report, DL_FINDING_ERROR, "writing", "%s", err.message);
+    } else {
+        long writer = dli_host_writer(store->path);
+        say(report, DL_FINDING_ERROR, "writing",
+            "process %ld (0: not known) is in the middle of a write and does not go on; nobody can take or "
+            "free a lock",
+            writer);
+    }
+}
+
 static void report_host(const report_t *report, const dli_store_t *store) {
     say(report, DL_FINDING_OK, "clock",
         "leases are counted by CLOCK_BOOTTIME, which no clock setting moves; a reboot frees every lock");
@@ -205,6 +234,7 @@ dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t 
     } else {
         say(&report, DL_FINDING_ERROR, "database", "%s", err->message);
     }
+    report_writer(&report, store, deadline_ns);
     report_host(&report, store);
     report_guarantee(&report);
     return status;

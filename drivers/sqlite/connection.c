@@ -187,13 +187,8 @@ static dl_status_t gave_up(const dli_store_t *store, dl_status_t status, bool fi
         return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "this process is too busy with the lock file %s",
                               store->path);
     }
-    long writer = dli_host_writer(store->path);
-    if (writer > 0) {
-        return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "process %ld keeps the lock file busy: %s", writer,
-                              store->path);
-    }
-    return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "another process keeps the lock file busy: %s",
-                          store->path);
+    return dl_driver_fail(err, DL_EIO, SQLITE_BUSY,
+                          "another process keeps the lock file busy (dlock check names it): %s", store->path);
 }
 
 static bool is_busy(int rc) {

@@ -61,7 +61,8 @@ static dl_status_t read_offset(int64_t *offset_ns, dl_error_t *err) {
     FILE *file = fopen("/proc/self/timens_offsets", "re");
     if (file == NULL) {
         int reason = errno;
-        return dl_driver_fail(err, unreadable(reason), reason, "/proc/self/timens_offsets: %s", strerror(reason));
+        return dl_driver_fail(err, unreadable(reason), reason, "/proc/self/timens_offsets: %s",
+                              strerror(reason));
     }
     char line[128];
     while (fgets(line, sizeof line, file) != NULL) {
@@ -78,6 +79,9 @@ dl_status_t dli_host_identify(char *boot, size_t size, int64_t *offset_ns, dl_er
     dl_status_t status = read_boot(boot, size, err);
     return status == DL_OK ? read_offset(offset_ns, err) : status;
 }
+
+/* Reading /proc/locks makes every lock of the host wait for the kernel's readers for some milliseconds, far
+ * more on a busy machine. So only an administrator's question leads here, never a failing call. */
 
 /* The byte of the shared memory file that stands for the right to write, by SQLite's published WAL format. */
 #define WRITE_LOCK_BYTE 120

@@ -149,7 +149,8 @@ const char *dli_place_refused(unsigned long magic, const char *mount_type);
 /* ---- host.c: which boot, which clock ---------------------------------------------------------------- */
 
 dl_status_t dli_host_identify(char *boot, size_t size, int64_t *offset_ns, dl_error_t *err);
-/* The process that holds the write lock of the database at `path` right now; 0: none that can be seen. */
+/* The process that holds the write lock of the database at `path` right now; 0: none that can be seen.
+ * Expensive for the whole host. */
 long dli_host_writer(const char *path);
 
 /* ---- schema.c: what is in the file ------------------------------------------------------------------ */

@@ -12,7 +12,8 @@ typedef struct caller {
     ct_thread_t *thread;
     dl_status_t status;   /* of dl_acquire */
     dl_status_t unlocked; /* of dl_unlock, which follows DL_OK */
-    int64_t began_ms, ended_ms;
+    int64_t began_ms;
+    _Atomic int64_t ended_ms; /* not 0: the call is back, and status says how */
     int64_t valid_ms; /* when it was obtained */
     uint64_t token;
 } caller_t;

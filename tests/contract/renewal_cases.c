@@ -141,22 +141,6 @@ CT_CASE(renewal, answered_yes_too_late_revives_nothing) {
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
 }
 
-CT_CASE(renewal, answered_yes_too_late_revives_nothing_although_the_watchdog_slept, .traits = CT_VIRTUAL) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "late");
-    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_AFTER, c, "late");
-    CT_OK(dl_lock(lock, CT_ERR));
-    ct_pause_await(ct, pause, ct_lease_ms(ct));
-    ct_sleep_ms(ct, 1);
-    /* The machine sleeps past validity, but not past what the renewal would give. The answer is heard first. */
-    ct_suspend_ms(ct, ct_lease_ms(ct) * 8 / 10);
-    ct_pause_go(ct, pause);
-    ct_expect_event(ct, c, DL_EVENT_LOST, "late", ct_tolerance_ms(ct));
-    CT_EQ(dl_valid_ms(lock), 0);
-    CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
-    ct_no_event(ct, c, 0, NULL, ct_lease_ms(ct));
-}
-
 CT_CASE(renewal, that_arrives_after_the_loss_creates_nothing, .needs = DL_CAP_LEASE) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "gone");

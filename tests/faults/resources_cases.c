@@ -161,7 +161,6 @@ static int is_clear(dl_status_t status) {
 
 CT_CASE(faults, row36_no_descriptors_for_a_client) {
     ct_close(ct, ct_open(ct, NULL)); /* what is made once in a process is made */
-    (void)ct_observer(ct);
     int before = open_descriptors(), first = lowest_free_descriptor(ct), opened = 0, extra = 0;
     for (; !opened && extra < 40; extra++) {
         dl_client_t *c = NULL;
@@ -177,7 +176,9 @@ CT_CASE(faults, row36_no_descriptors_for_a_client) {
                       err.message);
             CT_EQ(err.status, status);
         }
-        CT_EQ(open_descriptors(), before); /* nothing leaks */
+        /* Nothing leaks. SQLite itself keeps one closed file for its next open while another connection of this
+         * process is open, because closing it would drop that connection's locks. */
+        CT_LE(open_descriptors(), before + 1);
     }
     CT_CHECK(opened);
     CT_GE(extra, 4);
@@ -229,20 +230,23 @@ CT_CASE(faults, row36_no_threads) {
     real_start = usual->thread_start;
     poor_sys.thread_start = start_or_fail;
     dl_client_t *c = NULL;
+    dli_sys = &poor_sys;
     for (int have = 0; c == NULL && have < 10; have++) {
         threads_left = have;
-        dli_sys = &poor_sys;
         dl_status_t status = ct_try_open(ct, NULL, &c, CT_ERR);
-        dli_sys = usual;
         refused += CT_EITHER(status, DL_OK, DL_ELIMIT) == DL_ELIMIT;
         if (ct_traits(ct) & CT_REAL_TIME) { /* the simulated clock keeps descriptors of its own */
             CT_CHECK(status == DL_OK || open_descriptors() == before);
         }
     }
+    threads_left = 100;
     CT_GE(refused, 3); /* the watchdog, the renewals, the housekeeping */
     dl_lock_t *lock = ct_lock(ct, c, "row 36");
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
+    ct_lock_close(ct, lock);
+    ct_close(ct, c);
+    dli_sys = usual; /* now that no thread looks at it */
 }
 
 static int signals_seen;

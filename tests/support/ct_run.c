@@ -55,6 +55,11 @@ const ct_case_t *ct_first_case(void) {
 }
 
 /* ThreadSanitizer knows no threads in the child of a process with threads. */
+#if defined __has_feature
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1 /* as GCC says it */
+#endif
+#endif
 #ifdef __SANITIZE_THREAD__
 #define BUILD_TRAITS 0u
 #else
