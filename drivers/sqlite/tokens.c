@@ -146,7 +146,7 @@ static int write_number(dli_connection_t *c, dli_sql_t which, int64_t number) {
 }
 
 int dli_tokens_raise(dli_connection_t *c, uint64_t token) {
-    meta_t meta;
+    meta_t meta = {.boot = ""};
     int rc = read_meta(c, &meta);
     if (rc != SQLITE_OK) {
         return rc;
