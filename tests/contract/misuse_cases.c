@@ -303,6 +303,8 @@ CT_CASE(misuse, driver_tables_that_contradict_themselves_are_refused, ONE_FIXTUR
     REFUSE_WITH((t = watching, t.wait = NULL));
     REFUSE_WITH((t = watching, t.unwatch = NULL));
     REFUSE_WITH((t = watching, t.caps = DL_CAP_LEASE));
+    REFUSE_WITH((t = watching, t.caps = DL_CAP_LEASE, t.wait = NULL));
+    REFUSE_WITH(t.unwatch = unwatch_none);
     REFUSE_WITH(t.hold_size = 8);
     REFUSE_WITH(t.drop = drop_none);
     dl_driver_t holding = sound;

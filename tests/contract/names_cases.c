@@ -126,7 +126,7 @@ CT_CASE(names, the_last_byte_of_the_longest_name_counts) {
 
 CT_CASE(names, many_names_of_one_shape_are_many_locks, .timeout_s = 90) {
     enum { MANY = 300 };
-    static char texts[MANY][16];
+    static char texts[MANY][24];
     const char *names[MANY];
     for (int i = 0; i < MANY; i++) {
         /* One length, one beginning and one end: only the middle tells them apart. */

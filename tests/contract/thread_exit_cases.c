@@ -84,6 +84,9 @@ CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
     ct_no_event(ct, c, 0, NULL, ct_lease_ms(ct) / 2);
     CT_OK(dl_trylock(leaver.lock, CT_ERR));
     CT_EQ(ct_stats(ct, c).held_now, 1);
+    if (ct_caps(ct) & DL_CAP_SESSION) { /* and nothing is kept of it */
+        CT_AWAIT(ct_calls(ct, CT_OP_DROP) == 1, ct_tolerance_ms(ct));
+    }
     CT_OK(dl_unlock(leaver.lock, CT_ERR));
 }
 

@@ -70,6 +70,9 @@ static void wait_without_news(ct_t *ct, ct_op_t op, ct_mode_t mode, int64_t with
     end_caller(ct, &waiter, DL_OK);
     CT_LE(waiter.ended_ms - before_ms, within_ms + ct_tolerance_ms(ct));
     CT_EQ(ct_calls(ct, CT_OP_WAIT) > 0, op == CT_OP_WAIT);
+    if (op == CT_OP_WAIT && mode == CT_FAIL_BEFORE) { /* a broken watch is not used again */
+        CT_GE(ct_calls(ct, CT_OP_UNWATCH), ct_fault_hits(ct, fault));
+    }
 }
 
 CT_CASE(faults, row13_notification_connection_dies, .needs = DL_CAP_NOTIFY) {

@@ -186,6 +186,13 @@ static void cancellable(worker_t *self, dl_lock_t *lock, guarded_t *g) {
     dl_cancel_free(cancel);
 }
 
+static void open_handle(dl_client_t *c, const char *name, int owned, uint64_t owner, dl_lock_t **lock) {
+    dl_error_t err;
+
+    if ((owned ? dl_lock_open_owned(c, name, owner, lock, &err) : dl_lock_open(c, name, lock, &err)) != DL_OK)
+        fatal("handle", &err);
+}
+
 /* Enters by a handle of its own, closes it held, and leaves by another. */
 static void handles(worker_t *self, dl_client_t *c, const char *name, guarded_t *g) {
     dl_lock_t *one, *other;
@@ -193,9 +200,8 @@ static void handles(worker_t *self, dl_client_t *c, const char *name, guarded_t 
     uint64_t owner = atomic_fetch_add(&next_owner, 1);
     int owned = draw(self, 2) == 0;
 
-    if ((owned ? dl_lock_open_owned(c, name, owner, &one, &err) : dl_lock_open(c, name, &one, &err)) != DL_OK ||
-        (owned ? dl_lock_open_owned(c, name, owner, &other, &err) : dl_lock_open(c, name, &other, &err)) != DL_OK)
-        fatal("handle", &err);
+    open_handle(c, name, owned, owner, &one);
+    open_handle(c, name, owned, owner, &other);
     int held = entered(self, dl_trylock_for(one, BOUND_MS, DL_LEASE_AUTO, &err), &err);
     dl_lock_close(one);
     if (held) {
