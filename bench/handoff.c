@@ -123,7 +123,8 @@ void bench_handoff(const char *folder, unsigned scale) {
         hand_over(folder, &woken, (int)(HANDOFFS * scale), 0);
     }
     uint64_t p = samples_percentile(&polled, 50), w = samples_percentile(&woken, 50);
-    printf("hand-off between processes: polling every %d ms p50 %.0f us p99 %.0f us, dl_lock p50 %.0f us p99 %.0f us, "
+    printf("hand-off between processes: polling every %d ms p50 %.0f us p99 %.0f us, dl_lock p50 %.0f us p99 "
+           "%.0f us, "
            "ratio of medians %.4f\n",
            POLL_MS, (double)p / 1e3, (double)samples_percentile(&polled, 99) / 1e3, (double)w / 1e3,
            (double)samples_percentile(&woken, 99) / 1e3, (double)w / (double)p);

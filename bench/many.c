@@ -29,7 +29,8 @@ void bench_many(const char *folder, unsigned scale) {
     int lost = poll(&events, 1, 3 * LEASE_MS);
     dl_client_stats_t stats = DL_CLIENT_STATS_INIT;
     dl_client_stats(client, &stats);
-    printf("%u locks held by one client, lease %d ms, due every %d ms: %llu renewals, latest %.1f ms after its due time, "
+    printf("%u locks held by one client, lease %d ms, due every %d ms: %llu renewals, latest %.1f ms after "
+           "its due time, "
            "mean %.2f ms, lost %llu%s\n",
            count, LEASE_MS, LEASE_MS / 3, (unsigned long long)stats.renewed,
            (double)stats.renewal_lateness_us_max / 1e3,

@@ -51,8 +51,8 @@ void samples_free(samples_t *samples) {
 
 dl_client_t *open_client(const char *folder, const char *more) {
     char yaml[4096];
-    int n = snprintf(yaml, sizeof yaml, "use: b\nbackends:\n  b: {driver: sqlite, path: \"%s/locks.db\"%s}\n", folder,
-                     more);
+    int n = snprintf(yaml, sizeof yaml, "use: b\nbackends:\n  b: {driver: sqlite, path: \"%s/locks.db\"%s}\n",
+                     folder, more);
     dl_client_t *client;
     dl_error_t err;
     if (dl_client_open_text(yaml, (size_t)n, NULL, &client, &err) != DL_OK) {

@@ -99,10 +99,11 @@ void bench_pair(const char *folder, unsigned scale) {
         samples_free(&a);
         samples_free(&b);
     }
-    printf("uncontended pair: bare statements %.1f us, dl_lock+dl_unlock %.1f us, ratio %.2f (of %d rounds: %.2f to %.2f)\n",
+    printf("uncontended pair: bare statements %.1f us, dl_lock+dl_unlock %.1f us, ratio %.2f (of %d rounds: "
+           "%.2f to %.2f)\n",
            (double)samples_percentile(&floor, 50) / 1e3, (double)samples_percentile(&ours, 50) / 1e3,
-           (double)samples_percentile(&ratios, 50) / 1e3, ROUNDS, (double)samples_percentile(&ratios, 0) / 1e3,
-           (double)samples_percentile(&ratios, 100) / 1e3);
+           (double)samples_percentile(&ratios, 50) / 1e3, ROUNDS,
+           (double)samples_percentile(&ratios, 0) / 1e3, (double)samples_percentile(&ratios, 100) / 1e3);
     samples_free(&floor);
     samples_free(&ours);
     samples_free(&ratios);

@@ -4,12 +4,13 @@
 
 #include "core.h"
 
-/* A holder that is not one of ours may never notify, and one without expiry may never end: look this often. */
+/* A holder that is not one of ours may never notify, and one without expiry may never end: look this
+ * often. */
 #define LOOK_EVERY_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 /* A lease that is just running out: no need to ask again before this. */
 #define SHORTEST_WAIT_NS (2u * (uint64_t)DLI_NS_PER_MS)
-/* The longest one request of a natively waiting driver blocks; never more than half of call_timeout, so that the
- * answer has as long again. */
+/* The longest one request of a natively waiting driver blocks; never more than half of call_timeout, so that
+ * the answer has as long again. */
 #define NATIVE_SLICE_MS 1000
 
 /* Everything one acquisition carries from try to try. */
@@ -17,19 +18,19 @@ typedef struct quest {
     dl_client_t *client;
     dl_lock_t *lock;
     const dli_asked_t *asked;
-    dli_hold_t *hold;       /* of the next try */
-    dli_park_t *park;       /* NULL: may not wait, or could not be had because of park_errno */
+    dli_hold_t *hold; /* of the next try */
+    dli_park_t *park; /* NULL: may not wait, or could not be had because of park_errno */
     int park_errno;
     dl_stop_t stop;
     dl_watch_t *watch;
-    bool watch_refused;     /* the driver cannot watch here: poll */
-    bool last_try;          /* the deadline is over; this try is the last */
-    bool interrupted;       /* somebody woke the last try; no trouble of the server's */
+    bool watch_refused; /* the driver cannot watch here: poll */
+    bool last_try;      /* the deadline is over; this try is the last */
+    bool interrupted;   /* somebody woke the last try; no trouble of the server's */
     bool was_busy;
     bool told_no_expiry;
-    unsigned tries;         /* since the last answer of another kind; for the backoff */
-    uint64_t began_ns;      /* when the last try began */
-    uint64_t trouble_ns;    /* when the first try without an answer began; 0: the last one had an answer */
+    unsigned tries;      /* since the last answer of another kind; for the backoff */
+    uint64_t began_ns;   /* when the last try began */
+    uint64_t trouble_ns; /* when the first try without an answer began; 0: the last one had an answer */
     dl_error_t err;
 } quest_t;
 
@@ -41,7 +42,8 @@ dl_status_t dli_stop_reason(const dl_lock_t *lock, const dl_cancel_t *cancel) {
 }
 
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
-    /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite nothing. */
+    /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite
+     * nothing. */
     uint64_t max_ns = dli_ms(client->backoff_max_ms);
     uint64_t cap_ns = dli_ms(client->backoff_min_ms);
     for (unsigned i = 0; i < tries && cap_ns < max_ns; i++) {
@@ -84,8 +86,8 @@ uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *ask
 }
 
 static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
-    if ((q->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || q->park == NULL || q->asked->opts->wait_ms == 0 ||
-        now >= q->asked->deadline_ns || q->trouble_ns != 0) {
+    if ((q->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || q->park == NULL ||
+        q->asked->opts->wait_ms == 0 || now >= q->asked->deadline_ns || q->trouble_ns != 0) {
         return 0;
     }
     uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)q->client->call_timeout_ms / 2);
@@ -103,7 +105,8 @@ static uint64_t try_deadline(const quest_t *q, uint64_t now) {
     return dli_min(dli_exchange_deadline(q->client, q->asked), patience);
 }
 
-/* The outcome of this try is not for the caller, but the server may have the hold: freed in the background. */
+/* The outcome of this try is not for the caller, but the server may have the hold: freed in the
+ * background. */
 static void abandon(quest_t *q, bool may_appear, uint64_t sent_before_ns) {
     dli_orphan_add(q->hold, may_appear, sent_before_ns + dli_ms(q->asked->lease_ms));
     q->hold->state = DLI_HOLD_ENDED;
@@ -159,7 +162,8 @@ static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively
     return status;
 }
 
-/* A driver that can watch is asked to before the first sleep. True: try again at once, a release cannot be missed. */
+/* A driver that can watch is asked to before the first sleep. True: try again at once, a release cannot be
+ * missed. */
 static bool start_watch(quest_t *q) {
     dl_client_t *client = q->client;
     if ((client->driver->caps & DL_CAP_NOTIFY) == 0 || q->watch_refused || q->watch != NULL) {
@@ -235,8 +239,8 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
             (void)dli_park_drain(q->park);
             dli_lock_client(client);
             if (status != DL_OK && status != DL_ETIMEDOUT && status != DL_ECANCELED) {
-                dli_log(client, DL_LOG_WARNING, "waiting for '%s' goes on by polling: %s", q->lock->gate->name,
-                        err.message);
+                dli_log(client, DL_LOG_WARNING, "waiting for '%s' goes on by polling: %s",
+                        q->lock->gate->name, err.message);
                 end_watch(q);
                 pause_until(q, dli_now() + dli_backoff(client, q->tries++));
             }

@@ -1,4 +1,4 @@
-/* call.c - the only caller of the driver's claiming, renewing, freeing and waiting: what goes out and what came back. */
+/* call.c - the only caller of the driver's claiming, renewing, freeing and waiting. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
@@ -54,21 +54,21 @@ static dl_request_t request_for(const dli_hold_t *hold, uint32_t level, uint64_t
 
 static void raise_floor(dl_client_t *client, uint64_t token) {
     uint_fast64_t seen = atomic_load(&client->token_floor);
-    while (token > seen && !atomic_compare_exchange_weak(&client->token_floor, &seen, token)) {
-    }
+    while (token > seen && !atomic_compare_exchange_weak(&client->token_floor, &seen, token)) {}
 }
 
-/* Validity counts from the instant before the request was sent. A driver that names none, or one in the future, is
- * taken at the instant before it was called. */
+/* Validity counts from the instant before the request was sent. A driver that names none, or one in the
+ * future, is taken at the instant before it was called. */
 static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns) {
     return sent_ns == 0 || sent_ns > dli_now() ? called_ns : sent_ns;
 }
 
-dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms, uint64_t deadline_ns,
-                         const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err) {
+dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms,
+                         uint64_t deadline_ns, const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err) {
     dl_client_t *client = hold->client;
     if (level == 1) {
-        /* A new number for every attempt: an older request that arrives late can never replace a newer one. */
+        /* A new number for every attempt: an older request that arrives late can never replace a newer
+         * one. */
         hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1;
         hold->attempted = true;
     }
@@ -125,8 +125,8 @@ void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns) {
     }
 }
 
-dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns, const dl_stop_t *stop,
-                           dl_watch_t **watch, dl_error_t *err) {
+dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns,
+                           const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
     *watch = NULL;
     dli_error_clear(err);
     return client->driver->watch(client->state, gate->name, gate->name_len, deadline_ns, stop, watch, err);

@@ -50,7 +50,8 @@ static const dli_driver_lookup_t lookup = {look_up_options, dli_registry_known_a
 static dl_status_t find_driver(const char *name, const dl_driver_t **driver, dl_error_t *err) {
     *driver = dli_registry_find(name);
     if (*driver == NULL) {
-        return dli_fail(err, DL_ECONFIG, "driver '%s' is not in this build of libdlock; build it with -D%s=ON", name,
+        return dli_fail(err, DL_ECONFIG,
+                        "driver '%s' is not in this build of libdlock; build it with -D%s=ON", name,
                         dli_registry_build_option(name));
     }
     return dli_driver_check(*driver, err);
@@ -77,7 +78,8 @@ static const char *selected_by_environment(void) {
     return name != NULL && name[0] != '\0' ? name : NULL;
 }
 
-static dl_status_t choose(const dli_config_t *config, const char *backend, choice_t *choice, dl_error_t *err) {
+static dl_status_t choose(const dli_config_t *config, const char *backend, choice_t *choice,
+                          dl_error_t *err) {
     if (backend == NULL) {
         backend = dli_config_use(config);
     }
@@ -93,13 +95,14 @@ static dl_status_t choose(const dli_config_t *config, const char *backend, choic
         return status;
     }
     (void)snprintf(choice->backend, sizeof choice->backend, "%s", backend);
-    return dli_config_resolve(config, backend, options_of(choice->driver), &choice->driver_values, dli_core_options,
-                              &choice->core_values, err);
+    return dli_config_resolve(config, backend, options_of(choice->driver), &choice->driver_values,
+                              dli_core_options, &choice->core_values, err);
 }
 
-/* The configuration of a path, or of the place where it is by default. *config NULL with DL_OK: none is needed. */
-static dl_status_t load(const char *path, const char *backend, char *found, size_t found_size, dli_config_t **config,
-                        dl_error_t *err) {
+/* The configuration of a path, or of the place where it is by default. *config NULL with DL_OK: none is
+ * needed. */
+static dl_status_t load(const char *path, const char *backend, char *found, size_t found_size,
+                        dli_config_t **config, dl_error_t *err) {
     *config = NULL;
     if (path == NULL) {
         dl_error_t inner;
@@ -121,7 +124,8 @@ static dl_status_t load(const char *path, const char *backend, char *found, size
     return dli_config_load_file(path, dli_core_options, &lookup, config, err);
 }
 
-static dl_status_t choose_from_file(const char *path, const char *backend, choice_t *choice, dl_error_t *err) {
+static dl_status_t choose_from_file(const char *path, const char *backend, choice_t *choice,
+                                    dl_error_t *err) {
     if (backend == NULL) {
         backend = selected_by_environment();
     }
@@ -146,7 +150,8 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
     client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
     if (client->renew_every_ms * 2 > client->lease_ms) {
-        return dli_fail(err, DL_ECONFIG, "renew_every is %lld ms; it must be at most half of the lease of %lld ms",
+        return dli_fail(err, DL_ECONFIG,
+                        "renew_every is %lld ms; it must be at most half of the lease of %lld ms",
                         (long long)client->renew_every_ms, (long long)client->lease_ms);
     }
     if (client->backoff_min_ms > client->backoff_max_ms) {
@@ -216,7 +221,8 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     } else if (client->state == NULL || client->batch == NULL || client->batch_holds == NULL) {
         status = dli_fail_plain(err, DL_ENOMEM);
     } else if (dli_uuid_new(client->uuid) != 0) {
-        status = dl_driver_fail(err, DL_ELIMIT, errno, "no randomness for a client's uuid: %s", strerror(errno));
+        status =
+            dl_driver_fail(err, DL_ELIMIT, errno, "no randomness for a client's uuid: %s", strerror(errno));
     }
     if (status != DL_OK) {
         dli_client_free(client);
@@ -249,7 +255,8 @@ static dl_status_t start_threads(dl_client_t *client, dl_error_t *err) {
             }
         }
     }
-    return rc == 0 ? DL_OK : dl_driver_fail(err, DL_ELIMIT, rc, "no thread for the watchdog: %s", strerror(rc));
+    return rc == 0 ? DL_OK
+                   : dl_driver_fail(err, DL_ELIMIT, rc, "no thread for the watchdog: %s", strerror(rc));
 }
 
 static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *values, dl_error_t *err) {
@@ -290,8 +297,9 @@ static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_err
     int rc = dli_exit_hook_add(&client->exit_hook);
     client->hooked = rc == 0;
     if (rc != 0) {
-        dli_env_report(client, DL_LOG_WARNING, "threads that end while they hold will not be noticed before their "
-                                               "lease is over: no hook for thread ends");
+        dli_env_report(client, DL_LOG_WARNING,
+                       "threads that end while they hold will not be noticed before their "
+                       "lease is over: no hook for thread ends");
     }
     *out = client;
     return DL_OK;
@@ -344,8 +352,8 @@ dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backen
     return status;
 }
 
-dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len, dl_client_t **client,
-                                  dl_error_t *err) {
+dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len,
+                                  dl_client_t **client, dl_error_t *err) {
     dl_status_t status = no_place(client, err);
     if (status == DL_OK) {
         status = dli_driver_check(driver, err);
@@ -355,9 +363,9 @@ dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options
     }
     choice_t choice = {.driver = driver};
     (void)snprintf(choice.backend, sizeof choice.backend, "%s", driver->name);
-    status = dli_config_resolve_mapping(options != NULL ? options : "", options != NULL ? len : 0, "<options>",
-                                        options_of(driver), &choice.driver_values, dli_core_options,
-                                        &choice.core_values, err);
+    status = dli_config_resolve_mapping(options != NULL ? options : "", options != NULL ? len : 0,
+                                        "<options>", options_of(driver), &choice.driver_values,
+                                        dli_core_options, &choice.core_values, err);
     if (status == DL_OK) {
         status = open_chosen(&choice, client, err);
     }
@@ -377,8 +385,8 @@ static void drop_count(void *core, dl_count_t what, uint64_t n) {
     (void)n;
 }
 
-dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn, void *arg,
-                            dl_error_t *err) {
+dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn,
+                            void *arg, dl_error_t *err) {
     if (fn == NULL || (flags & ~DL_INIT_PRINT) != 0) {
         return dli_fail(err, DL_EINVAL, "no function, or an unknown flag");
     }

@@ -1,4 +1,4 @@
-/* close.c - the end of a client: waits end, threads stop, what is held is freed, memory goes with the last reference. */
+/* close.c - the end of a client: waits end, threads stop, what is held is freed. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <unistd.h>
@@ -85,7 +85,8 @@ void dli_client_unref_and_unlock(dl_client_t *client) {
 /* The other process' sockets, files and mutexes are left alone; what the child cannot free safely stays. */
 static void close_forked(dl_client_t *client) {
     client->driver->close(client->state, 1);
-    /* Free at the instant of the fork, and so everything behind it was in order? No other thread exists here. */
+    /* Free at the instant of the fork, and so everything behind it was in order? No other thread exists
+     * here. */
     bool in_order = pthread_mutex_trylock(&client->mutex) == 0;
     close_descriptors(client, in_order);
 }

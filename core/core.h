@@ -16,11 +16,12 @@
  * Locks, in the order in which they may be taken:
  *   hooks_mutex (owner.c)  ->  dl_client.mutex  ->  dl_client.log_lock
  * client->mutex guards everything in this file that is not marked otherwise. It is never held during an op of
- * the driver, a callback or a wait; only log_lock may be taken inside it. A hold whose last reference goes is
- * put aside and given to the driver's drop when the mutex is released (dli_unlock_client); so are lines for the log.
+ * the driver, a callback or a wait; only log_lock may be taken inside it. A hold whose last reference goes
+ * is put aside and given to the driver's drop when the mutex is released (dli_unlock_client); so are lines
+ * for the log.
  *
- * The way of a call: lock.c (arguments, re-entry) -> gate.c (my turn in this process) -> acquire.c (try, wait,
- * deadline) -> call.c (the only caller of the driver's claiming, renewing and freeing) -> driver.
+ * The way of a call: lock.c (arguments, re-entry) -> gate.c (my turn in this process) -> acquire.c (try,
+ * wait, deadline) -> call.c (the only caller of the driver's claiming, renewing and freeing) -> driver.
  */
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */
@@ -46,8 +47,8 @@ typedef struct dli_heap {
 /* Where one waiting call sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
 struct dli_park {
     int fd;
-    atomic_bool woken;     /* set after the write, so that a quiet descriptor costs no read */
-    const dl_lock_t *lock; /* the handle of the call */
+    atomic_bool woken;       /* set after the write, so that a quiet descriptor costs no read */
+    const dl_lock_t *lock;   /* the handle of the call */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
 };
 
@@ -55,12 +56,12 @@ struct dli_park {
 
 typedef struct dli_event {
     struct dli_event *next;
-    bool embedded;      /* in a hold: the hold is referenced while it is queued; else malloc'ed */
+    bool embedded; /* in a hold: the hold is referenced while it is queued; else malloc'ed */
     dl_event_kind_t kind;
     dl_status_t status;
     int64_t valid_ms;
-    const char *text;   /* static, or `own_text` */
-    dli_hold_t *hold;   /* NULL: about the backend */
+    const char *text; /* static, or `own_text` */
+    dli_hold_t *hold; /* NULL: about the backend */
     char own_text[160];
 } dli_event_t;
 
@@ -78,40 +79,40 @@ typedef enum dli_hold_state {
 struct dli_hold {
     /* Fixed once the try has begun */
     dl_client_t *client;
-    dli_gate_t *gate;           /* a reference */
-    dli_owner_t owner;          /* a reference on owner.thread */
+    dli_gate_t *gate;  /* a reference */
+    dli_owner_t owner; /* a reference on owner.thread */
     char owner_text[DL_OWNER_MAX + 1];
-    void *driver_hold;          /* the driver's; NULL if hold_size is 0 */
-    uint64_t hold_id;           /* changes only while DLI_HOLD_TRYING */
+    void *driver_hold; /* the driver's; NULL if hold_size is 0 */
+    uint64_t hold_id;  /* changes only while DLI_HOLD_TRYING */
     /* Guarded by client->mutex */
     unsigned refs;
-    dli_hold_t *next_dead;      /* in client->dead */
+    dli_hold_t *next_dead; /* in client->dead */
     dli_hold_state_t state;
-    uint32_t levels;            /* entered and not left */
-    uint32_t auto_level;        /* the lowest level with an automatic lease; 0: none */
+    uint32_t levels;     /* entered and not left */
+    uint32_t auto_level; /* the lowest level with an automatic lease; 0: none */
     uint64_t token;
     uint64_t valid_until_ns;
     uint64_t acquired_ns;
     uint64_t max_hold_until_ns; /* DLI_NEVER: no bound */
     int64_t lease_ms;           /* the longest lease asked for, what the server may keep it for */
     int session_fd;
-    bool op_running;            /* SESSION: an op uses driver_hold */
-    bool attempted;             /* an op has seen driver_hold: the driver drops it */
+    bool op_running; /* SESSION: an op uses driver_hold */
+    bool attempted;  /* an op has seen driver_hold: the driver drops it */
     bool renew_failing;
-    bool hung_up;               /* SESSION: its descriptor has hung up since the last ping began */
-    bool renew_counted;         /* in client->renewed_holds */
-    bool renew_queued;          /* in the renewal queue, or its batch is under way */
+    bool hung_up;       /* SESSION: its descriptor has hung up since the last ping began */
+    bool renew_counted; /* in client->renewed_holds */
+    bool renew_queued;  /* in the renewal queue, or its batch is under way */
     uint64_t renew_due_ns;
-    dli_heap_t *heap;           /* the one it is in, or NULL */
+    dli_heap_t *heap; /* the one it is in, or NULL */
     size_t heap_index;
     uint64_t heap_key_ns;
-    dli_hold_t *next_renewal;   /* in client->renewals */
-    dli_hold_t *next_lost;      /* in gate->lost */
-    bool orphan;                /* in client->orphans, or being freed */
-    bool orphan_may_appear;     /* the request that would create it may still be on its way */
+    dli_hold_t *next_renewal; /* in client->renewals */
+    dli_hold_t *next_lost;    /* in gate->lost */
+    bool orphan;              /* in client->orphans, or being freed */
+    bool orphan_may_appear;   /* the request that would create it may still be on its way */
     uint64_t orphan_until_ns;
     uint64_t orphan_pause_ns;
-    dli_event_t lost_event;     /* so that the news of a loss needs no memory */
+    dli_event_t lost_event; /* so that the news of a loss needs no memory */
 };
 
 /* ---- gates (gate.c) ---------------------------------------------------------------------------- */
@@ -120,17 +121,17 @@ struct dli_hold {
 struct dli_turn {
     dli_turn_t *next;
     dli_owner_t owner;
-    dli_park_t *park;  /* NULL until the call has to wait */
+    dli_park_t *park; /* NULL until the call has to wait */
     bool queued;
-    bool granted;      /* gate->active is this one */
-    bool look_again;   /* the owner's standing at this gate has changed; it keeps its place in the queue */
+    bool granted;    /* gate->active is this one */
+    bool look_again; /* the owner's standing at this gate has changed; it keeps its place in the queue */
 };
 
 /* One name in this process: at most one holder, one call that talks to the server, the others in a queue. */
 struct dli_gate {
     dli_gate_t *next_in_bucket;
     uint64_t hash;
-    unsigned refs;       /* handles, holds, turns */
+    unsigned refs; /* handles, holds, turns */
     dli_turn_t *first, *last;
     dli_turn_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
@@ -146,19 +147,19 @@ struct dl_lock {
     dli_gate_t *gate;    /* a reference */
     bool owned;
     uint64_t owner_number;
-    unsigned refs;       /* the handle, and each call that may outlive its close */
+    unsigned refs; /* the handle, and each call that may outlive its close */
     bool closed;
 };
 
 struct dl_cancel {
-    pid_t pid;             /* a forked child shares the descriptor, and must not trigger it */
-    int fd;                /* readable once triggered */
+    pid_t pid; /* a forked child shares the descriptor, and must not trigger it */
+    int fd;    /* readable once triggered */
     atomic_bool triggered;
 };
 
 struct dl_client {
     /* Fixed after open */
-    pid_t pid;                /* with the generation: of the process that opened it */
+    pid_t pid; /* with the generation: of the process that opened it */
     unsigned fork_generation;
     const dl_driver_t *driver;
     void *state;
@@ -168,8 +169,8 @@ struct dl_client {
     char backend[64];
     int64_t lease_ms, renew_every_ms, max_hold_ms, call_timeout_ms, backoff_min_ms, backoff_max_ms;
     bool session;
-    int event_fd;   /* readable while events wait */
-    int wake_fd;    /* the watchdog's */
+    int event_fd; /* readable while events wait */
+    int wake_fd;  /* the watchdog's */
     int session_epoll_fd;
     int resume_fd;
     dli_exit_hook_t exit_hook;
@@ -181,7 +182,7 @@ struct dl_client {
     bool closing;           /* no new call starts, waits end */
     bool closed;            /* nothing is held any more, the driver is closed */
     bool stop_threads;
-    unsigned calls;         /* calls in progress */
+    unsigned calls; /* calls in progress */
 
     /* gates, by name */
     dli_gate_t **buckets;
@@ -193,23 +194,23 @@ struct dl_client {
 
     atomic_uint_fast64_t last_hold_id;
     atomic_uint_fast64_t token_floor;
-    dli_hold_t *dead;       /* without references, to be dropped outside the mutex */
-    unsigned busy_outside;  /* threads that do so, or hand out log lines, now */
+    dli_hold_t *dead;                    /* without references, to be dropped outside the mutex */
+    unsigned busy_outside;               /* threads that do so, or hand out log lines, now */
     atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
-    uint32_t level_limit; /* DL_LEVEL_MAX; tests lower it */
+    uint32_t level_limit;                /* DL_LEVEL_MAX; tests lower it */
 
     /* watchdog.c: the next instant of each hold */
     dli_heap_t due;
-    size_t hold_count;            /* holds that exist; both heaps have room for all of them */
+    size_t hold_count; /* holds that exist; both heaps have room for all of them */
     uint64_t watchdog_sleeps_to_ns;
     pthread_t watchdog_thread;
 
     /* renew.c */
     dli_hold_t *renewals, *renewals_last; /* due, oldest first */
     pthread_cond_t renewals_changed;
-    int64_t shortest_renew_ms;    /* of all renewed holds since the last time there was none */
+    int64_t shortest_renew_ms; /* of all renewed holds since the last time there was none */
     size_t renewed_holds;
-    dl_renewal_t *batch;          /* DLI_RENEW_BATCH entries; used by the renewal thread only */
+    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries; used by the renewal thread only */
     dli_hold_t **batch_holds;
     pthread_t renewal_thread;
 
@@ -293,13 +294,15 @@ void dli_park_free_all(dl_client_t *client);
 
 /* gate.c */
 uint64_t dli_hash(const char *bytes, size_t len);
-dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len); /* a new reference; NULL: no memory */
+dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
+                         size_t len); /* a new reference; NULL: no memory */
 void dli_gate_unref(dl_client_t *client, dli_gate_t *gate);
 /* The owner's hold at this gate, live or lost; NULL: none. A hold whose validity is over is lost first. */
 dli_hold_t *dli_gate_find(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner);
 bool dli_gate_is_free(const dli_gate_t *gate);
-/* Waits until the turn is granted or the owner's standing changed. The mutex is released meanwhile. DL_OK: look at
- * turn->granted; DL_ETIMEDOUT, DL_ECANCELED, DL_ECLOSED, DL_ELIMIT. dli_gate_leave has to follow in any case. */
+/* Waits until the turn is granted or the owner's standing changed. The mutex is released meanwhile. DL_OK:
+ * look at turn->granted; DL_ETIMEDOUT, DL_ECANCELED, DL_ECLOSED, DL_ELIMIT. dli_gate_leave has to follow in
+ * any case. */
 dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns, const dl_cancel_t *cancel);
 void dli_gate_take(dli_gate_t *gate, dli_turn_t *turn);
 void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn);
@@ -309,7 +312,8 @@ void dli_gate_next(dl_client_t *client, dli_gate_t *gate);
 void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner);
 
 /* hold.c */
-dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
+dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate,
+                         const dli_owner_t *owner); /* NULL: no memory */
 void dli_hold_ref(dli_hold_t *hold);
 void dli_hold_unref(dli_hold_t *hold);
 /* TRYING -> LIVE. False: no validity is left, and it stays TRYING. */
@@ -334,17 +338,18 @@ void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uin
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now);
 void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 
-/* release.c: with the mutex; released meanwhile. The hold is LIVE, and ENDED afterwards whatever is answered. */
+/* release.c: with the mutex; released meanwhile. The hold is LIVE, and ENDED afterwards whatever is
+ * answered. */
 dl_status_t dli_release(dli_hold_t *hold, uint64_t deadline_ns, dl_error_t *err);
 
 /* call.c: without the mutex */
-dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms, uint64_t deadline_ns,
-                         const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err);
+dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms,
+                         uint64_t deadline_ns, const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err);
 dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
 dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns, uint64_t *sent_ns);
 void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns);
-dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns, const dl_stop_t *stop,
-                           dl_watch_t **watch, dl_error_t *err);
+dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns,
+                           const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
 dl_status_t dli_call_wait(dl_client_t *client, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
                           dl_error_t *err);
 void dli_call_unwatch(dl_client_t *client, dl_watch_t *watch);
@@ -357,9 +362,9 @@ uint64_t dli_call_deadline(const dl_client_t *client);
 /* One call of dl_acquire, from its arguments on. */
 typedef struct dli_asked {
     const dl_acquire_opts_t *opts;
-    int64_t lease_ms;     /* never 0: the automatic lease is the client's */
+    int64_t lease_ms; /* never 0: the automatic lease is the client's */
     bool automatic;
-    bool queued;          /* it had to wait for its turn in this process */
+    bool queued; /* it had to wait for its turn in this process */
     uint64_t started_ns;
     uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
     dli_owner_t owner;
@@ -389,10 +394,11 @@ void dli_renewal_queue(dli_hold_t *hold);
 int64_t dli_renew_every(const dl_client_t *client, const dli_hold_t *hold);
 
 /* orphan.c */
-/* The hold's request may have been, or may yet be (may_appear), carried out: free it in the background, until it
- * must have run out on the server. */
+/* The hold's request may have been, or may yet be (may_appear), carried out: free it in the background,
+ * until it must have run out on the server. */
 void dli_orphan_add(dli_hold_t *hold, bool may_appear, uint64_t until_ns);
-/* Tries to free the first orphan. The mutex is released meanwhile. DL_OK: it is done with, or will be tried again. */
+/* Tries to free the first orphan. The mutex is released meanwhile. DL_OK: it is done with, or will be tried
+ * again. */
 dl_status_t dli_orphan_try_first(dl_client_t *client, uint64_t deadline_ns);
 /* Gives it up; no harm if it is none any more. */
 void dli_orphan_forget(dli_hold_t *hold);
@@ -403,7 +409,8 @@ void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
 
 /* events.c */
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text);
-void dli_event_hold(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text);
+void dli_event_hold(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status,
+                    const char *text);
 void dli_event_warning(dl_client_t *client, const char *text);
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
 void dli_events_free(dl_client_t *client);
@@ -414,7 +421,8 @@ void dli_events_reader_changed(dl_client_t *client);
 bool dli_in_callback(const dl_client_t *client); /* is this the thread of a running callback? */
 
 /* log.c */
-void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mutex; frees them */
 /* Without the mutex. */
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */

@@ -5,7 +5,7 @@
 #include "core.h"
 #include "options.h"
 
-#define CAPS_KNOWN                                                                                             \
+#define CAPS_KNOWN \
     (DL_CAP_LEASE | DL_CAP_SESSION | DL_CAP_FENCE | DL_CAP_SERVER_COUNT | DL_CAP_NATIVE_WAIT | DL_CAP_NOTIFY)
 
 static bool is_word(const char *text, const char *more, size_t max) {
@@ -88,7 +88,8 @@ dl_status_t dli_driver_check(const dl_driver_t *driver, dl_error_t *err) {
         return dli_fail(err, DL_EINVAL, "no driver table");
     }
     if (driver->abi != DL_DRIVER_ABI || driver->size != sizeof *driver) {
-        return dli_fail(err, DL_EINVAL, "the driver was built for ABI %u with %zu bytes, this library has %u with %zu",
+        return dli_fail(err, DL_EINVAL,
+                        "the driver was built for ABI %u with %zu bytes, this library has %u with %zu",
                         (unsigned)driver->abi, driver->size, DL_DRIVER_ABI, sizeof *driver);
     }
     if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {

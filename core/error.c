@@ -31,7 +31,8 @@ const char *dl_version(void) {
     return DL_VERSION_STRING;
 }
 
-__attribute__((format(printf, 4, 0))) static void fill(dl_error_t *err, dl_status_t status, int native, const char *format, va_list args) {
+__attribute__((format(printf, 4, 0))) static void fill(dl_error_t *err, dl_status_t status, int native,
+                                                       const char *format, va_list args) {
     err->status = status;
     err->native = native;
     if (vsnprintf(err->message, sizeof err->message, format, args) < 0) {

@@ -80,8 +80,8 @@ static int64_t valid_ms_now(const dli_hold_t *hold) {
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
-    hold->lost_event = (dli_event_t){
-        .embedded = true, .kind = DL_EVENT_LOST, .status = why, .text = text, .hold = hold};
+    hold->lost_event =
+        (dli_event_t){.embedded = true, .kind = DL_EVENT_LOST, .status = why, .text = text, .hold = hold};
     push(hold->client, &hold->lost_event);
     dli_log(hold->client, DL_LOG_WARNING, "lost '%s' (hold %llu): %s", hold->gate->name,
             (unsigned long long)hold->hold_id, text);
@@ -178,4 +178,3 @@ dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event) {
     dli_call_leave_always(client);
     return taken ? DL_OK : DL_ETIMEDOUT;
 }
-

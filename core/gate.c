@@ -160,7 +160,8 @@ void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn) {
     }
 }
 
-dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns, const dl_cancel_t *cancel) {
+dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns,
+                          const dl_cancel_t *cancel) {
     dl_client_t *client = lock->client;
     if (turn->park == NULL) {
         turn->park = dli_park_get(lock);

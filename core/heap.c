@@ -29,8 +29,7 @@ static void sift_down(dli_heap_t *heap, size_t i) {
         if (child >= heap->len) {
             break;
         }
-        if (child + 1 < heap->len &&
-            heap->at[child + 1]->heap_key_ns < heap->at[child]->heap_key_ns) {
+        if (child + 1 < heap->len && heap->at[child + 1]->heap_key_ns < heap->at[child]->heap_key_ns) {
             child++;
         }
         if (hold->heap_key_ns <= heap->at[child]->heap_key_ns) {

@@ -62,8 +62,8 @@ uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
     return sent_ns + lease_ns - drift_ns;
 }
 
-/* Where the next renewal stands: a period from now, or later when an extension has made the lease so long that a
- * renewal would not lengthen it. */
+/* Where the next renewal stands: a period from now, or later when an extension has made the lease so long
+ * that a renewal would not lengthen it. */
 static uint64_t renew_due(const dli_hold_t *hold, uint64_t now) {
     const dl_client_t *client = hold->client;
     uint64_t every_ns = dli_ms(dli_renew_every(client, hold));

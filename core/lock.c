@@ -37,8 +37,8 @@ static dl_status_t make_handle(dl_client_t *client, const char *name, size_t len
     return DL_OK;
 }
 
-static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned, uint64_t owner, dl_lock_t **lock,
-                               dl_error_t *err) {
+static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned, uint64_t owner,
+                               dl_lock_t **lock, dl_error_t *err) {
     if (lock != NULL) {
         *lock = NULL;
     }
@@ -166,8 +166,8 @@ static dl_status_t check_opts(const dl_acquire_opts_t *opts, dl_error_t *err) {
                         (long long)opts->lease_ms, DL_LEASE_MIN_MS, (long long)DL_LEASE_MAX_MS);
     }
     if (opts->max_hold_ms < 0 || opts->max_hold_ms > DL_LEASE_MAX_MS) {
-        return dli_fail(err, DL_EINVAL, "max_hold_ms is %lld; it must be 0 to %lld", (long long)opts->max_hold_ms,
-                        (long long)DL_LEASE_MAX_MS);
+        return dli_fail(err, DL_EINVAL, "max_hold_ms is %lld; it must be 0 to %lld",
+                        (long long)opts->max_hold_ms, (long long)DL_LEASE_MAX_MS);
     }
     return DL_OK;
 }
@@ -250,8 +250,8 @@ static dl_status_t reenter(dl_lock_t *lock, dli_hold_t *hold, const dli_asked_t 
         dl_error_t inner;
         uint64_t sent_ns = 0;
         dli_hold_ref(hold);
-        dl_status_t status = tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked),
-                                         &sent_ns, &inner);
+        dl_status_t status =
+            tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked), &sent_ns, &inner);
         status = apply_extension(hold, status, sent_ns, asked->lease_ms, &inner);
         bool gone = hold->state != DLI_HOLD_LIVE;
         /* The core's count decides; a count that could not be written is no error. */

@@ -4,8 +4,8 @@
 
 #include "core.h"
 
-/* No call is a point of pthread_cancel: a thread that ended inside would leave the mutex locked or its turn in a queue.
- * Counted, because calls lock and unlock the mutex several times. */
+/* No call is a point of pthread_cancel: a thread that ended inside would leave the mutex locked or its turn
+ * in a queue. Counted, because calls lock and unlock the mutex several times. */
 static _Thread_local unsigned deep;
 static _Thread_local int state_outside;
 
@@ -21,7 +21,8 @@ void dli_thread_cancel_again(void) {
     }
 }
 
-/* The threads that must never be late leave to others what may take long: the user's log function, a driver's drop. */
+/* The threads that must never be late leave to others what may take long: the user's log function, a
+ * driver's drop. */
 static _Thread_local bool punctual;
 
 void dli_thread_is_punctual(void) {

@@ -28,8 +28,8 @@ void dli_orphan_forget(dli_hold_t *hold) {
     }
 }
 
-/* Is there nothing left to free? Every attempt has a hold id of its own, so a request that was found and freed
- * cannot come again. One that was not there may still be on its way. */
+/* Is there nothing left to free? Every attempt has a hold id of its own, so a request that was found and
+ * freed cannot come again. One that was not there may still be on its way. */
 static bool is_settled(const dli_hold_t *hold, dl_status_t status) {
     return status == DL_OK || (status == DL_ELOST && !hold->orphan_may_appear);
 }

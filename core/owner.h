@@ -10,8 +10,8 @@
 
 /* One thread that called the library. It lives until the thread has ended and no hold refers to it. */
 typedef struct dli_thread {
-    uint64_t number;       /* from a counter: never used again, unlike an OS thread id */
-    atomic_uint refs;      /* the thread itself and its holds */
+    uint64_t number;  /* from a counter: never used again, unlike an OS thread id */
+    atomic_uint refs; /* the thread itself and its holds */
     atomic_bool exited;
 } dli_thread_t;
 

@@ -1,4 +1,4 @@
-/* park.c - where a waiting call sleeps: an eventfd from a pool, so that a wait costs no descriptor of its own. */
+/* park.c - where a waiting call sleeps: an eventfd from a pool. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <sys/eventfd.h>

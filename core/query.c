@@ -57,8 +57,10 @@ uint32_t dl_hold_count(dl_lock_t *lock) {
 
 /* ---- administration: the driver's optional ops ------------------------------------------------- */
 
-/* DL_OK: the call is counted in. lock, when not NULL, is the handle: another thread may close it meanwhile. */
-static dl_status_t enter(dl_client_t *client, dl_lock_t *lock, int has_op, const char *what, dl_error_t *err) {
+/* DL_OK: the call is counted in. lock, when not NULL, is the handle: another thread may close it
+ * meanwhile. */
+static dl_status_t enter(dl_client_t *client, dl_lock_t *lock, int has_op, const char *what,
+                         dl_error_t *err) {
     if (client == NULL) {
         return dli_fail(err, DL_EINVAL, "no client");
     }
@@ -145,8 +147,8 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
     dl_error_t inner;
     dli_error_clear(&inner);
     const char *from = prefix != NULL ? prefix : "";
-    status = client->driver->list(client->state, from, strlen(from), list_one, &listing, dli_call_deadline(client),
-                                  &inner);
+    status = client->driver->list(client->state, from, strlen(from), list_one, &listing,
+                                  dli_call_deadline(client), &inner);
     return leave(client, err, &inner, status);
 }
 
@@ -158,7 +160,8 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     if (dli_forked(client)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
-    dl_status_t status = enter(client, lock, client->driver->force_release != NULL, "free another's lock", err);
+    dl_status_t status =
+        enter(client, lock, client->driver->force_release != NULL, "free another's lock", err);
     if (status != DL_OK) {
         return status;
     }

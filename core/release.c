@@ -9,7 +9,8 @@ dl_status_t dli_release(dli_hold_t *hold, uint64_t deadline_ns, dl_error_t *err)
     dli_hold_disarm(hold);
     dl_status_t status;
     if (!dli_op_begin(hold, deadline_ns)) {
-        status = dli_fail(err, DL_EUNKNOWN, "a renewal on the same connection is stuck; freeing in the background");
+        status = dli_fail(err, DL_EUNKNOWN,
+                          "a renewal on the same connection is stuck; freeing in the background");
     } else {
         dli_unlock_client(client);
         status = dli_call_release(hold, 0, deadline_ns, err);

@@ -88,7 +88,8 @@ static void note_failure(dli_hold_t *hold, dl_status_t status, uint64_t now) {
     client->stats.renewals_failed++;
     if (!hold->renew_failing) {
         hold->renew_failing = true;
-        dli_event_hold(client, hold, DL_EVENT_RENEWAL_FAILING, status, "a renewal had no clear yes; trying again");
+        dli_event_hold(client, hold, DL_EVENT_RENEWAL_FAILING, status,
+                       "a renewal had no clear yes; trying again");
     }
     /* Ten tries a period, at least 10 ms and at most 1 s apart. */
     int64_t pause_ms = dli_renew_every(client, hold) / 10;

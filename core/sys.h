@@ -14,8 +14,8 @@
 
 /* Every wait of the core and, through dl_driver_env_t, of the drivers goes through here. */
 typedef struct dli_sys {
-    uint64_t (*now_ns)(void);             /* CLOCK_BOOTTIME */
-    int (*random)(void *buf, size_t len); /* 0, or -1 with errno */
+    uint64_t (*now_ns)(void);                                               /* CLOCK_BOOTTIME */
+    int (*random)(void *buf, size_t len);                                   /* 0, or -1 with errno */
     int (*thread_start)(pthread_t *thread, void *(*fn)(void *), void *arg); /* 0 or an errno */
     void (*thread_join)(pthread_t thread);
     /* poll(2) until an absolute instant; EINTR is no end. Ready entries, 0 at the end, -1 with errno. */

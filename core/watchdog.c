@@ -1,4 +1,4 @@
-/* watchdog.c - the timer of a client: sees validity end, hands due renewals over. It does no I/O, so it is never late. */
+/* watchdog.c - the timer of a client: sees validity end and hands over what is due, without any I/O. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <sys/epoll.h>
@@ -12,7 +12,8 @@ void dli_watchdog_wake(dl_client_t *client) {
     (void)n;
 }
 
-/* Automatic leases are renewed. Explicit ones are not, but a session that may end early is asked if it lives. */
+/* Automatic leases are renewed. Explicit ones are not, but a session that may end early is asked if it
+ * lives. */
 static bool wants_renewal(const dli_hold_t *hold) {
     return hold->state == DLI_HOLD_LIVE && (hold->auto_level > 0 || hold->client->session);
 }

@@ -1,10 +1,10 @@
-/* event_loop.c - a program of its own loop: it works under a lock in steps and watches for the lock's loss. */
+/* event_loop.c - a loop of its own: works under a lock in steps and watches for its loss. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * usage: event_loop [STEPS [STEP_MS]]
  *
- * One poll() waits for the program's own timer and for the library's events. Should the lock be lost, the loop
- * stops before the next step, without asking a server: dl_valid_ms is local arithmetic.
+ * One poll() waits for the program's own timer and for the library's events. Should the lock be lost, the
+ * loop stops before the next step, without asking a server: dl_valid_ms is local arithmetic.
  */
 #include <inttypes.h>
 #include <poll.h>

@@ -10,8 +10,8 @@
  *     sold=N oversold=N seconds=S wait_p50_us=N wait_p99_us=N
  * and ends with 0 also when more was sold than there was: that is what it is here to show.
  *
- * The sale is unsafe by itself on purpose, as it is in programs that keep their data where no transaction reaches:
- * two sellers who read the same number sell the same item twice.
+ * The sale is unsafe by itself on purpose, as it is in programs that keep their data where no transaction
+ * reaches: two sellers who read the same number sell the same item twice.
  */
 #include <errno.h>
 #include <sqlite3.h>
@@ -92,7 +92,8 @@ static int sell_one(sqlite3 *db) {
     char sql[100];
     long quantity = -1;
 
-    if (sqlite3_exec(db, "SELECT quantity FROM stock WHERE item = 1", keep_number, &quantity, NULL) != SQLITE_OK)
+    if (sqlite3_exec(db, "SELECT quantity FROM stock WHERE item = 1", keep_number, &quantity, NULL) !=
+        SQLITE_OK)
         return complain("read", sqlite3_errmsg(db));
     if (quantity <= 0)
         return quantity == 0 ? SOLD_OUT : complain("read", "the inventory was not filled");
@@ -167,7 +168,8 @@ static void print_result(report_t *report, long stock, int processes, int64_t to
     /* Packs the waits of all processes one after the other, then sorts them. */
     for (int i = 0; i < processes; i++) {
         long n = report->sold[i] < report->waits_max ? report->sold[i] : report->waits_max;
-        memmove(report->waits_us + timed, report->waits_us + i * report->waits_max, (size_t)n * sizeof(uint32_t));
+        memmove(report->waits_us + timed, report->waits_us + i * report->waits_max,
+                (size_t)n * sizeof(uint32_t));
         timed += n;
         sold += report->sold[i];
     }

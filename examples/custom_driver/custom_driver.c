@@ -1,4 +1,4 @@
-/* custom_driver.c - a complete driver: leases with fencing tokens in one file, shared by the processes of a machine. */
+/* custom_driver.c - a complete driver: leases with tokens in one file, for the processes of a machine. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "custom_driver.h"
 
@@ -143,8 +143,8 @@ static void custom_close(void *opaque, int forked) {
     state->path = NULL;
 }
 
-/* Larger than every token before it: the file's own, the client's floor, and, should the file have been lost, the
- * wall clock in microseconds. */
+/* Larger than every token before it: the file's own, the client's floor, and, should the file have been
+ * lost, the wall clock in microseconds. */
 static uint64_t next_token(uint64_t last, uint64_t floor) {
     struct timespec wall;
 
@@ -157,7 +157,8 @@ static uint64_t next_token(uint64_t last, uint64_t floor) {
     return token + 1;
 }
 
-/* Writes the hold. The token is kept first: one that was written and not used is no harm, one used twice is. */
+/* Writes the hold. The token is kept first: one that was written and not used is no harm, one used twice
+ * is. */
 static int take(state_t *state, int fd, size_t index, table_record_t *record, const dl_request_t *request,
                 uint64_t now_ns) {
     table_header_t header;
@@ -180,8 +181,8 @@ static int take(state_t *state, int fd, size_t index, table_record_t *record, co
     return table_write(fd, index, record);
 }
 
-static dl_status_t custom_try_acquire(void *opaque, void *hold, const dl_request_t *request, dl_grant_t *grant,
-                                      dl_error_t *err) {
+static dl_status_t custom_try_acquire(void *opaque, void *hold, const dl_request_t *request,
+                                      dl_grant_t *grant, dl_error_t *err) {
     state_t *state = opaque;
     table_record_t record;
     size_t index;

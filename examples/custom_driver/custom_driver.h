@@ -6,8 +6,8 @@
 #include "dlock/driver.h"
 
 /*
- * The driver "file-table". Its one option is `path`, the file; it is created when it is not there. All processes
- * of one machine that open the same file share its locks.
+ * The driver "file-table". Its one option is `path`, the file; it is created when it is not there. All
+ * processes of one machine that open the same file share its locks.
  */
 const dl_driver_t *custom_driver(void);
 

@@ -10,8 +10,8 @@
 
 #define MAGIC "dlock file table"
 
-/* Every piece has the size of a record and is written in one call, which a killed process completes or never begins:
- * so no reader sees half of one. */
+/* Every piece has the size of a record and is written in one call, which a killed process completes or never
+ * begins: so no reader sees half of one. */
 static int read_at(int fd, size_t index, void *piece, size_t size) {
     ssize_t n = pread(fd, piece, size, (off_t)(index * sizeof(table_record_t)));
 

@@ -44,24 +44,24 @@ extern "C" {
 /* ---- statuses ---------------------------------------------------------------------------------- */
 
 /* X(name, number, text): the one list that codes, names and texts come from. */
-#define DL_STATUS_MAP(X)                                                                           \
-    X(OK, 0, "success")                                                                            \
-    X(EBUSY, 1, "the lock is held by another owner")                                               \
-    X(ETIMEDOUT, 2, "the time allowed for waiting is over")                                        \
-    X(ELOST, 3, "the lock was held and has been lost")                                             \
-    X(ENOTOWNER, 4, "the calling owner does not hold the lock")                                    \
-    X(ECANCELED, 5, "the wait was cancelled")                                                      \
-    X(ECLOSED, 6, "the client or the handle is closed")                                            \
-    X(EINVAL, 7, "an argument is out of range")                                                    \
-    X(ENOMEM, 8, "out of memory")                                                                  \
-    X(ELIMIT, 9, "a limit of this process, the library or the server is reached")                  \
-    X(EIO, 10, "the server cannot be reached")                                                     \
-    X(EUNKNOWN, 11, "the request may or may not have been carried out")                            \
-    X(EAUTH, 12, "the server refused the credentials or the permission")                           \
-    X(EPROTO, 13, "the server sent something that is not understood")                              \
-    X(EFOREIGN, 14, "the name holds something that is not a lock of this kind")                    \
-    X(ECONFIG, 15, "the configuration is wrong")                                                   \
-    X(ENOTSUP, 16, "the backend cannot do this")                                                   \
+#define DL_STATUS_MAP(X)                                                          \
+    X(OK, 0, "success")                                                           \
+    X(EBUSY, 1, "the lock is held by another owner")                              \
+    X(ETIMEDOUT, 2, "the time allowed for waiting is over")                       \
+    X(ELOST, 3, "the lock was held and has been lost")                            \
+    X(ENOTOWNER, 4, "the calling owner does not hold the lock")                   \
+    X(ECANCELED, 5, "the wait was cancelled")                                     \
+    X(ECLOSED, 6, "the client or the handle is closed")                           \
+    X(EINVAL, 7, "an argument is out of range")                                   \
+    X(ENOMEM, 8, "out of memory")                                                 \
+    X(ELIMIT, 9, "a limit of this process, the library or the server is reached") \
+    X(EIO, 10, "the server cannot be reached")                                    \
+    X(EUNKNOWN, 11, "the request may or may not have been carried out")           \
+    X(EAUTH, 12, "the server refused the credentials or the permission")          \
+    X(EPROTO, 13, "the server sent something that is not understood")             \
+    X(EFOREIGN, 14, "the name holds something that is not a lock of this kind")   \
+    X(ECONFIG, 15, "the configuration is wrong")                                  \
+    X(ENOTSUP, 16, "the backend cannot do this")                                  \
     X(EFORKED, 17, "the object was inherited over fork()")
 
 typedef enum dl_status {
@@ -103,8 +103,8 @@ typedef struct dl_client dl_client_t;
  * `file:line:column: what, and what was expected`), DL_EIO, DL_EAUTH, DL_EPROTO, DL_ENOTSUP (the
  * server is too old, the filesystem is not local), DL_ELIMIT, DL_ENOMEM. Longest: call_timeout.
  */
-DL_API DL_MUST_CHECK dl_status_t dl_client_open(const char *path, const char *backend,
-                                                dl_client_t **client, dl_error_t *err);
+DL_API DL_MUST_CHECK dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **client,
+                                                dl_error_t *err);
 /* The same from `len` bytes of YAML in memory; errors call the text "<text>". */
 DL_API DL_MUST_CHECK dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backend,
                                                      dl_client_t **client, dl_error_t *err);
@@ -126,18 +126,19 @@ DL_API void dl_client_close(dl_client_t *client);
 #define DL_CAP_NOTIFY 0x20u       /* a release wakes waiters */
 
 typedef struct dl_client_info {
-    size_t size;              /* set by DL_CLIENT_INFO_INIT */
-    char backend[64];         /* the name in the configuration */
-    char driver[32];          /* the driver's name */
-    char uuid[37];            /* this client's own */
-    uint32_t caps;            /* DL_CAP_... */
-    int64_t lease_ms;         /* the automatic lease */
-    int64_t renew_every_ms;   /* how often the watchdog renews it */
-    int64_t max_hold_ms;      /* 0 = unlimited */
-    int64_t call_timeout_ms;  /* bound of every exchange with the server */
-    char server[128];         /* where and what the server is, without secrets; "" when not known */
+    size_t size;             /* set by DL_CLIENT_INFO_INIT */
+    char backend[64];        /* the name in the configuration */
+    char driver[32];         /* the driver's name */
+    char uuid[37];           /* this client's own */
+    uint32_t caps;           /* DL_CAP_... */
+    int64_t lease_ms;        /* the automatic lease */
+    int64_t renew_every_ms;  /* how often the watchdog renews it */
+    int64_t max_hold_ms;     /* 0 = unlimited */
+    int64_t call_timeout_ms; /* bound of every exchange with the server */
+    char server[128];        /* where and what the server is, without secrets; "" when not known */
 } dl_client_info_t;
-#define DL_CLIENT_INFO_INIT {sizeof(dl_client_info_t), "", "", "", 0, 0, 0, 0, 0, ""}
+#define DL_CLIENT_INFO_INIT \
+    { sizeof(dl_client_info_t), "", "", "", 0, 0, 0, 0, 0, "" }
 
 /* Fills `info`, whose `size` says how much of it there is. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info);
@@ -156,24 +157,30 @@ typedef struct dl_client_stats {
     uint64_t renewals_failed;         /* renewals without a clear yes */
     uint64_t renewal_lateness_us_max; /* the latest start of a renewal against its due time */
     uint64_t renewal_lateness_us_sum;
-    uint64_t wait_us_sum;             /* from the call to the hold, for all holds */
+    uint64_t wait_us_sum; /* from the call to the hold, for all holds */
     uint64_t wait_us_max;
-    uint64_t hold_us_sum;             /* from the hold to its end, for ended holds */
+    uint64_t hold_us_sum; /* from the hold to its end, for ended holds */
     uint64_t hold_us_max;
-    uint64_t unknown_outcomes;        /* requests whose reply was lost */
-    uint64_t background_frees;        /* requests sent to free what such requests may have left */
-    uint64_t round_trips;             /* exchanges with the server that the driver counted */
-    uint64_t reconnects;              /* connections opened after the first */
-    uint64_t events_dropped;          /* events thrown away because nobody read them */
-    uint64_t held_now;                /* holds at this moment */
-    uint64_t waiting_now;             /* calls waiting at this moment */
+    uint64_t unknown_outcomes; /* requests whose reply was lost */
+    uint64_t background_frees; /* requests sent to free what such requests may have left */
+    uint64_t round_trips;      /* exchanges with the server that the driver counted */
+    uint64_t reconnects;       /* connections opened after the first */
+    uint64_t events_dropped;   /* events thrown away because nobody read them */
+    uint64_t held_now;         /* holds at this moment */
+    uint64_t waiting_now;      /* calls waiting at this moment */
 } dl_client_stats_t;
-#define DL_CLIENT_STATS_INIT {sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define DL_CLIENT_STATS_INIT \
+    { sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Fills `stats`, a consistent snapshot. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats);
 
-typedef enum dl_log_level { DL_LOG_ERROR = 0, DL_LOG_WARNING = 1, DL_LOG_INFO = 2, DL_LOG_DEBUG = 3 } dl_log_level_t;
+typedef enum dl_log_level {
+    DL_LOG_ERROR = 0,
+    DL_LOG_WARNING = 1,
+    DL_LOG_INFO = 2,
+    DL_LOG_DEBUG = 3
+} dl_log_level_t;
 /* Called from any thread, several at once; `line` has no newline and no secret and ends with the call.
  * It must not call back into the library. */
 typedef void (*dl_log_fn)(void *arg, dl_log_level_t level, const char *line);
@@ -186,11 +193,11 @@ DL_API dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *ar
 /* A handle on one named lock. Like a pthread_mutex_t, any thread may use it; the thread is the owner. */
 typedef struct dl_lock dl_lock_t;
 
-#define DL_LEASE_AUTO 0            /* the client's lease, renewed by the watchdog until unlock */
-#define DL_LEASE_MIN_MS 100        /* the shortest explicit lease */
+#define DL_LEASE_AUTO 0             /* the client's lease, renewed by the watchdog until unlock */
+#define DL_LEASE_MIN_MS 100         /* the shortest explicit lease */
 #define DL_LEASE_MAX_MS 31536000000 /* the longest: 365 days */
 #define DL_WAIT_FOREVER (-1)
-#define DL_WAIT_MAX_MS 31536000000  /* the longest bounded wait: 365 days */
+#define DL_WAIT_MAX_MS 31536000000 /* the longest bounded wait: 365 days */
 #define DL_NAME_MAX 255            /* bytes in a name */
 #define DL_LEVEL_MAX 1000000000u   /* how often one owner may enter one lock */
 #define DL_OWNER_MAX 95            /* bytes in an owner's text */
@@ -232,7 +239,8 @@ typedef struct dl_acquire_opts {
     int64_t max_hold_ms; /* 0 = the client's; after it renewal stops and the hold ends as lost */
     dl_cancel_t *cancel; /* NULL: none */
 } dl_acquire_opts_t;
-#define DL_ACQUIRE_OPTS_INIT {sizeof(dl_acquire_opts_t), DL_WAIT_FOREVER, DL_LEASE_AUTO, 0, NULL}
+#define DL_ACQUIRE_OPTS_INIT \
+    { sizeof(dl_acquire_opts_t), DL_WAIT_FOREVER, DL_LEASE_AUTO, 0, NULL }
 
 /*
  * Enters the lock for the calling owner. When the owner already holds it, this is one level more:
@@ -247,6 +255,8 @@ typedef struct dl_acquire_opts {
  *   DL_ECANCELED, DL_ECLOSED, DL_EINVAL, DL_ENOMEM, DL_ELIMIT, DL_EFORKED
  *   DL_EIO        the server could not be reached for call_timeout, or until wait_ms was over
  *   DL_EUNKNOWN   the reply was lost; should the lock be taken, it is freed in the background
+ *                 (An owner that holds it already and needs a longer lease asks once: DL_EIO and
+ *                 DL_EUNKNOWN then leave its hold as it was, without the new level.)
  *   DL_EAUTH, DL_EPROTO, DL_EFOREIGN, DL_ECONFIG  as the server or the file answered
  * After anything but DL_OK this call holds nothing. Longest: wait_ms + 100 ms; with DL_WAIT_FOREVER, as
  * long as another holder keeps the lock; with 0, call_timeout.
@@ -296,23 +306,30 @@ typedef struct dl_lock_info {
     uint64_t token;               /* 0: not known */
     char client[64];              /* where the holder runs, "host:pid"; "": not known */
 } dl_lock_info_t;
-#define DL_LOCK_INFO_INIT {sizeof(dl_lock_info_t), 0, 0, "", 0, -1, 0, 0, ""}
+#define DL_LOCK_INFO_INIT \
+    { sizeof(dl_lock_info_t), 0, 0, "", 0, -1, 0, 0, "" }
 
 /* Asks the server who holds the lock. DL_OK also when nobody does. DL_ENOTSUP, DL_EIO, ... Longest:
  * call_timeout. */
 DL_API dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
-/* Called once a lock, on the caller's thread; both pointers end with the call. Non-zero stops. Neither this nor a
- * dl_finding_fn may close the client. */
+/* Called once a lock, on the caller's thread; both pointers end with the call. Non-zero stops. Neither this
+ * nor a dl_finding_fn may close the client. */
 typedef int (*dl_list_fn)(void *arg, const char *name, const dl_lock_info_t *info);
 /* Reports the locks held on the server whose name begins with `prefix` (NULL or "": all). DL_ENOTSUP,
  * DL_EIO, ... Longest: call_timeout. */
-DL_API dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg, dl_error_t *err);
+DL_API dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg,
+                           dl_error_t *err);
 /* An administrator's tool: frees the lock whoever holds it. The holder learns of it as a loss, at its
  * next renewal. DL_OK (freed), DL_ENOTOWNER (nobody held it), DL_ENOTSUP, DL_EIO, ... Longest:
  * call_timeout. */
 DL_API dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err);
 
-typedef enum dl_finding_level { DL_FINDING_OK = 0, DL_FINDING_NOTE = 1, DL_FINDING_WARNING = 2, DL_FINDING_ERROR = 3 } dl_finding_level_t;
+typedef enum dl_finding_level {
+    DL_FINDING_OK = 0,
+    DL_FINDING_NOTE = 1,
+    DL_FINDING_WARNING = 2,
+    DL_FINDING_ERROR = 3
+} dl_finding_level_t;
 /* One line of a report, on the caller's thread: what was looked at, and its consequence in plain words. */
 typedef void (*dl_finding_fn)(void *arg, dl_finding_level_t level, const char *subject, const char *text);
 /* Says which guarantee the opened backend gives and which settings weaken it. DL_ENOTSUP, DL_EIO, ...
@@ -331,7 +348,8 @@ typedef int (*dl_driver_fn)(void *arg, const char *name, uint32_t caps, const ch
 DL_API void dl_drivers(dl_driver_fn fn, void *arg);
 /* Called once a backend; `compiled_in` 0: its driver is not in this build; `selected` 1: `use` or
  * $DLOCK_BACKEND names it. Non-zero stops. */
-typedef int (*dl_backend_fn)(void *arg, const char *backend, const char *driver, int compiled_in, int selected);
+typedef int (*dl_backend_fn)(void *arg, const char *backend, const char *driver, int compiled_in,
+                             int selected);
 /* Reports the backends of a configuration after checking the whole of it. path as in dl_client_open.
  * `source`, when not NULL, receives the file's path. DL_ECONFIG. */
 DL_API dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_backend_fn fn,
@@ -343,30 +361,31 @@ typedef enum dl_event_kind {
     DL_EVENT_LOST = 1,            /* a hold was lost; exactly once a lost hold */
     DL_EVENT_RENEWAL_FAILING = 2, /* still valid, but a renewal had no clear yes */
     DL_EVENT_RENEWAL_RECOVERED = 3,
-    DL_EVENT_WARNING = 4,         /* something an operator should know */
-    DL_EVENT_THREAD_EXITED = 5    /* a thread ended holding; its hold was released */
+    DL_EVENT_WARNING = 4,      /* something an operator should know */
+    DL_EVENT_THREAD_EXITED = 5 /* a thread ended holding; its hold was released */
 } dl_event_kind_t;
 
 typedef struct dl_event {
     size_t size; /* set by DL_EVENT_INIT */
     dl_event_kind_t kind;
-    dl_status_t status;           /* why: DL_ELOST (the server said so), DL_ETIMEDOUT (validity or max_hold
+    dl_status_t status;         /* why: DL_ELOST (the server said so), DL_ETIMEDOUT (validity or max_hold
                                      ended), DL_EIO, ... */
-    char name[DL_NAME_MAX + 1];   /* the lock; "" for a warning about the backend */
+    char name[DL_NAME_MAX + 1]; /* the lock; "" for a warning about the backend */
     char owner[DL_OWNER_MAX + 1];
     uint64_t hold_id;
     uint64_t token;
-    int64_t valid_ms;             /* left when the event was made */
-    char text[160];               /* one line for a person */
+    int64_t valid_ms; /* left when the event was made */
+    char text[160];   /* one line for a person */
 } dl_event_t;
-#define DL_EVENT_INIT {sizeof(dl_event_t), (dl_event_kind_t)0, DL_OK, "", "", 0, 0, 0, ""}
+#define DL_EVENT_INIT \
+    { sizeof(dl_event_t), (dl_event_kind_t)0, DL_OK, "", "", 0, 0, 0, "" }
 
 /* A descriptor that is readable while events wait. Belongs to the client; only poll it. -1 after fork. */
 DL_API int dl_event_fd(dl_client_t *client);
 /* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks); DL_EINVAL, DL_EFORKED. */
 DL_API dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event);
-/* Called on a thread of the client that does nothing else, one event at a time; `event` ends with the call. Any call
- * of this header is allowed inside, dl_client_close included. */
+/* Called on a thread of the client that does nothing else, one event at a time; `event` ends with the call.
+ * Any call of this header is allowed inside, dl_client_close included. */
 typedef void (*dl_event_fn)(void *arg, const dl_event_t *event);
 /* Sets (NULL: removes) a callback; events then go to it and no longer to dl_event_next. Returns once no
  * call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED, DL_EFORKED,

@@ -21,8 +21,9 @@ extern "C" {
  * - Ops of different names run at once on several threads. For one name there may be a try_acquire,
  *   an inspect and a release of an older hold at once. Batches of renewals come from one thread and must
  *   not queue behind slow acquires. Callers that extend a hold use renew too, with one entry and deadlines
- *   of their own, perhaps short ones: these must not condemn the connection that the batches use. For one hold of a SESSION driver the core never runs two ops at
- *   once; for LEASE drivers a renewal may cross a release.
+ *   of their own, perhaps short ones: these must not condemn the connection that the batches use. For one
+ *   hold of a SESSION driver the core never runs two ops at once; for LEASE drivers a renewal may cross a
+ *   release.
  * - An op returns by `deadline_ns` (CLOCK_BOOTTIME, as env->now_ns counts) whatever the server does, and
  *   soon after one of the `stop` descriptors becomes readable. A request that was sent and has no
  *   reply by then is DL_EUNKNOWN; one that surely never left is DL_EIO.
@@ -47,20 +48,20 @@ typedef enum dl_option_type {
 
 /* One thing the configuration may say. A table of them ends with name == NULL. */
 typedef struct dl_option {
-    const char *name;          /* lower case, digits, underscore */
+    const char *name; /* lower case, digits, underscore */
     dl_option_type_t type;
-    int required;              /* 1: must be given */
-    const char *default_text;  /* as one would write it in YAML; NULL: unset */
-    int64_t min, max;          /* of int, duration and size; for a list: how many. Both 0: no bound */
-    const char *choices;       /* for strings: "one|two|three"; NULL: any */
-    const char *help;          /* one line for the reference page */
+    int required;             /* 1: must be given */
+    const char *default_text; /* as one would write it in YAML; NULL: unset */
+    int64_t min, max;         /* of int, duration and size; for a list: how many. Both 0: no bound */
+    const char *choices;      /* for strings: "one|two|three"; NULL: any */
+    const char *help;         /* one line for the reference page */
 } dl_option_t;
 
 /* The value of the option with the same index in the table. Owned by the core, valid during open/init. */
 typedef struct dl_option_value {
-    int is_set;             /* 0: not given and no default */
-    const char *string;     /* string and secret */
-    int64_t number;         /* int, bool (0/1), duration (ms), size (bytes) */
+    int is_set;              /* 0: not given and no default */
+    const char *string;      /* string and secret */
+    int64_t number;          /* int, bool (0/1), duration (ms), size (bytes) */
     const char *const *list; /* list */
     size_t list_len;
 } dl_option_value_t;
@@ -81,7 +82,7 @@ typedef struct dl_driver_env {
     /* poll(2) with an absolute end; negative descriptors are ignored, signals are no end. The number of
      * ready entries, 0 at the end, -1 with errno. */
     int (*poll)(struct pollfd *fds, nfds_t n, uint64_t deadline_ns);
-    int (*random)(void *buf, size_t len); /* 0, or -1 with errno */
+    int (*random)(void *buf, size_t len);                                   /* 0, or -1 with errno */
     int (*thread_start)(pthread_t *thread, void *(*fn)(void *), void *arg); /* 0 or an errno */
     void (*thread_join)(pthread_t thread);
     /* Waits on cond with mutex held; may wake for nothing. 0, or ETIMEDOUT. Signal only by cond_broadcast. */
@@ -102,15 +103,15 @@ typedef struct dl_stop {
 /* ---- requests ------------------------------------------------------------------------------------ */
 
 typedef struct dl_request {
-    const char *name;      /* 1 to 255 bytes, any but NUL */
+    const char *name; /* 1 to 255 bytes, any but NUL */
     size_t name_len;
-    const char *owner;     /* "uuid:number"; at most DL_OWNER_MAX bytes of [0-9a-z:-] */
-    uint64_t hold_id;      /* rises with each attempt of this client; never 0 */
-    uint32_t level;        /* try_acquire: the level being entered, 1 = a new hold. release: the level
+    const char *owner; /* "uuid:number"; at most DL_OWNER_MAX bytes of [0-9a-z:-] */
+    uint64_t hold_id;  /* rises with each attempt of this client; never 0 */
+    uint32_t level;    /* try_acquire: the level being entered, 1 = a new hold. release: the level
                               that stays, 0 = free. Others than 1 and 0 only come to SERVER_COUNT. */
     int64_t lease_ms;
-    uint64_t token_floor;  /* a new token must be larger */
-    int64_t wait_ms;       /* how long a NATIVE_WAIT driver may block on the server; 0 = not at all */
+    uint64_t token_floor; /* a new token must be larger */
+    int64_t wait_ms;      /* how long a NATIVE_WAIT driver may block on the server; 0 = not at all */
     uint64_t deadline_ns;
     dl_stop_t stop;
 } dl_request_t;
@@ -130,8 +131,8 @@ typedef struct dl_renewal {
     size_t name_len;
     const char *owner;
     uint64_t hold_id;
-    uint64_t token;    /* as granted */
-    int64_t lease_ms;  /* remaining = max(remaining, lease_ms); 0 (SESSION only): is it alive? */
+    uint64_t token;   /* as granted */
+    int64_t lease_ms; /* remaining = max(remaining, lease_ms); 0 (SESSION only): is it alive? */
     void *hold;
     dl_status_t status; /* DL_OK, DL_ELOST (the server says it is not this hold), DL_EUNKNOWN, DL_EIO, ... */
     uint64_t sent_ns;
@@ -151,8 +152,8 @@ typedef struct dl_driver {
     size_t hold_size;           /* per attempt, zeroed; 0: none, and `hold` is NULL */
     const dl_option_t *options; /* NULL: none */
 
-    /* Connects and verifies the server. Creates what is missing only if an option asks for it. May block until
-     * deadline_ns. After a failure close is called too. */
+    /* Connects and verifies the server. Creates what is missing only if an option asks for it. May block
+     * until deadline_ns. After a failure close is called too. */
     dl_status_t (*open)(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
                         uint64_t deadline_ns, dl_error_t *err);
     /* No op is running. Safe after a failed open and on a zeroed state. forked: this is a child process;
@@ -173,8 +174,9 @@ typedef struct dl_driver {
     /* Frees this owner's hold with this hold id only (level 0), or writes its count (level > 0). Idempotent.
      * DL_OK: done by this call. DL_ELOST: it was not there. */
     dl_status_t (*release)(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
-    /* A batch; entries are of different names. Extends only, never creates, never revives an expired hold. SESSION:
-     * a liveness ping. One dead connection must not keep the other entries from an answer by deadline_ns. */
+    /* A batch; entries are of different names. Extends only, never creates, never revives an expired hold.
+     * SESSION: a liveness ping. One dead connection must not keep the other entries from an answer by
+     * deadline_ns. */
     void (*renew)(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 
     /* NOTIFY: all three or none. The core goes try, busy, watch, try, wait, try ... unwatch. */
@@ -221,8 +223,8 @@ DL_API dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int nativ
  * The table goes through the same checks as the built-in ones and must outlive the client.
  * DL_EINVAL: the table breaks the contract (the message says where). Otherwise as dl_client_open.
  */
-DL_API DL_MUST_CHECK dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len,
-                                                       dl_client_t **client, dl_error_t *err);
+DL_API DL_MUST_CHECK dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options,
+                                                       size_t len, dl_client_t **client, dl_error_t *err);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@ typedef struct caller {
     dl_status_t unlocked; /* of dl_unlock, which follows DL_OK */
     int64_t began_ms;
     _Atomic int64_t ended_ms; /* not 0: the call is back, and status says how */
-    int64_t valid_ms; /* when it was obtained */
+    int64_t valid_ms;         /* when it was obtained */
     uint64_t token;
 } caller_t;
 

@@ -176,8 +176,8 @@ CT_CASE(faults, row36_no_descriptors_for_a_client) {
                       err.message);
             CT_EQ(err.status, status);
         }
-        /* Nothing leaks. SQLite itself keeps one closed file for its next open while another connection of this
-         * process is open, because closing it would drop that connection's locks. */
+        /* Nothing leaks. SQLite itself keeps one closed file for its next open while another connection of
+         * this process is open, because closing it would drop that connection's locks. */
         CT_LE(open_descriptors(), before + 1);
     }
     CT_CHECK(opened);

@@ -1,12 +1,12 @@
-/* stress.c - threads do everything at once on few names; whatever they do, one holder at a time, rising tokens. */
+/* stress.c - threads do everything at once on few names: one holder at a time, rising tokens. */
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * usage: stress [--threads N] [--names N] [--ops N] [--clients N] [--seed N] [--file PATH] [--custom]
  *
  * A plain program, for sanitizers and valgrind; --custom uses the driver of examples/custom_driver. With one
- * client (the default) what the lock protects is plain memory, so that ThreadSanitizer itself sees whether the
- * lock orders the holders. With several clients the order comes from the file, which it cannot see, and the same
- * memory is touched by relaxed atomics.
+ * client (the default) what the lock protects is plain memory, so that ThreadSanitizer itself sees whether
+ * the lock orders the holders. With several clients the order comes from the file, which it cannot see, and
+ * the same memory is touched by relaxed atomics.
  */
 #include <ftw.h>
 #include <getopt.h>
@@ -342,7 +342,8 @@ static void open_clients(const char *path) {
     dl_error_t err;
     int len = snprintf(yaml, sizeof yaml,
                        custom ? "{path: \"%s\", lease: 60s, call_timeout: 60s}"
-                              : "{use: s, backends: {s: {driver: sqlite, path: \"%s\", lease: 60s, call_timeout: 60s}}}",
+                              : "{use: s, backends: {s: {driver: sqlite, path: \"%s\", lease: 60s,"
+                                " call_timeout: 60s}}}",
                        path);
 
     for (int i = 0; i < clients; i++)
@@ -353,8 +354,9 @@ static void open_clients(const char *path) {
 
 static void parse(int argc, char **argv, const char **path) {
     static const struct option long_options[] = {
-        {"threads", 1, NULL, 't'}, {"names", 1, NULL, 'n'}, {"ops", 1, NULL, 'o'}, {"clients", 1, NULL, 'c'},
-        {"seed", 1, NULL, 's'},    {"file", 1, NULL, 'f'},  {"custom", 0, NULL, 'd'}, {NULL, 0, NULL, 0},
+        {"threads", 1, NULL, 't'}, {"names", 1, NULL, 'n'}, {"ops", 1, NULL, 'o'},
+        {"clients", 1, NULL, 'c'}, {"seed", 1, NULL, 's'},  {"file", 1, NULL, 'f'},
+        {"custom", 0, NULL, 'd'},  {NULL, 0, NULL, 0},
     };
     int option;
 

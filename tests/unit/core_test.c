@@ -143,7 +143,8 @@ Test(acquire, pauses_grow_to_the_maximum_and_are_never_nothing) {
         uint64_t cap_ms = tries < 4 ? 4u << tries : 64;
         for (int i = 0; i < 200; i++) {
             uint64_t ns = dli_backoff(&client, tries);
-            cr_assert(ns > 0 && ns <= cap_ms * DLI_NS_PER_MS, "try %u: %llu ns", tries, (unsigned long long)ns);
+            cr_assert(ns > 0 && ns <= cap_ms * DLI_NS_PER_MS, "try %u: %llu ns", tries,
+                      (unsigned long long)ns);
             longest = ns > longest ? ns : longest;
         }
     }

@@ -11,7 +11,8 @@ int main(void) {
     dl_error_t err;
     dl_client_t *client;
     dl_lock_t *lock = NULL;
-    int len = snprintf(yaml, sizeof yaml, "backends: {here: {driver: sqlite, path: \"%s\"}}\n", path ? path : "");
+    int len =
+        snprintf(yaml, sizeof yaml, "backends: {here: {driver: sqlite, path: \"%s\"}}\n", path ? path : "");
 
     int good = dl_client_open_text(yaml, (size_t)len, "here", &client, &err) == DL_OK &&
                dl_lock_open(client, "consumer", &lock, &err) == DL_OK &&
