@@ -108,7 +108,9 @@ static const char *loss_reason(const run_t *run) {
     if (ends_by_max_hold(run)) {
         return "the longest time to hold it is over";
     }
-    return run->options->lease_ms != DL_LEASE_AUTO ? "its lease is over" : "it could not be renewed";
+    return run->options->lease_ms != DL_LEASE_AUTO
+               ? "its lease is over"
+               : "it was not renewed in time, or this process did not run";
 }
 
 /* The exit status for what has happened, after a line where it is not the command's own. */

@@ -50,9 +50,10 @@ static const dli_driver_lookup_t lookup = {look_up_options, dli_registry_known_a
 static dl_status_t find_driver(const char *name, const dl_driver_t **driver, dl_error_t *err) {
     *driver = dli_registry_find(name);
     if (*driver == NULL) {
-        return dli_fail(err, DL_ECONFIG,
-                        "driver '%s' is not in this build of libdlock; build it with -D%s=ON", name,
-                        dli_registry_build_option(name));
+        return dli_fail(
+            err, DL_ECONFIG,
+            "driver '%s' is not in this build of libdlock; it comes with -D%s=ON where the version has it",
+            name, dli_registry_build_option(name));
     }
     return dli_driver_check(*driver, err);
 }
@@ -150,13 +151,15 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
     client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
     if (client->renew_every_ms * 2 > client->lease_ms) {
-        return dli_fail(err, DL_ECONFIG,
-                        "renew_every is %lld ms; it must be at most half of the lease of %lld ms",
-                        (long long)client->renew_every_ms, (long long)client->lease_ms);
+        return dli_fail(
+            err, DL_ECONFIG,
+            "backend '%s': renew_every is %lld ms; it must be at most half of the lease of %lld ms",
+            client->backend, (long long)client->renew_every_ms, (long long)client->lease_ms);
     }
     if (client->backoff_min_ms > client->backoff_max_ms) {
-        return dli_fail(err, DL_ECONFIG, "backoff_min is %lld ms, more than backoff_max of %lld ms",
-                        (long long)client->backoff_min_ms, (long long)client->backoff_max_ms);
+        return dli_fail(
+            err, DL_ECONFIG, "backend '%s': backoff_min is %lld ms, more than backoff_max of %lld ms",
+            client->backend, (long long)client->backoff_min_ms, (long long)client->backoff_max_ms);
     }
     return DL_OK;
 }

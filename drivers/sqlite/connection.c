@@ -254,8 +254,9 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
             return dl_driver_fail(err, DL_ENOMEM, rc, "out of memory");
         }
         /* A failed write may still be found in the log when the file is next recovered. */
-        return dl_driver_fail(err, maybe_done ? DL_EUNKNOWN : DL_EIO, rc,
-                              "the disk failed under the lock file %s", path);
+        return dl_driver_fail(
+            err, maybe_done ? DL_EUNKNOWN : DL_EIO, rc,
+            "the disk failed under the lock file, or the file was replaced while it was in use: %s", path);
     default:
         return dl_driver_fail(err, DL_EPROTO, rc, "the lock file gave an unexpected answer (%s): %s",
                               sqlite3_errstr(rc), path);

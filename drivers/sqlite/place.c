@@ -44,6 +44,12 @@ static bool user_folder(char *path, size_t size) {
 
 dl_status_t dli_place_name(const char *option, char *path, size_t size, dl_error_t *err) {
     if (option != NULL && option[0] != '\0') {
+        /* A relative path would be another file, and so another lock, in each working directory. */
+        if (option[0] != '/') {
+            return dl_driver_fail(err, DL_ECONFIG, 0,
+                                  "the path of the lock file must begin with '/', and is '%s'%s", option,
+                                  option[0] == '~' ? "; '~' is not expanded, write ${HOME}" : "");
+        }
         path[0] = '\0';
         if (add(path, size, option)) {
             return DL_OK;

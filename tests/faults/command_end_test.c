@@ -91,9 +91,9 @@ Test(command_end, all_end_before_validity_when_the_database_cannot_be_reached) {
     expect_status(&program, 76);
     cr_assert(strstr(program.err_text, "sent SIGTERM") != NULL, "%s", program.err_text);
     cr_assert(strstr(program.err_text, "sent SIGKILL") != NULL, "%s", program.err_text);
-    cr_assert(strstr(program.err_text,
-                     "dlock: 'x': cannot keep the lock: it could not be renewed; the command was "
-                     "ended\n") != NULL,
+    cr_assert(strstr(program.err_text, "dlock: 'x': cannot keep the lock: it was not renewed in time, or "
+                                       "this process did not run; the command was "
+                                       "ended\n") != NULL,
               "%s", program.err_text);
 }
 
