@@ -218,7 +218,9 @@ Test(command, a_signal_that_comes_as_the_command_ends_does_not_change_its_status
 Test(command, in_a_terminal_the_command_reads_and_ctrl_c_ends_it) {
     int terminal;
     pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
-    cr_assert(pid >= 0);
+    if (pid < 0) {
+        cr_skip("no pseudo terminals here"); /* a bare chroot without /dev/pts */
+    }
     if (pid == 0) {
         (void)execl(DLOCK_COMMAND, "dlock", "--config", config_path, "run", "x", "--", "sh", "-c",
                     "read word; echo got $word; exec sleep 1000", NULL);

@@ -152,10 +152,15 @@ CT_CASE(faults, row34_file_read_only, SQLITE) {
     snprintf(folder, sizeof folder, "%s", path);
     *strrchr(folder, '/') = 0;
     struct stat before, after;
+    uid_t user = geteuid();
+    CT_EQ(stat("/", &before), 0);
+    if (user == 0 && (before.st_mode & S_IXOTH) == 0) {
+        return; /* a root folder of a chroot that only root may enter: nobody else can get as far as the file
+                 */
+    }
     CT_EQ(stat(path, &before), 0);
     CT_EQ(chmod(path, 0444), 0);
     CT_EQ(chmod(folder, 0555), 0);
-    uid_t user = geteuid();
     CT_CHECK(user != 0 || seteuid(65534) == 0); /* permissions are nothing to root */
     dl_error_t err = {.status = DL_OK};
     dl_status_t status = ct_try_open(ct, NULL, &c, &err);

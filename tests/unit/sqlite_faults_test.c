@@ -250,8 +250,12 @@ static int open_as_nobody(void *arg) {
 Test(sqlite_faults, a_file_that_may_not_be_written_is_a_matter_of_permission) {
     client_t c;
     dl_status_t expected = DL_EAUTH;
+    struct stat top;
     if (geteuid() != 0) {
         cr_skip("needs root to become somebody else");
+    }
+    if (stat("/", &top) != 0 || (top.st_mode & S_IXOTH) == 0) {
+        cr_skip("only root may enter this root folder");
     }
     must_open(&c, UUID_A);
     cr_assert_eq(chmod(folder, 0755), 0);
