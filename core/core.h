@@ -142,7 +142,7 @@ struct dli_gate {
 
 /* ---- client ------------------------------------------------------------------------------------ */
 
-struct dl_lock {
+struct dl_lock_handle {
     dl_client_t *client; /* a reference */
     dli_gate_t *gate;    /* a reference */
     bool owned;

@@ -191,7 +191,7 @@ DL_API dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *ar
 /* ---- locks ------------------------------------------------------------------------------------- */
 
 /* A handle on one named lock. Like a pthread_mutex_t, any thread may use it; the thread is the owner. */
-typedef struct dl_lock dl_lock_t;
+typedef struct dl_lock_handle dl_lock_t; /* a tag of its own: C++ knows dl_lock as the function */
 
 #define DL_LEASE_AUTO 0             /* the client's lease, renewed by the watchdog until unlock */
 #define DL_LEASE_MIN_MS 100         /* the shortest explicit lease */
