@@ -57,7 +57,7 @@ CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_t
     bench_close(&a);
 }
 
-CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease) {
+CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease, .traits = CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t first, second;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -72,7 +72,7 @@ CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease) {
     bench_close(&a);
 }
 
-CT_CASE(driver, names_are_compared_byte_by_byte) {
+CT_CASE(driver, names_are_compared_byte_by_byte, .traits = CT_CAN_INSPECT) {
     static const char *const names[] = {"a",        "A",   "a ",  " a",     "ab", "\xe4",
                                         "\xc3\xa4", "a\n", "{a}", "a'; --", "%"};
     enum { COUNT = sizeof names / sizeof names[0] };
@@ -92,7 +92,7 @@ CT_CASE(driver, names_are_compared_byte_by_byte) {
     bench_close(&a);
 }
 
-CT_CASE(driver, the_longest_name_and_owner_are_kept_whole) {
+CT_CASE(driver, the_longest_name_and_owner_are_kept_whole, .traits = CT_CAN_INSPECT) {
     char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1];
     bench_t a;
     dl_grant_t grant;
@@ -114,7 +114,7 @@ CT_CASE(driver, the_longest_name_and_owner_are_kept_whole) {
 
 /* ---- freeing --------------------------------------------------------------------------------------- */
 
-CT_CASE(driver, release_frees_only_the_very_hold_and_only_once) {
+CT_CASE(driver, release_frees_only_the_very_hold_and_only_once, .traits = CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -144,7 +144,7 @@ CT_CASE(driver, release_does_not_need_the_hold_that_acquired, .needs = DL_CAP_SE
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
-CT_CASE(driver, renewal_extends_and_never_shortens) {
+CT_CASE(driver, renewal_extends_and_never_shortens, .traits = CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -158,7 +158,7 @@ CT_CASE(driver, renewal_extends_and_never_shortens) {
     bench_close(&a);
 }
 
-CT_CASE(driver, renewal_never_creates_and_never_revives) {
+CT_CASE(driver, renewal_never_creates_and_never_revives, .traits = CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -176,7 +176,7 @@ CT_CASE(driver, renewal_never_creates_and_never_revives) {
     close_two(&a, &b);
 }
 
-CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer) {
+CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer, .traits = CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -201,7 +201,8 @@ CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer) {
 
 /* ---- tokens, counts ---------------------------------------------------------------------------------- */
 
-CT_CASE(driver, tokens_rise_above_the_floor_and_all_earlier_ones, .needs = DL_CAP_FENCE) {
+CT_CASE(driver, tokens_rise_above_the_floor_and_all_earlier_ones, .needs = DL_CAP_FENCE,
+        .traits = CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);

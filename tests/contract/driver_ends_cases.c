@@ -108,7 +108,7 @@ CT_CASE(driver, a_native_wait_is_granted_when_the_holder_leaves, .needs = DL_CAP
 
 /* ---- ends ---------------------------------------------------------------------------------------------- */
 
-CT_CASE(driver, a_hold_ends_with_its_lease) {
+CT_CASE(driver, a_hold_ends_with_its_lease, .traits = CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);

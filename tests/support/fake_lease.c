@@ -228,10 +228,11 @@ static dl_status_t list(void *state_, const char *prefix, size_t prefix_len, dl_
 
 /* ---- the tables --------------------------------------------------------------------------------------- */
 
-#define COMMON_OPS                                                                             \
+#define NEEDED_OPS                                                                             \
     .abi = DL_DRIVER_ABI, .size = sizeof(dl_driver_t), .state_size = sizeof(state_t),          \
     .options = fake_options, .open = open_lease, .close = close_lease, .try_acquire = acquire, \
-    .release = release, .renew = renew, .inspect = inspect, .force_release = force, .list = list
+    .release = release, .renew = renew
+#define COMMON_OPS NEEDED_OPS, .inspect = inspect, .force_release = force, .list = list
 #define NOTIFY_OPS .watch = watch_name, .wait = wait_for_news, .unwatch = unwatch
 
 static const dl_driver_t lease_table = {
@@ -239,6 +240,12 @@ static const dl_driver_t lease_table = {
     .summary = "An in-memory lease server without notification.",
     .caps = DL_CAP_LEASE | DL_CAP_FENCE,
     COMMON_OPS,
+};
+static const dl_driver_t bare_table = {
+    .name = "fake-bare",
+    .summary = "An in-memory lease server of a driver without optional ops.",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE,
+    NEEDED_OPS,
 };
 static const dl_driver_t notify_table = {
     .name = "fake-notify",
@@ -257,6 +264,10 @@ static const dl_driver_t count_table = {
 
 const dl_driver_t *fake_lease_driver(void) {
     return &lease_table;
+}
+
+const dl_driver_t *fake_bare_driver(void) {
+    return &bare_table;
 }
 
 const dl_driver_t *fake_notify_driver(void) {

@@ -13,11 +13,13 @@
 
 /* LEASE FENCE: the plainest lease server. Its waiters have to poll. */
 const dl_driver_t *fake_lease_driver(void);
-/* The same with NOTIFY. */
+/* LEASE FENCE: the same without any optional op. */
+const dl_driver_t *fake_bare_driver(void);
+/* The plain one with NOTIFY. */
 const dl_driver_t *fake_notify_driver(void);
 /* LEASE SERVER_COUNT FENCE NOTIFY: the server also shows how often the owner entered. */
 const dl_driver_t *fake_count_driver(void);
-void fake_server_reset(void); /* of these three */
+void fake_server_reset(void); /* of these four */
 
 /* SESSION NATIVE_WAIT FENCE: a hold is a connection, and the server blocks those who wait. It aborts when the
  * core uses one connection twice at once, after its drop, or forgets to drop it. */

@@ -31,6 +31,8 @@ static void path_option(const char *dir, char *yaml, size_t size) {
 
 static const fixture_t fixtures[] = {
     {"fake-lease", fake_lease_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_server_reset},
+    {"fake-bare", fake_bare_driver, CT_VIRTUAL | CT_ALLOC | CT_REPLAY | CT_PLAIN_POLLING, NULL,
+     fake_server_reset},
     {"fake-notify", fake_notify_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset},
     {"fake-count", fake_count_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset},
     {"fake-session", fake_session_driver, IN_MEMORY, NULL, fake_session_reset},
