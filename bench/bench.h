@@ -24,6 +24,26 @@ void die(const char *what, const dl_error_t *err) __attribute__((noreturn));
 /* A client of an SQLite file in `folder`; `more` is further options of the backend, such as ", lease: 3s". */
 dl_client_t *open_client(const char *folder, const char *more);
 
+/* A way to hand a lock from one process to another; `place` is what open is given. */
+typedef struct way {
+    const char *name;
+    void *(*open)(const void *place);
+    void (*await)(void *user); /* returns when this process has the lock */
+    void (*give)(void *user);
+    void (*close)(void *user);
+} way_t;
+
+/* Prints how long a hand-over takes by both ways, in alternating rounds. */
+void compare_ways(const char *title, const way_t *floor, const way_t *ours, const void *place,
+                  unsigned scale);
+
+/* A client of the library as such a user, with one lock. */
+typedef struct user user_t;
+user_t *user_open(dl_client_t *client);
+void user_await(void *user);
+void user_give(void *user);
+void user_close(void *user);
+
 /* Each prints one line a figure. `scale` multiplies how much is measured; 1 takes a few seconds. */
 void bench_pair(const char *folder, unsigned scale);
 void bench_handoff(const char *folder, unsigned scale);

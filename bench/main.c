@@ -7,11 +7,23 @@
 #include <unistd.h>
 
 #include "bench.h"
+#ifdef DLOCK_BENCH_REDIS
+#include "redis.h"
+#endif
 
 static const struct {
     const char *name;
     void (*run)(const char *folder, unsigned scale);
-} benches[] = {{"pair", bench_pair}, {"handoff", bench_handoff}, {"many", bench_many}};
+} benches[] = {
+    {"pair", bench_pair},
+    {"handoff", bench_handoff},
+    {"many", bench_many},
+#ifdef DLOCK_BENCH_REDIS
+    {"redis-pair", bench_redis_pair},
+    {"redis-handoff", bench_redis_handoff},
+    {"redis-threads", bench_redis_threads},
+#endif
+};
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
     (void)info;
@@ -29,6 +41,15 @@ static int is_known(const char *name) {
     return 0;
 }
 
+static int usage(void) {
+    fprintf(stderr, "usage: dlock_bench [--scale N]");
+    for (size_t i = 0; i < sizeof benches / sizeof benches[0]; i++) {
+        fprintf(stderr, " [%s]", benches[i].name);
+    }
+    fprintf(stderr, "\n");
+    return 64;
+}
+
 int main(int argc, char **argv) {
     unsigned scale = 1;
     int first = 1;
@@ -38,8 +59,7 @@ int main(int argc, char **argv) {
     }
     for (int i = first; i < argc; i++) {
         if (!is_known(argv[i])) {
-            fprintf(stderr, "usage: dlock_bench [--scale N] [pair] [handoff] [many]\n");
-            return 64;
+            return usage();
         }
     }
     const char *base = getenv("TMPDIR");

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#ifdef DLOCK_HAVE_REDIS
+#include "redis/redis.h"
+#endif
 #ifdef DLOCK_HAVE_SQLITE
 #include "sqlite/sqlite.h"
 #endif
@@ -22,8 +25,20 @@ static const entry_t entries[] = {
         .driver = &dli_sqlite_driver,
 #endif
     },
-    {.name = "redis-string", .build_option = "DLOCK_WITH_REDIS"},
-    {.name = "redis-hash-reentrant", .build_option = "DLOCK_WITH_REDIS"},
+    {
+        .name = "redis-string",
+        .build_option = "DLOCK_WITH_REDIS",
+#ifdef DLOCK_HAVE_REDIS
+        .driver = &dli_redis_string_driver,
+#endif
+    },
+    {
+        .name = "redis-hash-reentrant",
+        .build_option = "DLOCK_WITH_REDIS",
+#ifdef DLOCK_HAVE_REDIS
+        .driver = &dli_redis_hash_driver,
+#endif
+    },
     {.name = "redlock", .build_option = "DLOCK_WITH_REDIS"},
     {.name = "mysql-pessimistic", .build_option = "DLOCK_WITH_MYSQL"},
     {.name = "mysql-lease", .build_option = "DLOCK_WITH_MYSQL"},

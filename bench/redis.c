@@ -1,0 +1,170 @@
+/* redis.c - the server, the client and the bare connection that the measurements on Redis share. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lua.h" /* the text of the drivers' scripts, by CMake */
+
+const layout_t layouts[LAYOUTS] = {
+    {"redis-string", lua_string_acquire, lua_string_release},
+    {"redis-hash-reentrant", lua_hash_acquire, lua_hash_release},
+};
+
+/* ---- the server ------------------------------------------------------------------------------------- */
+
+static pid_t server;
+static int port;
+
+static void stop_server(void) {
+    kill(server, SIGKILL);
+    waitpid(server, NULL, 0);
+}
+
+static int free_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
+        die("no free port", NULL);
+    }
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+void redis_start(const char *folder) {
+    if (server != 0) {
+        return;
+    }
+    const char *named = getenv("DLOCK_REDIS_SERVER");
+    const char *program = named != NULL ? named : "redis-server";
+    char port_text[8];
+    pid_t parent = getpid();
+    port = free_port();
+    (void)snprintf(port_text, sizeof port_text, "%d", port);
+    server = fork();
+    if (server == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() == parent) {
+            execlp(program, program, "--port", port_text, "--bind", "127.0.0.1", "--dir", folder, "--save",
+                   "", "--appendonly", "no", "--logfile", "redis.log", (char *)NULL);
+        }
+        _exit(127);
+    }
+    for (int i = 0; i < 1000; i++) {
+        redisContext *redis = redisConnect("127.0.0.1", port);
+        int failed = redis == NULL || redis->err != 0;
+        redisFree(redis);
+        if (!failed) {
+            /* Only the first process ends it: those that hand over are forked later. */
+            (void)atexit(stop_server);
+            return;
+        }
+        (void)poll(NULL, 0, 10); /* it tells nobody when it is ready */
+    }
+    die("redis-server does not start", NULL);
+}
+
+dl_client_t *redis_open_client(const layout_t *layout) {
+    char yaml[256];
+    int n =
+        snprintf(yaml, sizeof yaml,
+                 "use: b\nbackends:\n  b: {driver: %s, url: \"redis://127.0.0.1:%d\", prefix: \"ours:\"}\n",
+                 layout->driver, port);
+    dl_client_t *client;
+    dl_error_t err;
+    if (dl_client_open_text(yaml, (size_t)n, NULL, &client, &err) != DL_OK) {
+        die("open", &err);
+    }
+    return client;
+}
+
+/* ---- bare hiredis ----------------------------------------------------------------------------------- */
+
+static const char compare_and_delete[] =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) "
+    "redis.call('publish', ARGV[2], '0') return 1 end return 0";
+
+static void load(const bare_t *bare, const char *source, char sha[41]) {
+    redisReply *reply = redisCommand(bare->redis, "SCRIPT LOAD %s", source);
+    if (reply == NULL || reply->type != REDIS_REPLY_STRING) {
+        die("SCRIPT LOAD", NULL);
+    }
+    (void)snprintf(sha, 41, "%.40s", reply->str);
+    freeReplyObject(reply);
+}
+
+void bare_open(bare_t *bare, const layout_t *layout, const char *name) {
+    memset(bare, 0, sizeof *bare);
+    bare->redis = redisConnect("127.0.0.1", port);
+    if (bare->redis == NULL || bare->redis->err != 0) {
+        die("connect", NULL);
+    }
+    int on = 1; /* as the drivers have it: without it requests could be held back */
+    (void)setsockopt(bare->redis->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    load(bare, layout->acquire, bare->acquire);
+    load(bare, layout->release, bare->release);
+    load(bare, compare_and_delete, bare->compare);
+    (void)snprintf(bare->key, sizeof bare->key, "bare:%s", name);
+    (void)snprintf(bare->channel, sizeof bare->channel, "bare:released:%s", name);
+    /* As long as the drivers' owners. */
+    (void)snprintf(bare->owner, sizeof bare->owner, "00000000-0000-4000-8000-%012d:1", (int)getpid());
+}
+
+void bare_close(bare_t *bare) {
+    redisFree(bare->redis);
+}
+
+/* The integer that is answered; -1 for nil. */
+static long long run(const bare_t *bare, int argc, const char **argv) {
+    redisReply *reply = redisCommandArgv(bare->redis, argc, argv, NULL);
+    if (reply == NULL || reply->type == REDIS_REPLY_ERROR) {
+        die(reply != NULL ? reply->str : bare->redis->errstr, NULL);
+    }
+    long long number =
+        reply->type == REDIS_REPLY_INTEGER ? reply->integer : reply->type == REDIS_REPLY_STATUS;
+    number = reply->type == REDIS_REPLY_NIL ? -1 : number;
+    freeReplyObject(reply);
+    return number;
+}
+
+void bare_acquire(bare_t *bare) {
+    char hold_id[24];
+    (void)snprintf(hold_id, sizeof hold_id, "%llu", ++bare->hold_id);
+    const char *argv[] = {"EVALSHA",   bare->acquire, "2", bare->key, "bare_tokens",
+                          bare->owner, hold_id,       "1", "30000",   "0"};
+    if (run(bare, 10, argv) <= 0) {
+        die("the bare lock is held by another", NULL);
+    }
+}
+
+void bare_release(bare_t *bare) {
+    char hold_id[24];
+    (void)snprintf(hold_id, sizeof hold_id, "%llu", bare->hold_id);
+    const char *argv[] = {"EVALSHA", bare->release, "1", bare->key, bare->owner, hold_id, "0", bare->channel};
+    if (run(bare, 8, argv) != 1) {
+        die("the bare lock was lost", NULL);
+    }
+}
+
+int bare_set(bare_t *bare) {
+    const char *argv[] = {"SET", bare->key, bare->owner, "NX", "PX", "30000"};
+    return run(bare, 6, argv) == 1;
+}
+
+void bare_compare_and_delete(bare_t *bare) {
+    const char *argv[] = {"EVALSHA", bare->compare, "1", bare->key, bare->owner, bare->channel};
+    if (run(bare, 6, argv) != 1) {
+        die("the bare lock was lost", NULL);
+    }
+}

@@ -1,0 +1,45 @@
+/* redis.h - a Redis server of the bench's own, and the same locks on it by bare hiredis. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLOCK_BENCH_REDIS_H
+#define DLOCK_BENCH_REDIS_H
+
+#include <hiredis/hiredis.h>
+
+#include "bench.h"
+
+/* A driver, and the text of the scripts that it runs. */
+typedef struct layout {
+    const char *driver;
+    const char *acquire, *release;
+} layout_t;
+
+#define LAYOUTS 2
+extern const layout_t layouts[LAYOUTS];
+
+/* Starts redis-server ($DLOCK_REDIS_SERVER names another program) on a free port of 127.0.0.1, once; it keeps
+ * nothing on disk and ends with this program. */
+void redis_start(const char *folder);
+dl_client_t *redis_open_client(const layout_t *layout);
+
+/* One connection and the commands of one lock, encoded by hiredis, called and awaited one by one. */
+typedef struct bare {
+    redisContext *redis;
+    char acquire[41], release[41], compare[41]; /* what EVALSHA names the scripts by */
+    char key[48], channel[64], owner[48];
+    unsigned long long hold_id;
+} bare_t;
+
+void bare_open(bare_t *bare, const layout_t *layout, const char *name);
+void bare_close(bare_t *bare);
+/* The driver's own two scripts. */
+void bare_acquire(bare_t *bare);
+void bare_release(bare_t *bare);
+/* The recipe: SET NX PX, and a script that compares, deletes and publishes. 0: another holds it. */
+int bare_set(bare_t *bare);
+void bare_compare_and_delete(bare_t *bare);
+
+void bench_redis_pair(const char *folder, unsigned scale);
+void bench_redis_handoff(const char *folder, unsigned scale);
+void bench_redis_threads(const char *folder, unsigned scale);
+
+#endif

@@ -1,0 +1,53 @@
+/* breaker.c - remembers that a server is down, so that calls fail at once and it is tried now and then. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "breaker.h"
+
+#define NS_PER_MS 1000000u
+#define BACKOFF_FIRST_MS 20
+#define BACKOFF_MAX_MS 500
+
+dl_status_t dli_breaker_ask(dli_breaker_t *breaker, uint64_t now_ns, bool *is_probe, dl_error_t *err) {
+    *is_probe = false;
+    if (!breaker->is_down) {
+        return DL_OK;
+    }
+    if (breaker->is_probed || now_ns < breaker->closed_until_ns) {
+        return dl_driver_fail(err, breaker->reason.status, breaker->reason.native, "%s",
+                              breaker->reason.message);
+    }
+    breaker->is_probed = true;
+    *is_probe = true;
+    return DL_OK;
+}
+
+bool dli_breaker_fail(dli_breaker_t *breaker, const dl_driver_env_t *env, uint64_t started_ns, bool is_probe,
+                      const dl_error_t *reason) {
+    bool was_up = !breaker->is_down;
+    breaker->is_probed = breaker->is_probed && !is_probe;
+    breaker->reason = *reason;
+    /* Those that were begun before the last failure became known are of the same round. */
+    if (!was_up && started_ns < breaker->failed_ns) {
+        return false;
+    }
+    breaker->is_down = true;
+    breaker->backoff_ms = was_up ? BACKOFF_FIRST_MS : 2 * breaker->backoff_ms;
+    if (breaker->backoff_ms > BACKOFF_MAX_MS) {
+        breaker->backoff_ms = BACKOFF_MAX_MS;
+    }
+    /* Full jitter, so that the clients of a server that comes back do not all arrive at once. */
+    uint64_t span_ns = (uint64_t)breaker->backoff_ms * NS_PER_MS, random = span_ns;
+    (void)env->random(&random, sizeof random);
+    breaker->failed_ns = env->now_ns();
+    breaker->closed_until_ns = breaker->failed_ns + random % (span_ns + 1);
+    return was_up;
+}
+
+bool dli_breaker_mend(dli_breaker_t *breaker) {
+    bool was_down = breaker->is_down;
+    breaker->is_down = breaker->is_probed = false;
+    return was_down;
+}
+
+void dli_breaker_give_up(dli_breaker_t *breaker, bool is_probe) {
+    breaker->is_probed = breaker->is_probed && !is_probe;
+}

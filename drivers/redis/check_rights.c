@@ -1,0 +1,130 @@
+/* check_rights.c - what the user of the server may not do, found by trying, and what each lack costs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+
+/* Arguments that depend on the client. */
+#define A_KEY "<key>"
+#define A_TOKEN_KEY "<token key>"
+#define A_CHANNEL "<channel>"
+#define A_BRACED_CHANNEL "<channel of a name with a brace>"
+
+#define WORDS_MAX 8
+
+typedef struct right {
+    const char *words[WORDS_MAX]; /* a command that changes nothing; ended by NULL */
+    dl_finding_level_t level;     /* of its lack */
+    const char *cost;
+} right_t;
+
+static const right_t rights[] = {
+    {{"EVALSHA", "0000000000000000000000000000000000000000", "2", A_KEY, A_TOKEN_KEY},
+     DL_FINDING_ERROR,
+     "no lock can be taken, renewed or freed"},
+    {{"EVAL", "return 1", "0"},
+     DL_FINDING_ERROR,
+     "as soon as the server has forgotten the scripts (restart, failover, SCRIPT FLUSH), no lock can be "
+     "taken, "
+     "renewed or freed"},
+    {{"INFO", "server"},
+     DL_FINDING_WARNING,
+     "a restarted or replaced server cannot be told from the old one, and version, memory and replicas are "
+     "not "
+     "known: a request that was given up is not stopped at the server, so its lock may stay until its lease "
+     "ends"},
+    {{"CLIENT", "KILL", "ID", "9223372036854775807"},
+     DL_FINDING_WARNING,
+     "a request that was given up is not stopped at the server, so its lock may stay until its lease ends"},
+    {{"PUBLISH", A_CHANNEL, "0"}, DL_FINDING_WARNING, "a release wakes nobody: waiters find out by polling"},
+    /* Where the layout has channels of two forms, both are needed. */
+    {{"PUBLISH", A_BRACED_CHANNEL, "0"},
+     DL_FINDING_WARNING,
+     "a release of a lock with a brace in its name wakes nobody: waiters find out by polling"},
+    {{"UNSUBSCRIBE", A_CHANNEL},
+     DL_FINDING_NOTE,
+     "the server goes on telling of releases that nobody waits for any more"},
+    {{"PING"}, DL_FINDING_WARNING, "dead connections are noticed later, by the first call that fails"},
+    {{"SCAN", "0", "MATCH", A_KEY, "COUNT", "1"}, DL_FINDING_NOTE, "locks cannot be listed"},
+};
+
+/* Only asked for where the configuration makes grants wait. */
+static const right_t wait_right = {
+    {"WAIT", "0", "1"}, DL_FINDING_ERROR, "no lock can be taken, since min_replicas asks for it"};
+
+#define RIGHTS_MAX (sizeof rights / sizeof rights[0] + 1)
+
+static void add_try(const dli_check_t *check, const right_t *right, dli_commands_t *commands) {
+    dli_slice_t argv[WORDS_MAX];
+    dli_key_t key, channel, braced;
+    size_t argc = 0;
+    /* A name of the same shape as locks; nobody uses it. */
+    static const char name[] = "dlock-check";
+    dli_redis_key(check->redis, name, sizeof name - 1, &key);
+    check->redis->layout->channel(check->redis, name, sizeof name - 1, &channel);
+    check->redis->layout->channel(check->redis, "{dlock-check", sizeof name, &braced);
+    for (; argc < WORDS_MAX && right->words[argc] != NULL; argc++) {
+        const char *word = right->words[argc];
+        argv[argc] = dli_slice(word);
+        if (strcmp(word, A_KEY) == 0) {
+            argv[argc] = (dli_slice_t){key.at, key.len};
+        } else if (strcmp(word, A_TOKEN_KEY) == 0) {
+            argv[argc] = dli_slice(check->redis->token_key);
+        } else if (strcmp(word, A_CHANNEL) == 0) {
+            argv[argc] = (dli_slice_t){channel.at, channel.len};
+        } else if (strcmp(word, A_BRACED_CHANNEL) == 0) {
+            argv[argc] = (dli_slice_t){braced.at, braced.len};
+        }
+    }
+    dli_commands_add(commands, argc, argv);
+}
+
+/* Refused by the ACL, or taken out of the server by rename-command. */
+static bool is_refused(const redisReply *reply) {
+    return dli_reply_is_error(reply, "NOPERM") ||
+           (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown command", 19) == 0);
+}
+
+static bool report_right(const dli_check_t *check, const right_t *right, const redisReply *reply) {
+    if (reply == NULL || !is_refused(reply)) {
+        return true;
+    }
+    bool two_words = strcmp(right->words[0], "CLIENT") == 0;
+    char subject[32];
+    (void)snprintf(subject, sizeof subject, "%s%s%s", right->words[0], two_words ? " " : "",
+                   two_words ? right->words[1] : "");
+    dli_check_say(check, right->level, subject, "refused: %s (the server says: %s)", right->cost, reply->str);
+    return false;
+}
+
+void dli_check_rights(const dli_check_t *check) {
+    const right_t *asked[RIGHTS_MAX];
+    redisReply *replies[RIGHTS_MAX];
+    dli_commands_t commands = {0};
+    dl_error_t err;
+    size_t n = 0;
+    for (; n < sizeof rights / sizeof rights[0]; n++) {
+        asked[n] = &rights[n];
+    }
+    if (check->redis->min_replicas > 0) {
+        asked[n++] = &wait_right;
+    }
+    for (size_t i = 0; i < n; i++) {
+        add_try(check, asked[i], &commands);
+    }
+    memset(replies, 0, sizeof replies);
+    dl_status_t status = commands.count == n ? dli_check_ask(check, &commands, replies, &err)
+                                             : dl_driver_fail(&err, DL_ENOMEM, 0, "out of memory");
+    bool all = true;
+    for (size_t i = 0; i < n; i++) {
+        all = report_right(check, asked[i], replies[i]) && all;
+    }
+    if (status != DL_OK) {
+        dli_check_say(check, DL_FINDING_ERROR, "rights", "could not be tried to the end: %s", err.message);
+    } else if (all) {
+        dli_check_say(check, DL_FINDING_OK, "rights", "the user may use every command that locks need");
+    }
+    dli_check_free(replies, n);
+    dli_commands_free(&commands);
+}

@@ -1,0 +1,125 @@
+/* connecting.c - makes the connections of a pool, and keeps book of what each of them says about the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_MS 1000000u
+
+static void report(const dli_pool_t *pool, dl_log_level_t level, const char *who, const char *what) {
+    char text[512];
+    snprintf(text, sizeof text, "%s: %s", who, what);
+    pool->env->report(pool->env->core, level, text);
+}
+
+/* What the machine here lacks says nothing about the server. */
+static bool blames_server(dl_status_t status, bool had_begun) {
+    return status != DL_ENOMEM && (had_begun || status != DL_ELIMIT);
+}
+
+/* The connection came to nothing. */
+static void note_failure(dli_pool_t *pool, const dli_member_t *member, bool blame, const dl_error_t *err) {
+    bool is_news = false;
+    pthread_mutex_lock(&pool->mutex);
+    if (blame) {
+        is_news = dli_breaker_fail(&pool->breaker, pool->env, member->started_ns, member->is_probe, err);
+    } else {
+        dli_breaker_give_up(&pool->breaker, member->is_probe);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (is_news) {
+        report(pool, DL_LOG_WARNING, "the server cannot be used", err->message);
+    }
+}
+
+/* Asks whether the server is worth it, and begins. On failure the member is as it was. */
+static dl_status_t start(dli_pool_t *pool, dli_member_t *member, dl_error_t *err) {
+    member->started_ns = pool->env->now_ns();
+    pthread_mutex_lock(&pool->mutex);
+    dl_status_t status = dli_breaker_ask(&pool->breaker, member->started_ns, &member->is_probe, err);
+    pthread_mutex_unlock(&pool->mutex);
+    if (status != DL_OK) {
+        return status;
+    }
+    uint64_t until_ns = member->started_ns + (uint64_t)pool->endpoint->connect_timeout_ms * NS_PER_MS;
+    status = dli_conn_start(pool->endpoint, pool->env, until_ns, &member->conn, err);
+    if (status != DL_OK) {
+        note_failure(pool, member, blames_server(status, false), err);
+    }
+    return status;
+}
+
+dl_status_t dli_pool_connect(dli_pool_t *pool, dli_lane_t lane, bool is_counted, dli_member_t **member,
+                             dl_error_t *err) {
+    dli_member_t *new_member = calloc(1, sizeof *new_member);
+    dl_status_t status = new_member != NULL ? start(pool, new_member, err)
+                                            : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    if (status != DL_OK) {
+        free(new_member);
+        if (is_counted) {
+            dli_pool_leave(pool, lane);
+        }
+        return status;
+    }
+    *member = new_member;
+    new_member->lane = lane;
+    new_member->is_counted = is_counted;
+    pthread_mutex_lock(&pool->mutex);
+    dli_pool_enlist(pool, new_member);
+    pthread_mutex_unlock(&pool->mutex);
+    return DL_OK;
+}
+
+void dli_pool_connected(dli_pool_t *pool, dli_member_t *member) {
+    const dli_facts_t *facts = dli_conn_facts(member->conn);
+    dli_member_t *doomed = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    bool was_down = dli_breaker_mend(&pool->breaker);
+    bool is_other = pool->facts.run_id[0] != '\0' && facts->run_id[0] != '\0' &&
+                    strcmp(pool->facts.run_id, facts->run_id) != 0;
+    if (is_other) {
+        dli_pool_begin_epoch(pool, &doomed);
+    }
+    pool->facts = *facts;
+    member->epoch = pool->epoch;
+    bool is_again = pool->lost > 0;
+    pool->lost -= is_again;
+    pthread_mutex_unlock(&pool->mutex);
+    dli_condemned_meet(&pool->condemned, facts);
+    dli_pool_close_all(doomed);
+    if (is_again) {
+        pool->env->count(pool->env->core, DL_COUNT_RECONNECT, 1);
+    }
+    if (was_down) {
+        report(pool, DL_LOG_INFO, pool->endpoint->label, "the server is back");
+    }
+    if (is_other) {
+        report(pool, DL_LOG_WARNING, pool->endpoint->label,
+               "the server was restarted or replaced; locks that it had may be gone");
+    }
+}
+
+void dli_pool_connect_failed(dli_pool_t *pool, dli_member_t *member, dl_status_t status,
+                             const dl_error_t *err) {
+    note_failure(pool, member, blames_server(status, true), err);
+    dli_pool_drop(pool, member, false);
+}
+
+void dli_pool_connect_cut(dli_pool_t *pool, dli_member_t *member) {
+    pthread_mutex_lock(&pool->mutex);
+    dli_breaker_give_up(&pool->breaker, member->is_probe);
+    pthread_mutex_unlock(&pool->mutex);
+    dli_pool_drop(pool, member, false);
+}
+
+void dli_pool_failed_over(dli_pool_t *pool, const dli_member_t *member) {
+    dli_member_t *doomed = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    if (member->epoch == pool->epoch) {
+        dli_pool_begin_epoch(pool, &doomed);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    dli_pool_close_all(doomed);
+}

@@ -1,0 +1,219 @@
+/* driver.c - opening and closing a client of one server: options, connections, scripts. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "lock.h"
+
+/* ---- options ---------------------------------------------------------------------------------------- */
+
+static dl_status_t read_names(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+    const char *prefix = values[DLI_REDIS_OPT_PREFIX].string;
+    const char *token_key = values[DLI_REDIS_OPT_TOKEN_KEY].string;
+    prefix = prefix != NULL ? prefix : "";
+    if (strlen(prefix) > DLI_PREFIX_MAX) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "prefix is longer than %d bytes", DLI_PREFIX_MAX);
+    }
+    if (token_key == NULL || token_key[0] == '\0' || strlen(token_key) > DLI_PREFIX_MAX) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "token_key has to have 1 to %d bytes", DLI_PREFIX_MAX);
+    }
+    redis->prefix_len = strlen(prefix);
+    memcpy(redis->prefix, prefix, redis->prefix_len + 1);
+    memcpy(redis->token_key, token_key, strlen(token_key) + 1);
+    return DL_OK;
+}
+
+static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+    const char *shortfall = values[DLI_REDIS_OPT_REPLICA_SHORTFALL].string;
+    bool warn = shortfall != NULL && strcmp(shortfall, "warn") == 0;
+    redis->min_replicas = values[DLI_REDIS_OPT_MIN_REPLICAS].number;
+    redis->replica_timeout_ms = values[DLI_REDIS_OPT_REPLICA_TIMEOUT].number;
+    redis->shortfall = warn ? DLI_SHORTFALL_WARN : DLI_SHORTFALL_REFUSE;
+    if (redis->min_replicas > 0 && redis->replica_timeout_ms >= redis->env->call_timeout_ms) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "replica_timeout (%lld ms) has to be less than call_timeout (%lld ms)",
+                              (long long)redis->replica_timeout_ms, (long long)redis->env->call_timeout_ms);
+    }
+    return DL_OK;
+}
+
+static dl_status_t read_pool(dli_pool_options_t *pool, const dl_option_value_t *values, dl_error_t *err) {
+    const dl_option_value_t *max_idle = &values[DLI_REDIS_OPT_MAX_IDLE];
+    *pool = (dli_pool_options_t){
+        .max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number,
+        .max_idle = max_idle->is_set ? max_idle->number : values[DLI_REDIS_OPT_MAX_TOTAL].number,
+        .min_idle = values[DLI_REDIS_OPT_MIN_IDLE].number,
+        .test_on_borrow = values[DLI_REDIS_OPT_TEST_ON_BORROW].number != 0,
+        .test_while_idle = values[DLI_REDIS_OPT_TEST_WHILE_IDLE].number != 0,
+        .borrow_timeout_ms = values[DLI_REDIS_OPT_BORROW_TIMEOUT].number,
+        .idle_timeout_ms = values[DLI_REDIS_OPT_IDLE_TIMEOUT].number,
+        .idle_check_ms = values[DLI_REDIS_OPT_IDLE_CHECK].number,
+    };
+    if (pool->min_idle > pool->max_idle || pool->max_idle > pool->max_total) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "min_idle (%lld), max_idle (%lld), max_total (%lld): none may be larger than "
+                              "the one after it",
+                              (long long)pool->min_idle, (long long)pool->max_idle,
+                              (long long)pool->max_total);
+    }
+    return DL_OK;
+}
+
+static dl_status_t make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+    const dl_option_value_t *database = &values[DLI_REDIS_OPT_DATABASE];
+    dli_endpoint_extras_t extras = {
+        .username = values[DLI_REDIS_OPT_USERNAME].string,
+        .password = values[DLI_REDIS_OPT_PASSWORD].string,
+        .database = database->is_set ? database->number : -1,
+        .tls_ca = values[DLI_REDIS_OPT_TLS_CA].string,
+        .tls_cert = values[DLI_REDIS_OPT_TLS_CERT].string,
+        .tls_key = values[DLI_REDIS_OPT_TLS_KEY].string,
+        .tls_server_name = values[DLI_REDIS_OPT_TLS_SERVER_NAME].string,
+        .tls_verify = values[DLI_REDIS_OPT_TLS_VERIFY].number != 0,
+        .connect_timeout_ms = values[DLI_REDIS_OPT_CONNECT_TIMEOUT].number,
+        .keepalive_ms = values[DLI_REDIS_OPT_KEEPALIVE].number,
+    };
+    return dli_endpoint_make(&redis->endpoint, values[DLI_REDIS_OPT_URL].string, &extras, err);
+}
+
+/* ---- the first exchange ----------------------------------------------------------------------------- */
+
+#define LAYOUT_SCRIPTS 5
+
+/* A user that may not load scripts can still run them, each once by its text. */
+static bool may_be_missing(const redisReply *reply) {
+    return dli_reply_is_error(reply, "NOPERM") ||
+           (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown ", 12) == 0);
+}
+
+static dl_status_t judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts,
+                                 redisReply *const *replies, dl_error_t *err) {
+    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
+        const redisReply *reply = replies[i];
+        bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, scripts[i]->sha) == 0;
+        if (!loaded && !may_be_missing(reply)) {
+            return dli_reply_unexpected(reply, "SCRIPT LOAD", err);
+        }
+    }
+    const redisReply *run = replies[LAYOUT_SCRIPTS];
+    if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
+        return DL_OK;
+    }
+    dl_status_t status = dli_redis_fail(redis, run, err);
+    dl_error_t why = *err;
+    return dl_driver_fail(err, status, why.native, "running a script on the token key '%s': %s",
+                          redis->token_key, why.message);
+}
+
+/* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better
+ * known now than at the first lock. All on the connection of the renewals: when a lock is held it has to be
+ * there, whether or not descriptors and memory are left by then. */
+static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
+    const dli_layout_t *layout = redis->layout;
+    const dli_script_t *const scripts[LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
+                                                         layout->inspect, layout->force};
+    dli_commands_t commands = {0};
+    redisReply *replies[LAYOUT_SCRIPTS + 1] = {NULL};
+    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
+        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
+    }
+    dli_slice_t key = dli_slice(redis->token_key);
+    dli_script_call_t look = {.script = layout->inspect, .keys = 1, .argc = 1, .argv = &key};
+    dli_script_encode(&commands, &look, false);
+    dl_status_t status;
+    if (commands.out_of_memory) {
+        status = dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    } else {
+        dli_exchange_t exchange = {.commands = &commands,
+                                   .replies = replies,
+                                   .lane = DLI_LANE_RENEWALS,
+                                   .intent = DLI_PLAIN,
+                                   .deadline_ns = deadline_ns};
+        status = dli_link_run(redis->link, &exchange, err);
+    }
+    if (status == DL_OK) {
+        status = judge_loading(redis, scripts, replies, err);
+    }
+    for (int i = 0; i <= LAYOUT_SCRIPTS; i++) {
+        freeReplyObject(replies[i]);
+    }
+    dli_commands_free(&commands);
+    return status;
+}
+
+static void warn_of_eviction(const dli_redis_t *redis) {
+    dli_facts_t facts;
+    dli_link_facts(redis->link, &facts);
+    if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
+        char text[320];
+        snprintf(text, sizeof text,
+                 "%s drops locks that are held when its memory is full (maxmemory-policy %s); "
+                 "noeviction keeps them",
+                 redis->endpoint.label, facts.eviction);
+        redis->env->report(redis->env->core, DL_LOG_WARNING, text);
+    }
+}
+
+/* ---- the ops ---------------------------------------------------------------------------------------- */
+
+dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *values,
+                           const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err) {
+    dli_pool_options_t pool;
+    redis->env = env;
+    redis->layout = layout;
+    dl_status_t status = read_names(redis, values, err);
+    if (status == DL_OK) {
+        status = read_replicas(redis, values, err);
+    }
+    if (status == DL_OK) {
+        status = read_pool(&pool, values, err);
+    }
+    if (status == DL_OK) {
+        status = make_endpoint(redis, values, err);
+    }
+    if (status == DL_OK) {
+        status = dli_link_open(&redis->endpoint, &pool, env, &redis->link, err);
+    }
+    if (status == DL_OK) {
+        status = load_scripts(redis, deadline_ns, err);
+    }
+    if (status == DL_OK) {
+        warn_of_eviction(redis);
+        status = dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err);
+    }
+    return status;
+}
+
+void dli_redis_close(void *state, int forked) {
+    dli_redis_t *redis = state;
+    if (redis->env == NULL) {
+        return;
+    }
+    dli_subscriber_close(redis->subscriber, forked != 0);
+    dli_link_close(redis->link, forked != 0);
+    dli_endpoint_free(&redis->endpoint);
+    redis->subscriber = NULL;
+    redis->link = NULL;
+    redis->env = NULL;
+}
+
+dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
+    const dli_redis_t *redis = state;
+    dli_key_t key;
+    dli_redis_key(redis, name, name_len, &key);
+    if (key.len == strlen(redis->token_key) && memcmp(key.at, redis->token_key, key.len) == 0) {
+        return dl_driver_fail(err, DL_EINVAL, 0, "'%s' is the key of the token counter", redis->token_key);
+    }
+    return DL_OK;
+}
+
+void dli_redis_describe(void *state, char *text, size_t size) {
+    const dli_redis_t *redis = state;
+    dli_facts_t facts = {.version_number = 0};
+    if (redis->link != NULL) {
+        dli_link_facts(redis->link, &facts);
+    }
+    const char *product = strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis";
+    snprintf(text, size, "%s%s%s at %s", product, facts.version[0] != '\0' ? " " : "", facts.version,
+             redis->endpoint.label);
+}

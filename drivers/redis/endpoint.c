@@ -1,0 +1,391 @@
+/* endpoint.c - reads a server's URL and what stands beside it in the configuration. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "endpoint.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+
+#define DEFAULT_PORT "6379"
+#define DEFAULT_CONNECT_TIMEOUT_MS 2000
+#define HOST_MAX 255
+
+/*
+ * Messages repeat nothing of the URL except its scheme and the names of options: where a URL is wrong, its
+ * password may stand anywhere.
+ */
+#define FORMS "redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path?db=0"
+
+/* A part of the URL. */
+typedef struct part {
+    const char *at;
+    size_t len;
+} part_t;
+
+static dl_status_t wrong(dl_error_t *err, const char *what) {
+    return dl_driver_fail(err, DL_ECONFIG, 0, "url: %s", what);
+}
+
+static dl_status_t out_of_memory(dl_error_t *err) {
+    return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+}
+
+/* The part up to the first of these bytes, which `rest` then begins with. */
+static part_t cut(part_t *rest, const char *ends) {
+    part_t first = {rest->at, 0};
+    while (first.len < rest->len && strchr(ends, rest->at[first.len]) == NULL) {
+        first.len++;
+    }
+    rest->at += first.len;
+    rest->len -= first.len;
+    return first;
+}
+
+static bool skip(part_t *rest, char byte) {
+    if (rest->len == 0 || rest->at[0] != byte) {
+        return false;
+    }
+    rest->at++;
+    rest->len--;
+    return true;
+}
+
+static bool has(part_t part, char byte) {
+    return memchr(part.at, byte, part.len) != NULL;
+}
+
+/* ---- strings of our own ------------------------------------------------------------------------------ */
+
+static dl_status_t copy(const char *text, char **to, dl_error_t *err) {
+    *to = strdup(text);
+    return *to != NULL ? DL_OK : out_of_memory(err);
+}
+
+static int hex(char digit) {
+    static const char digits[] = "0123456789abcdef";
+    const char *at = digit != '\0' ? strchr(digits, digit >= 'A' && digit <= 'F' ? digit + 32 : digit) : NULL;
+    return at != NULL ? (int)(at - digits) : -1;
+}
+
+/* Without the percent-encoding. `where` is for the message. */
+static dl_status_t decode(part_t part, const char *where, char **to, dl_error_t *err) {
+    char *text = malloc(part.len + 1);
+    size_t len = 0;
+    *to = text; /* freed with the endpoint, also after a failure */
+    if (text == NULL) {
+        return out_of_memory(err);
+    }
+    for (size_t i = 0; i < part.len; i++) {
+        char byte = part.at[i];
+        if (byte == '%') {
+            int high = part.len - i > 2 ? hex(part.at[i + 1]) : -1;
+            int low = high >= 0 ? hex(part.at[i + 2]) : -1;
+            if (low < 0) {
+                text[len] = '\0';
+                return dl_driver_fail(
+                    err, DL_ECONFIG, 0,
+                    "url: a '%%' in the %s must be followed by two hex digits; write '%%25' for "
+                    "a plain '%%'",
+                    where);
+            }
+            byte = (char)(high * 16 + low);
+            i += 2;
+        }
+        if (byte == '\0') {
+            text[len] = '\0';
+            return dl_driver_fail(err, DL_ECONFIG, 0, "url: the %s must not contain '%%00'", where);
+        }
+        text[len++] = byte;
+    }
+    text[len] = '\0';
+    return DL_OK;
+}
+
+static void wipe(char *secret) {
+    if (secret != NULL) {
+        explicit_bzero(secret, strlen(secret));
+        free(secret);
+    }
+}
+
+/* A decimal number of at most `max`. */
+static bool number(part_t part, int64_t max, int *to) {
+    int64_t value = 0;
+    for (size_t i = 0; i < part.len; i++) {
+        if (part.at[i] < '0' || part.at[i] > '9' || value > max) {
+            return false;
+        }
+        value = value * 10 + (part.at[i] - '0');
+    }
+    *to = value <= max ? (int)value : 0;
+    return part.len > 0 && value <= max;
+}
+
+/* ---- the parts of redis:// and rediss:// --------------------------------------------------------------- */
+
+static dl_status_t read_user(dli_endpoint_t *endpoint, part_t info, dl_error_t *err) {
+    part_t user = cut(&info, ":");
+    dl_status_t status = DL_OK;
+    if (user.len > 0) {
+        status = decode(user, "user", &endpoint->username, err);
+    }
+    if (status == DL_OK && skip(&info, ':') && info.len > 0) {
+        status = decode(info, "password", &endpoint->password, err);
+    }
+    return status;
+}
+
+static bool is_host_name(part_t host) {
+    for (size_t i = 0; i < host.len; i++) {
+        char c = host.at[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              strchr("-._", c) != NULL)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_ipv6(part_t host) {
+    char address[INET6_ADDRSTRLEN];
+    unsigned char bytes[16];
+    if (host.len >= sizeof address) {
+        return false;
+    }
+    memcpy(address, host.at, host.len);
+    address[host.len] = '\0';
+    return inet_pton(AF_INET6, address, bytes) == 1;
+}
+
+static dl_status_t read_host(dli_endpoint_t *endpoint, part_t *rest, dl_error_t *err) {
+    part_t host;
+    if (skip(rest, '[')) {
+        host = cut(rest, "]");
+        if (!skip(rest, ']') || !is_ipv6(host)) {
+            return wrong(err, "between '[' and ']' stands no IPv6 address, such as [::1]");
+        }
+        if (rest->len > 0 && rest->at[0] != ':') {
+            return wrong(err, "after ']' comes ':' and the port, or nothing");
+        }
+    } else {
+        host = cut(rest, ":");
+        if (rest->len > 1 && memchr(rest->at + 1, ':', rest->len - 1) != NULL) {
+            return wrong(err, "the host has more than one ':'; an IPv6 address stands in brackets, as in "
+                              "redis://[::1]:6379/0");
+        }
+        if (!is_host_name(host)) {
+            return wrong(err, "the host has a byte that no host name has");
+        }
+    }
+    if (host.len == 0) {
+        return wrong(err, "the host is missing; expected " FORMS);
+    }
+    if (host.len > HOST_MAX) {
+        return wrong(err, "the host is longer than 255 bytes");
+    }
+    endpoint->host = strndup(host.at, host.len);
+    return endpoint->host != NULL ? DL_OK : out_of_memory(err);
+}
+
+static dl_status_t read_port(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
+    int port = 0;
+    strcpy(endpoint->port, DEFAULT_PORT);
+    if (rest.len == 0) {
+        return DL_OK;
+    }
+    skip(&rest, ':');
+    if (!number(rest, 65535, &port) || port == 0) {
+        return wrong(err, "the port must be a number from 1 to 65535");
+    }
+    snprintf(endpoint->port, sizeof endpoint->port, "%d", port);
+    return DL_OK;
+}
+
+static dl_status_t read_database(dli_endpoint_t *endpoint, part_t part, dl_error_t *err) {
+    if (number(part, INT_MAX, &endpoint->database)) {
+        return DL_OK;
+    }
+    return wrong(err, "the database must be a number from 0 on, as in redis://host:6379/0");
+}
+
+static dl_status_t read_tcp(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
+    part_t authority = cut(&rest, "/?#");
+    const char *at = memrchr(authority.at, '@', authority.len);
+    dl_status_t status = DL_OK;
+    if (has(rest, '@')) {
+        return wrong(err, "in a user or a password write '%2F' for '/', '%3F' for '?', '%23' for '#'");
+    }
+    if (at != NULL) {
+        part_t info = {authority.at, (size_t)(at - authority.at)};
+        authority.len -= info.len + 1;
+        authority.at = at + 1;
+        status = read_user(endpoint, info, err);
+    }
+    if (status == DL_OK) {
+        status = read_host(endpoint, &authority, err);
+    }
+    if (status == DL_OK) {
+        status = read_port(endpoint, authority, err);
+    }
+    if (status == DL_OK && has(rest, '?')) {
+        return wrong(err, "redis:// and rediss:// take no parameters after '?'; write options of their own");
+    }
+    skip(&rest, '/');
+    return status == DL_OK && rest.len > 0 ? read_database(endpoint, rest, err) : status;
+}
+
+/* ---- unix:// ----------------------------------------------------------------------------------------- */
+
+static dl_status_t read_unix(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
+    part_t path = cut(&rest, "?");
+    if (path.len < 2 || path.at[0] != '/') {
+        return wrong(err, "unix:// is followed by the whole path of the socket, which begins with '/', as in "
+                          "unix:///run/redis.sock");
+    }
+    dl_status_t status = decode(path, "path", &endpoint->path, err);
+    if (status == DL_OK && strlen(endpoint->path) >= sizeof((struct sockaddr_un *)0)->sun_path) {
+        status = wrong(err, "the path of the socket is longer than 107 bytes");
+    }
+    if (status == DL_OK && skip(&rest, '?')) {
+        if (rest.len < 3 || memcmp(rest.at, "db=", 3) != 0) {
+            return wrong(err, "the only parameter after '?' is db, as in unix:///run/redis.sock?db=0");
+        }
+        rest.at += 3;
+        rest.len -= 3;
+        status = read_database(endpoint, rest, err);
+    }
+    return status;
+}
+
+static dl_status_t read_url(dli_endpoint_t *endpoint, const char *url, dl_error_t *err) {
+    size_t len = strspn(url, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+    if (len == 0 || strncmp(url + len, "://", 3) != 0) {
+        return wrong(err, "it must be " FORMS);
+    }
+    part_t rest = {url + len + 3, strlen(url + len + 3)};
+    if (len == 5 && strncasecmp(url, "redis", len) == 0) {
+        return read_tcp(endpoint, rest, err);
+    }
+    if (len == 4 && strncasecmp(url, "unix", len) == 0) {
+        return read_unix(endpoint, rest, err);
+    }
+    if (len == 6 && strncasecmp(url, "rediss", len) == 0) {
+        endpoint->tls = true;
+        return read_tcp(endpoint, rest, err);
+    }
+    return dl_driver_fail(err, DL_ECONFIG, 0, "url: '%.*s://' is not known; it must be " FORMS,
+                          len < 20 ? (int)len : 20, url);
+}
+
+/* ---- what stands beside the URL ------------------------------------------------------------------------ */
+
+/* "" is given too: it takes away what the URL says. */
+static dl_status_t replace(char **to, const char *extra, dl_error_t *err) {
+    if (extra == NULL) {
+        return DL_OK;
+    }
+    wipe(*to);
+    *to = NULL;
+    return extra[0] != '\0' ? copy(extra, to, err) : DL_OK;
+}
+
+static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras, dl_error_t *err) {
+    const struct {
+        const char *name, *value;
+        char **to;
+    } files[] = {
+        {"tls_ca", extras->tls_ca, &endpoint->tls_ca},
+        {"tls_cert", extras->tls_cert, &endpoint->tls_cert},
+        {"tls_key", extras->tls_key, &endpoint->tls_key},
+        {"tls_server_name", extras->tls_server_name, &endpoint->tls_server_name},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        /* Who names a certificate believes that the connection is secret. */
+        if (files[i].value != NULL && files[i].value[0] != '\0' && !endpoint->tls) {
+            return dl_driver_fail(err, DL_ECONFIG, 0,
+                                  "%s is given, but the url does not begin with rediss://", files[i].name);
+        }
+        dl_status_t status = replace(files[i].to, files[i].value, err);
+        if (status != DL_OK) {
+            return status;
+        }
+    }
+    if ((endpoint->tls_cert == NULL) != (endpoint->tls_key == NULL)) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "tls_cert and tls_key are given together or not at all");
+    }
+#ifndef DLOCK_HAVE_TLS
+    if (endpoint->tls) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "rediss:// needs TLS, and dlock was built without it");
+    }
+#endif
+    return DL_OK;
+}
+
+static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras,
+                               dl_error_t *err) {
+    dl_status_t status = replace(&endpoint->username, extras->username, err);
+    if (status == DL_OK) {
+        status = replace(&endpoint->password, extras->password, err);
+    }
+    if (status == DL_OK) {
+        status = read_tls(endpoint, extras, err);
+    }
+    if (status == DL_OK && extras->database > INT_MAX) {
+        status = dl_driver_fail(err, DL_ECONFIG, 0, "database: the number is too large");
+    }
+    if (status == DL_OK && extras->database >= 0) {
+        endpoint->database = (int)extras->database;
+    }
+    endpoint->tls_verify = extras->tls_verify;
+    if (extras->connect_timeout_ms > 0) {
+        endpoint->connect_timeout_ms = extras->connect_timeout_ms;
+    }
+    if (extras->keepalive_ms > 0) {
+        endpoint->keepalive_s = extras->keepalive_ms / 1000 + (extras->keepalive_ms % 1000 != 0);
+    }
+    return status;
+}
+
+static void write_label(dli_endpoint_t *endpoint) {
+    if (endpoint->path != NULL) {
+        snprintf(endpoint->label, sizeof endpoint->label, "unix://%s?db=%d", endpoint->path,
+                 endpoint->database);
+        return;
+    }
+    bool ipv6 = strchr(endpoint->host, ':') != NULL;
+    snprintf(endpoint->label, sizeof endpoint->label, "%s://%s%s%s:%s/%d", endpoint->tls ? "rediss" : "redis",
+             ipv6 ? "[" : "", endpoint->host, ipv6 ? "]" : "", endpoint->port, endpoint->database);
+}
+
+dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const dli_endpoint_extras_t *extras,
+                              dl_error_t *err) {
+    static const dli_endpoint_extras_t none = {
+        .database = -1, .tls_verify = true, .connect_timeout_ms = -1, .keepalive_ms = -1};
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->connect_timeout_ms = DEFAULT_CONNECT_TIMEOUT_MS;
+    dl_status_t status = read_url(endpoint, url, err);
+    if (status == DL_OK) {
+        status = read_extras(endpoint, extras != NULL ? extras : &none, err);
+    }
+    if (status != DL_OK) {
+        dli_endpoint_free(endpoint);
+        return status;
+    }
+    write_label(endpoint);
+    return DL_OK;
+}
+
+void dli_endpoint_free(dli_endpoint_t *endpoint) {
+    wipe(endpoint->password);
+    free(endpoint->host);
+    free(endpoint->path);
+    free(endpoint->username);
+    free(endpoint->tls_ca);
+    free(endpoint->tls_cert);
+    free(endpoint->tls_key);
+    free(endpoint->tls_server_name);
+    memset(endpoint, 0, sizeof *endpoint);
+}

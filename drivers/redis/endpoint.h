@@ -1,0 +1,44 @@
+/* endpoint.h - where a server is and who we are there. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDIS_ENDPOINT_H
+#define DLI_REDIS_ENDPOINT_H
+
+#include <stdbool.h>
+
+#include "dlock/driver.h"
+
+/* Read-only once it is made. The strings are its own; NULL: not given. */
+typedef struct dli_endpoint {
+    bool tls;
+    char *host; /* NULL: a unix socket */
+    char port[6];
+    char *path; /* of the unix socket */
+    char *username, *password;
+    int database;
+    char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files; the name to verify, NULL: host */
+    bool tls_verify;
+    int64_t connect_timeout_ms; /* of resolving, connecting and the handshake together */
+    int64_t keepalive_s;        /* 0: off */
+    char label[160];            /* "redis://cache:6379/0": for people, without secrets */
+} dli_endpoint_t;
+
+/* What stands beside the URL in the configuration; NULL or -1: not given, the URL decides. */
+typedef struct dli_endpoint_extras {
+    const char *username, *password;
+    int64_t database;
+    const char *tls_ca, *tls_cert, *tls_key, *tls_server_name;
+    bool tls_verify;
+    int64_t connect_timeout_ms, keepalive_ms;
+} dli_endpoint_extras_t;
+
+/*
+ * url: redis://[user[:password]@]host[:port][/database], rediss:// (TLS), unix:///path[?db=N].
+ * Percent-encoding in user and password; IPv6 hosts in brackets. DL_ECONFIG says what is wrong without
+ * printing the password; DL_ENOTSUP for rediss:// where the build has no TLS; DL_ENOMEM.
+ */
+dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const dli_endpoint_extras_t *extras,
+                              dl_error_t *err);
+/* Safe on a zeroed one; wipes the password. */
+void dli_endpoint_free(dli_endpoint_t *endpoint);
+
+#endif

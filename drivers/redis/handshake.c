@@ -1,0 +1,222 @@
+/* handshake.c - what is said first on a connection, and what the answers tell about the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "handshake.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OLDEST_VERSION 60000 /* HELLO, and TIME before writes in scripts */
+
+void dli_handshake_write(const dli_endpoint_t *endpoint, const char *label, dli_commands_t *commands) {
+    char name[160], number[24];
+    dli_slice_t argv[7];
+    size_t argc = 0;
+    snprintf(name, sizeof name, "dlock:%s", label);
+    for (char *at = name; *at != '\0'; at++) {
+        *at = *at >= '!' && *at <= '~' ? *at : '_'; /* what the server allows in names of clients */
+    }
+    argv[argc++] = dli_slice("HELLO");
+    argv[argc++] = dli_slice("2");
+    if (endpoint->username != NULL || endpoint->password != NULL) {
+        argv[argc++] = dli_slice("AUTH");
+        argv[argc++] = dli_slice(endpoint->username != NULL ? endpoint->username : "default");
+        argv[argc++] = dli_slice(endpoint->password != NULL ? endpoint->password : "");
+    }
+    argv[argc++] = dli_slice("SETNAME");
+    argv[argc++] = dli_slice(name);
+    dli_commands_add(commands, argc, argv);
+    if (endpoint->database != 0) {
+        argv[0] = dli_slice("SELECT");
+        argv[1] = dli_slice_int(number, endpoint->database);
+        dli_commands_add(commands, 2, argv);
+    }
+    dli_commands_add_words(commands, "INFO", "server", NULL);
+    dli_commands_add_words(commands, "INFO", "memory", NULL);
+}
+
+/* ---- HELLO ------------------------------------------------------------------------------------------- */
+
+static bool is_text(const redisReply *reply) {
+    return reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS;
+}
+
+static void copy_text(char *to, size_t size, const char *from, size_t len) {
+    len = len < size ? len : size - 1;
+    memcpy(to, from, len);
+    to[len] = '\0';
+}
+
+/* The value of a key among the pairs of HELLO's answer; NULL: not there. */
+static const redisReply *value_of(const redisReply *hello, const char *key) {
+    for (size_t i = 0; i + 1 < hello->elements; i += 2) {
+        const redisReply *name = hello->element[i];
+        if (is_text(name) && name->len == strlen(key) && memcmp(name->str, key, name->len) == 0) {
+            return hello->element[i + 1];
+        }
+    }
+    return NULL;
+}
+
+/* false: it is not there, or no text. */
+static bool text_of(const redisReply *hello, const char *key, char *text, size_t size) {
+    const redisReply *value = value_of(hello, key);
+    text[0] = '\0';
+    if (value == NULL || !is_text(value)) {
+        return false;
+    }
+    copy_text(text, size, value->str, value->len);
+    return true;
+}
+
+/* 7.0.15 is 70015; 0: no version. */
+static int number_of(const char *version) {
+    unsigned part[3] = {0, 0, 0};
+    if (sscanf(version, "%4u.%2u.%2u", &part[0], &part[1], &part[2]) < 2) {
+        return 0;
+    }
+    return (int)(part[0] * 10000 + part[1] * 100 + part[2]);
+}
+
+static dl_status_t judge(const dli_endpoint_t *endpoint, const dli_facts_t *facts, const char *role,
+                         dl_error_t *err) {
+    const char *label = endpoint->label;
+    if (facts->version_number < OLDEST_VERSION) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "%s: %s %s is older than Redis 6.0", label, facts->product,
+                              facts->version);
+    }
+    if (facts->is_cluster) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "%s is a node of a cluster; locks need a server of its own",
+                              label);
+    }
+    if (strcmp(role, "master") != 0) {
+        return dl_driver_fail(err, DL_EIO, 0, "%s is a replica; locks need the primary", label);
+    }
+    return DL_OK;
+}
+
+static dl_status_t read_hello(const dli_endpoint_t *endpoint, const redisReply *reply, dli_facts_t *facts,
+                              dl_error_t *err) {
+    char mode[16], role[16];
+    int64_t proto = 0;
+    if (reply->type != REDIS_REPLY_ARRAY || !text_of(reply, "mode", mode, sizeof mode)) {
+        return dli_reply_unexpected(reply, "HELLO", err);
+    }
+    if (strcmp(mode, "sentinel") == 0) { /* which has no role */
+        return dl_driver_fail(err, DL_ENOTSUP, 0,
+                              "%s is a sentinel, which keeps no locks; name the primary that it watches",
+                              endpoint->label);
+    }
+    if (!text_of(reply, "server", facts->product, sizeof facts->product) ||
+        !text_of(reply, "version", facts->version, sizeof facts->version) ||
+        !text_of(reply, "role", role, sizeof role) ||
+        !dli_reply_int(value_of(reply, "id"), &facts->client_id) ||
+        !dli_reply_int(value_of(reply, "proto"), &proto) || proto != 2) {
+        return dli_reply_unexpected(reply, "HELLO", err);
+    }
+    facts->version_number = number_of(facts->version);
+    facts->is_cluster = strcmp(mode, "cluster") == 0;
+    return judge(endpoint, facts, role, err);
+}
+
+/* ---- INFO -------------------------------------------------------------------------------------------- */
+
+/* The value of a line "key:value"; false: no such line. */
+static bool line_of(const redisReply *info, const char *key, char *value, size_t size) {
+    const char *at = info->str, *end = info->str + info->len;
+    size_t len = strlen(key);
+    while (at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        const char *next = stop == NULL ? end : stop + 1;
+        stop = stop == NULL ? end : stop;
+        if (stop > at && stop[-1] == '\r') {
+            stop--;
+        }
+        if ((size_t)(stop - at) > len && memcmp(at, key, len) == 0 && at[len] == ':') {
+            copy_text(value, size, at + len + 1, (size_t)(stop - at) - len - 1);
+            return true;
+        }
+        at = next;
+    }
+    return false;
+}
+
+static void read_server(const redisReply *info, dli_facts_t *facts) {
+    char version[sizeof facts->version];
+    (void)line_of(info, "run_id", facts->run_id, sizeof facts->run_id);
+    if (line_of(info, "valkey_version", version, sizeof version)) {
+        memcpy(facts->version, version, sizeof version);
+        copy_text(facts->product, sizeof facts->product, "valkey", 6);
+        facts->version_number = number_of(version);
+    }
+}
+
+static void read_memory(const redisReply *info, dli_facts_t *facts) {
+    char number[24] = "";
+    (void)line_of(info, "maxmemory_policy", facts->eviction, sizeof facts->eviction);
+    if (!line_of(info, "maxmemory", number, sizeof number) ||
+        !dli_text_int(number, strlen(number), &facts->maxmemory)) {
+        facts->maxmemory = 0;
+    }
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------ */
+
+static bool says(const redisReply *reply, const char *words) {
+    return strstr(reply->str, words) != NULL;
+}
+
+/* The user may not ask, or nobody may: locks work without the answer. */
+static bool is_no_matter(dli_handshake_t at, const redisReply *reply) {
+    return (at == DLI_HANDSHAKE_SERVER || at == DLI_HANDSHAKE_MEMORY) &&
+           (dli_reply_is_error(reply, "NOPERM") || says(reply, "unknown command"));
+}
+
+static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, const redisReply *reply,
+                           dl_error_t *err) {
+    const char *label = endpoint->label;
+    dl_error_t said;
+    if (at == DLI_HANDSHAKE_HELLO && says(reply, "unknown command")) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0,
+                              "%s does not know HELLO: it is older than Redis 6.0, or HELLO is renamed",
+                              label);
+    }
+    if (at == DLI_HANDSHAKE_SELECT && says(reply, "out of range")) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "%s: the server has no database %d", label,
+                              endpoint->database);
+    }
+    dl_status_t status = dli_reply_fail(reply, &said);
+    return dl_driver_fail(err, status, 0, "%s: %s", label, said.message);
+}
+
+dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoint, const redisReply *reply,
+                               dli_facts_t *facts, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    bool is_error = reply->type == REDIS_REPLY_ERROR;
+    if (is_error && !is_no_matter(*at, reply)) {
+        return refused(*at, endpoint, reply, err);
+    }
+    switch (*at) {
+    case DLI_HANDSHAKE_HELLO:
+        *at = endpoint->database != 0 ? DLI_HANDSHAKE_SELECT : DLI_HANDSHAKE_SERVER;
+        return read_hello(endpoint, reply, facts, err);
+    case DLI_HANDSHAKE_SELECT:
+        *at = DLI_HANDSHAKE_SERVER;
+        return reply->type == REDIS_REPLY_STATUS ? DL_OK : dli_reply_unexpected(reply, "SELECT", err);
+    case DLI_HANDSHAKE_SERVER:
+    case DLI_HANDSHAKE_MEMORY:
+        if (!is_error && !is_text(reply)) {
+            status = dli_reply_unexpected(reply, "INFO", err);
+        } else if (!is_error && *at == DLI_HANDSHAKE_SERVER) {
+            read_server(reply, facts);
+        } else if (!is_error) {
+            read_memory(reply, facts);
+        }
+        *at = *at == DLI_HANDSHAKE_SERVER ? DLI_HANDSHAKE_MEMORY : DLI_HANDSHAKE_DONE;
+        return status;
+    case DLI_HANDSHAKE_DONE:
+        break;
+    }
+    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server answers what nobody asked", endpoint->label);
+}

@@ -1,0 +1,70 @@
+/* hash.c - the driver redis-hash-reentrant: a lock is a hash with the owner's count, as Redisson's RLock. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "lock.h"
+
+static const dl_option_t options[] = {DLI_REDIS_OPTIONS("\"\"")};
+
+static void append(dli_key_t *channel, const char *bytes, size_t len) {
+    memcpy(channel->at + channel->len, bytes, len);
+    channel->len += len;
+}
+
+/* The channel that Redisson listens to: no braces around a key that has one already. */
+static void name_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel) {
+    static const char before[] = "redisson_lock__channel:";
+    dli_key_t key;
+    dli_redis_key(redis, name, name_len, &key);
+    size_t brace = memchr(key.at, '{', key.len) == NULL ? 1 : 0;
+    channel->len = 0;
+    append(channel, before, sizeof before - 1);
+    append(channel, "{", brace);
+    append(channel, key.at, key.len);
+    append(channel, "}", brace);
+}
+
+static const dli_layout_t layout = {
+    .acquire = &dli_script_hash_acquire,
+    .release = &dli_script_hash_release,
+    .renew = &dli_script_hash_renew,
+    .inspect = &dli_script_hash_inspect,
+    .force = &dli_script_hash_force,
+    .redis_type = "hash",
+    .channel = name_channel,
+};
+
+static dl_status_t open_hash(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
+                             uint64_t deadline_ns, dl_error_t *err) {
+    return dli_redis_open(state, &layout, values, env, deadline_ns, err);
+}
+
+static dl_status_t init_hash(const dl_option_value_t *values, const dl_driver_env_t *env, unsigned flags,
+                             dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
+    return dli_redis_init(&layout, values, env, flags, fn, arg, deadline_ns, err);
+}
+
+const dl_driver_t dli_redis_hash_driver = {
+    .abi = DL_DRIVER_ABI,
+    .size = sizeof(dl_driver_t),
+    .name = "redis-hash-reentrant",
+    .summary = "a hash key on one Redis or Valkey server, shared with Redisson's RLock; shows the count",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_SERVER_COUNT | DL_CAP_NOTIFY,
+    .state_size = sizeof(dli_redis_t),
+    .options = options,
+    .open = open_hash,
+    .close = dli_redis_close,
+    .try_acquire = dli_redis_try_acquire,
+    .release = dli_redis_release,
+    .renew = dli_redis_renew,
+    .watch = dli_redis_watch,
+    .wait = dli_redis_wait,
+    .unwatch = dli_redis_unwatch,
+    .inspect = dli_redis_inspect,
+    .force_release = dli_redis_force_release,
+    .list = dli_redis_list,
+    .check_name = dli_redis_check_name,
+    .describe = dli_redis_describe,
+    .check = dli_redis_check,
+    .init = init_hash,
+};

@@ -1,0 +1,97 @@
+/* lock.h - what the two drivers of a single server share: state, options and ops. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDIS_LOCK_H
+#define DLI_REDIS_LOCK_H
+
+#include <stdatomic.h>
+
+#include "options.h"
+#include "redis.h"
+#include "scripts.h"
+#include "subscriber.h"
+
+/* Numbers below this are exact in the server's scripts, which count in double. */
+#define DLI_EXACT_END ((uint64_t)1 << 53)
+
+/* Longest key and channel: prefix (at most DLI_PREFIX_MAX), name and what surrounds them. */
+#define DLI_PREFIX_MAX 128
+#define DLI_KEY_MAX (DLI_PREFIX_MAX + DL_NAME_MAX + 64)
+
+typedef struct dli_key {
+    char at[DLI_KEY_MAX];
+    size_t len;
+} dli_key_t;
+
+typedef struct dli_redis dli_redis_t;
+
+/* What the layouts of a lock differ in. */
+typedef struct dli_layout {
+    const dli_script_t *acquire, *release, *renew, *inspect, *force;
+    const char *redis_type; /* for SCAN: "string", "hash" */
+    /* Where releases are told, with the message "0". redis-string: "dlock:released:" and the key, a name
+     * that no other client of such keys uses. redis-hash-reentrant: Redisson's channel of the key. */
+    void (*channel)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
+} dli_layout_t;
+
+typedef enum dli_shortfall { DLI_SHORTFALL_REFUSE, DLI_SHORTFALL_WARN } dli_shortfall_t;
+
+/* The state of a client. */
+struct dli_redis {
+    const dl_driver_env_t *env; /* NULL: never opened */
+    const dli_layout_t *layout;
+    dli_endpoint_t endpoint;
+    dli_link_t *link;
+    dli_subscriber_t *subscriber;
+    char prefix[DLI_PREFIX_MAX + 1];
+    size_t prefix_len;
+    char token_key[DLI_PREFIX_MAX + 1]; /* one counter for all locks of the database */
+    int64_t min_replicas, replica_timeout_ms;
+    dli_shortfall_t shortfall;
+    atomic_uint_fast64_t warned_ns; /* when a shortfall of replicas was last reported; 0: never */
+};
+
+/* prefix + name */
+void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
+/* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
+bool dli_redis_is_foreign(const redisReply *reply);
+/* The status for a script's answer that is an error or makes no sense, with err filled. */
+dl_status_t dli_redis_fail(const dli_redis_t *redis, const redisReply *reply, dl_error_t *err);
+
+/* ---- the ops, the same for both layouts ------------------------------------------------------------ */
+
+/* driver.c: opening and closing. The state's layout is set before. */
+dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *options,
+                           const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
+void dli_redis_close(void *state, int forked);
+dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err);
+void dli_redis_describe(void *state, char *text, size_t size);
+
+/* locks.c */
+dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                                  dl_error_t *err);
+dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
+dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                            const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
+dl_status_t dli_redis_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
+                           dl_error_t *err);
+void dli_redis_unwatch(void *state, dl_watch_t *watch);
+
+/* renewals.c */
+void dli_redis_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
+
+/* admin.c */
+dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                              dl_lock_info_t *info, dl_error_t *err);
+dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                    dl_error_t *err);
+dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
+                           uint64_t deadline_ns, dl_error_t *err);
+
+/* check.c, init.c */
+dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
+/* The driver's op with the layout in front, which decides what a user of the server needs. */
+dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *options,
+                           const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
+                           uint64_t deadline_ns, dl_error_t *err);
+
+#endif

@@ -1,0 +1,11 @@
+/* redis.h - the tables of the drivers in this folder; for the registry. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDIS_REDIS_H
+#define DLI_REDIS_REDIS_H
+
+#include "dlock/driver.h"
+
+extern const dl_driver_t dli_redis_string_driver;
+extern const dl_driver_t dli_redis_hash_driver;
+
+#endif

@@ -1,0 +1,218 @@
+/* subscriber.c - the callers' side: making, sleeping on and ending watches. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "listener.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
+                                dli_subscriber_t **subscriber, dl_error_t *err) {
+    *subscriber = NULL;
+    dli_subscriber_t *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    s->endpoint = endpoint;
+    s->env = env;
+    s->poke_fd = -1;
+    pthread_mutex_init(&s->mutex, NULL);
+    *subscriber = s;
+    return DL_OK;
+}
+
+/* Other threads of the parent may have been anywhere at the instant of the fork, so nothing but descriptors
+ * is looked at, and no memory is given back. */
+static void close_in_child(dli_subscriber_t *s) {
+    dli_conn_close(atomic_load(&s->conn), true);
+    for (dl_watch_t *watch = atomic_load(&s->channels.watches); watch != NULL;
+         watch = atomic_load(&watch->next_of_all)) {
+        close(watch->fd);
+    }
+    if (s->poke_fd >= 0) {
+        close(s->poke_fd);
+    }
+}
+
+void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
+    if (s == NULL) {
+        return;
+    }
+    if (forked) {
+        close_in_child(s);
+        return;
+    }
+    pthread_mutex_lock(&s->mutex);
+    s->closing = true;
+    bool started = s->started;
+    pthread_mutex_unlock(&s->mutex);
+    if (started) {
+        dli_listener_poke(s);
+        s->env->thread_join(s->thread);
+    }
+    if (s->poke_fd >= 0) {
+        close(s->poke_fd);
+    }
+    dli_channels_free(&s->channels);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+}
+
+/* ---- watch: the mutex is held ----------------------------------------------------------------------- */
+
+static dl_status_t start(dli_subscriber_t *s, dl_error_t *err) {
+    if (s->started) {
+        return DL_OK;
+    }
+    if (s->poke_fd < 0) {
+        s->poke_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (s->poke_fd < 0) {
+            return dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor to listen with: %s", strerror(errno));
+        }
+    }
+    int error = s->env->thread_start(&s->thread, dli_listener_main, s);
+    if (error != 0) {
+        return dl_driver_fail(err, DL_ELIMIT, error, "no thread to listen with: %s", strerror(error));
+    }
+    s->started = true;
+    return DL_OK;
+}
+
+static dl_status_t fail_with_reason(const dli_subscriber_t *s, dl_status_t status, dl_error_t *err) {
+    /* It may have become ready again, and the reason forgotten. */
+    const char *why = s->why.status != DL_OK ? s->why.message : "the connection failed";
+    return dl_driver_fail(err, status, s->why.native, "cannot hear of releases: %s", why);
+}
+
+static dl_status_t fail_broken(const dli_subscriber_t *s, const dl_watch_t *watch, dl_error_t *err) {
+    if (watch->channel != NULL) {
+        return fail_with_reason(s, (dl_status_t)atomic_load(&watch->broken), err);
+    }
+    return dl_driver_fail(err, DL_ENOTSUP, 0, "the server refuses the subscription: %s", s->refusal);
+}
+
+static dl_status_t join(dli_subscriber_t *s, const char *channel, size_t len, dl_watch_t *watch,
+                        dl_error_t *err) {
+    dl_status_t status = start(s, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    s->wanted_until_ns = s->env->now_ns() + DLI_INTEREST_NS;
+    if (!s->ready && s->failures > 0) {
+        /* The server is known to be down. The thread goes on trying for a while, since somebody asked. */
+        dli_listener_poke(s);
+        return fail_with_reason(s, s->why.status, err);
+    }
+    if (!dli_channels_join(&s->channels, channel, len, watch)) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    if (watch->channel->state == DLI_CHANNEL_WANTED) {
+        dli_listener_poke(s);
+    }
+    return DL_OK;
+}
+
+/* Sleeps once, with the mutex let go. DL_OK: look again. */
+static dl_status_t sleep_once(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
+                              const dl_stop_t *stop, dl_error_t *err) {
+    pthread_mutex_unlock(&s->mutex);
+    dl_status_t status = dli_subscriber_wait(s, watch, deadline_ns, stop, err);
+    pthread_mutex_lock(&s->mutex);
+    if (status != DL_ETIMEDOUT) {
+        return status;
+    }
+    if (!s->ready && s->why.status != DL_OK) {
+        return fail_with_reason(s, DL_EIO, err);
+    }
+    return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s did not confirm a subscription in time",
+                          s->endpoint->label);
+}
+
+/* Until the server has confirmed it. */
+static dl_status_t await(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
+                         dl_error_t *err) {
+    watch->pending = true;
+    dl_status_t status = DL_OK;
+    while (status == DL_OK) {
+        if (atomic_load(&watch->broken) != DL_OK) {
+            status = fail_broken(s, watch, err);
+        } else if (watch->channel->state == DLI_CHANNEL_LIVE) {
+            break;
+        } else {
+            status = sleep_once(s, watch, deadline_ns, stop, err);
+        }
+    }
+    watch->pending = false;
+    return status;
+}
+
+dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, uint64_t deadline_ns,
+                                 const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+    *watch = NULL;
+    dl_watch_t *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    made->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (made->fd < 0) {
+        free(made);
+        return dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor for a wait: %s", strerror(errno));
+    }
+    pthread_mutex_lock(&s->mutex);
+    dl_status_t status = join(s, channel, len, made, err);
+    bool joined = status == DL_OK;
+    if (joined) {
+        status = await(s, made, deadline_ns, stop, err);
+        if (status != DL_OK) {
+            dli_channels_leave(&s->channels, made, s->env->now_ns());
+        }
+    }
+    pthread_mutex_unlock(&s->mutex);
+    if (status != DL_OK) {
+        close(made->fd);
+        free(made);
+        return status;
+    }
+    *watch = made;
+    return DL_OK;
+}
+
+/* ---- wait and unwatch ------------------------------------------------------------------------------- */
+
+dl_status_t dli_subscriber_wait(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
+                                const dl_stop_t *stop, dl_error_t *err) {
+    struct pollfd fds[3] = {
+        {.fd = watch->fd, .events = POLLIN},
+        {.fd = stop->fd[0], .events = POLLIN},
+        {.fd = stop->fd[1], .events = POLLIN},
+    };
+    int n = s->env->poll(fds, 3, deadline_ns);
+    if (n < 0) {
+        return dl_driver_fail(err, DL_EIO, errno, "cannot wait: %s", strerror(errno));
+    }
+    if (n == 0) {
+        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "the wait is over");
+    }
+    if (fds[0].revents == 0) {
+        return dl_driver_fail(err, DL_ECANCELED, 0, "the wait was cancelled");
+    }
+    dli_watch_drain(watch);
+    if (atomic_load(&watch->broken) == DL_OK) {
+        return DL_OK;
+    }
+    dli_watch_wake(watch); /* it stays broken, and nobody is to sleep on it */
+    pthread_mutex_lock(&s->mutex);
+    dl_status_t status = fail_broken(s, watch, err);
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+void dli_subscriber_unwatch(dli_subscriber_t *s, dl_watch_t *watch) {
+    pthread_mutex_lock(&s->mutex);
+    dli_channels_leave(&s->channels, watch, s->env->now_ns());
+    pthread_mutex_unlock(&s->mutex);
+    close(watch->fd);
+    free(watch);
+}

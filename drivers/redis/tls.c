@@ -1,0 +1,318 @@
+/* tls.c - TLS for a connection whose bytes we carry ourselves: no socket here, nothing blocks. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tls.h"
+
+#ifdef DLOCK_HAVE_TLS
+
+#include <errno.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dli_tls {
+    const dli_endpoint_t *endpoint;
+    SSL_CTX *context;
+    SSL *ssl;
+    BIO *in, *out; /* the SSL's own */
+    size_t at, len;
+    char records[DLI_TLS_RECORD_MAX]; /* taken from `out`, on their way */
+};
+
+/* ---- errors ------------------------------------------------------------------------------------------ */
+
+/* OpenSSL keeps one queue of errors a thread; what is read of it here leaves nothing behind for others. */
+static const char *reason_of(unsigned long code) {
+    if (ERR_SYSTEM_ERROR(code)) {
+        return strerror(ERR_GET_REASON(code));
+    }
+    const char *reason = ERR_reason_error_string(code);
+    return reason != NULL ? reason : "unknown reason";
+}
+
+static bool is_no_memory(unsigned long code) {
+    return ERR_GET_REASON(code) == ERR_R_MALLOC_FAILURE ||
+           (ERR_SYSTEM_ERROR(code) && ERR_GET_REASON(code) == ENOMEM);
+}
+
+static dl_status_t fail_memory(dl_error_t *err) {
+    ERR_clear_error();
+    return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+}
+
+/* The first error of the queue, which says what; those behind it may tell that it was for want of memory. */
+static unsigned long take_error(bool *lacked_memory) {
+    unsigned long first = ERR_get_error();
+    *lacked_memory = false;
+    for (unsigned long code = first; code != 0; code = ERR_get_error()) {
+        *lacked_memory |= is_no_memory(code);
+    }
+    return first;
+}
+
+/* A file that the configuration names. */
+static dl_status_t fail_file(const char *option, const char *path, dl_error_t *err) {
+    bool lacked_memory;
+    unsigned long code = take_error(&lacked_memory);
+    int reason = ERR_SYSTEM_ERROR(code) ? ERR_GET_REASON(code) : 0;
+    if (lacked_memory) {
+        return fail_memory(err);
+    }
+    return dl_driver_fail(err, reason == EMFILE || reason == ENFILE ? DL_ELIMIT : DL_ECONFIG, reason,
+                          "%s: %.120s: %s", option, path, reason_of(code));
+}
+
+/* Has the other side refused what we showed, or failed to show? */
+static bool is_refusal(int reason) {
+    switch (reason) {
+    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static dl_status_t fail_ssl(const dli_tls_t *tls, dl_error_t *err) {
+    const char *label = tls->endpoint->label;
+    bool lacked_memory;
+    unsigned long code = take_error(&lacked_memory);
+    int reason = ERR_GET_REASON(code);
+    long verified = SSL_get_verify_result(tls->ssl);
+    bool is_distrust = reason == SSL_R_CERTIFICATE_VERIFY_FAILED;
+    if (lacked_memory || verified == X509_V_ERR_OUT_OF_MEM || (is_distrust && verified == X509_V_OK)) {
+        return fail_memory(err); /* the last: it could not even look */
+    }
+    if (is_distrust) {
+        return dl_driver_fail(err, DL_EAUTH, (int)verified, "%s: the server's certificate: %s", label,
+                              X509_verify_cert_error_string(verified));
+    }
+    if (is_refusal(reason)) {
+        return dl_driver_fail(err, DL_EAUTH, reason, "%s: the server refused us: %s", label, reason_of(code));
+    }
+    return dl_driver_fail(err, DL_EPROTO, reason, "%s: TLS: %s%s", label, reason_of(code),
+                          reason == SSL_R_WRONG_VERSION_NUMBER ? " (does the server speak TLS on this port?)"
+                                                               : "");
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------- */
+
+/* A key with a passphrase must not make the library ask at the terminal. */
+static int know_no_passphrase(char *buffer, int size, int for_writing, void *arg) {
+    (void)buffer;
+    (void)size;
+    (void)for_writing;
+    (void)arg;
+    return -1;
+}
+
+static dl_status_t load_files(SSL_CTX *context, const dli_endpoint_t *endpoint, dl_error_t *err) {
+    SSL_CTX_set_default_passwd_cb(context, know_no_passphrase);
+    if (!endpoint->tls_verify) {
+        SSL_CTX_set_verify(context, SSL_VERIFY_NONE, NULL);
+    } else if (endpoint->tls_ca == NULL) {
+        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+        if (SSL_CTX_set_default_verify_paths(context) != 1) {
+            return fail_file("tls_ca", "the system's certificates", err);
+        }
+    } else {
+        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+        if (SSL_CTX_load_verify_locations(context, endpoint->tls_ca, NULL) != 1) {
+            return fail_file("tls_ca", endpoint->tls_ca, err);
+        }
+    }
+    if (endpoint->tls_cert != NULL && SSL_CTX_use_certificate_chain_file(context, endpoint->tls_cert) != 1) {
+        return fail_file("tls_cert", endpoint->tls_cert, err);
+    }
+    const char *key = endpoint->tls_key != NULL ? endpoint->tls_key : endpoint->tls_cert;
+    if (key != NULL && (SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1 ||
+                        SSL_CTX_check_private_key(context) != 1)) {
+        return fail_file("tls_key", key, err);
+    }
+    return DL_OK;
+}
+
+/* Whom we mean to talk to: said to the server, and looked for in its certificate. */
+static dl_status_t expect_name(SSL *ssl, const dli_endpoint_t *endpoint, dl_error_t *err) {
+    char *name = endpoint->tls_server_name != NULL ? endpoint->tls_server_name : endpoint->host;
+    if (name == NULL) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "%s: TLS needs a name to verify: tls_server_name",
+                              endpoint->label);
+    }
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1) {
+        return DL_OK; /* addresses are not said */
+    }
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    if (SSL_set1_host(ssl, name) != 1 || SSL_set_tlsext_host_name(ssl, name) != 1) {
+        return fail_memory(err);
+    }
+    return DL_OK;
+}
+
+static dl_status_t build(dli_tls_t *tls, dl_error_t *err) {
+    tls->context = SSL_CTX_new(TLS_client_method());
+    if (tls->context == NULL || SSL_CTX_set_min_proto_version(tls->context, TLS1_2_VERSION) != 1) {
+        return fail_memory(err);
+    }
+    SSL_CTX_set_options(tls->context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    dl_status_t status = load_files(tls->context, tls->endpoint, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    tls->ssl = SSL_new(tls->context);
+    tls->in = BIO_new(BIO_s_mem());
+    tls->out = BIO_new(BIO_s_mem());
+    if (tls->ssl == NULL || tls->in == NULL || tls->out == NULL) {
+        BIO_free(tls->in);
+        BIO_free(tls->out);
+        return fail_memory(err);
+    }
+    SSL_set_bio(tls->ssl, tls->in, tls->out);
+    SSL_set_connect_state(tls->ssl);
+    return expect_name(tls->ssl, tls->endpoint, err);
+}
+
+dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **out, dl_error_t *err) {
+    *out = NULL;
+    /* Background threads may still be talking while the program exits: OpenSSL must stay until the end. */
+    if (OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL) != 1) {
+        return fail_memory(err);
+    }
+    dli_tls_t *tls = calloc(1, sizeof *tls);
+    if (tls == NULL) {
+        return fail_memory(err);
+    }
+    tls->endpoint = endpoint;
+    ERR_clear_error();
+    dl_status_t status = build(tls, err);
+    ERR_clear_error();
+    if (status != DL_OK) {
+        dli_tls_close(tls);
+        return status;
+    }
+    *out = tls;
+    return DL_OK;
+}
+
+void dli_tls_close(dli_tls_t *tls) {
+    if (tls != NULL) {
+        SSL_free(tls->ssl);
+        SSL_CTX_free(tls->context);
+        free(tls);
+    }
+}
+
+/* ---- bytes ------------------------------------------------------------------------------------------- */
+
+dl_status_t dli_tls_feed(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
+    return BIO_write(tls->in, bytes, (int)len) == (int)len ? DL_OK : fail_memory(err);
+}
+
+const char *dli_tls_pending(dli_tls_t *tls, size_t *len) {
+    if (tls->at == tls->len) {
+        int n = BIO_read(tls->out, tls->records, sizeof tls->records);
+        tls->at = 0;
+        tls->len = n > 0 ? (size_t)n : 0;
+    }
+    *len = tls->len - tls->at;
+    return tls->records + tls->at;
+}
+
+void dli_tls_sent(dli_tls_t *tls, size_t len) {
+    tls->at += len;
+}
+
+bool dli_tls_is_pending(const dli_tls_t *tls) {
+    return tls->at < tls->len || BIO_ctrl_pending(tls->out) > 0;
+}
+
+dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {
+    ERR_clear_error();
+    int rc = SSL_do_handshake(tls->ssl);
+    *is_done = rc == 1;
+    if (rc == 1 || SSL_get_error(tls->ssl, rc) == SSL_ERROR_WANT_READ) {
+        return DL_OK;
+    }
+    return fail_ssl(tls, err);
+}
+
+dl_status_t dli_tls_write(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
+    ERR_clear_error();
+    /* Memory takes all of it, and no second handshake is allowed that could come between. */
+    return SSL_write(tls->ssl, bytes, (int)len) == (int)len ? DL_OK : fail_ssl(tls, err);
+}
+
+dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t *got, bool *is_over,
+                         dl_error_t *err) {
+    ERR_clear_error();
+    int rc = SSL_read(tls->ssl, bytes, DLI_TLS_RECORD_MAX);
+    int why = rc > 0 ? SSL_ERROR_NONE : SSL_get_error(tls->ssl, rc);
+    *got = rc > 0 ? (size_t)rc : 0;
+    *is_over = why == SSL_ERROR_ZERO_RETURN;
+    if (why == SSL_ERROR_NONE || why == SSL_ERROR_WANT_READ || *is_over) {
+        return DL_OK;
+    }
+    return fail_ssl(tls, err);
+}
+
+#else
+
+/* The endpoint refuses rediss:// in such a build, so nobody comes further than open. */
+dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **tls, dl_error_t *err) {
+    *tls = NULL;
+    return dl_driver_fail(err, DL_ENOTSUP, 0, "%s: this build has no TLS (DLOCK_WITH_TLS)", endpoint->label);
+}
+
+void dli_tls_close(dli_tls_t *tls) {
+    (void)tls;
+}
+
+dl_status_t dli_tls_feed(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
+    (void)tls;
+    (void)bytes;
+    (void)len;
+    return dl_driver_fail(err, DL_ENOTSUP, 0, "this build has no TLS");
+}
+
+const char *dli_tls_pending(dli_tls_t *tls, size_t *len) {
+    (void)tls;
+    *len = 0;
+    return "";
+}
+
+void dli_tls_sent(dli_tls_t *tls, size_t len) {
+    (void)tls;
+    (void)len;
+}
+
+bool dli_tls_is_pending(const dli_tls_t *tls) {
+    (void)tls;
+    return false;
+}
+
+dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {
+    *is_done = false;
+    return dli_tls_feed(tls, "", 0, err);
+}
+
+dl_status_t dli_tls_write(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
+    return dli_tls_feed(tls, bytes, len, err);
+}
+
+dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t *got, bool *is_over,
+                         dl_error_t *err) {
+    *got = 0;
+    *is_over = false;
+    return dli_tls_feed(tls, bytes, 0, err);
+}
+
+#endif
