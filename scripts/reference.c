@@ -14,12 +14,14 @@
  *        dlock-config-reference --check PAGE   says where the page differs from that; exit status 1
  *
  * The page itself is written by hand. A table stands between the lines
- *     <!-- options: NAME -->     NAME is "core" or a driver
+ *     <!-- options: NAME -->              NAME is "core" or a driver
+ *     <!-- options: NAME like OTHER -->   only those that are not the same as the driver OTHER's
  *     <!-- end of options -->
  * The tables of drivers that this build does not have are left as they are.
  */
 #define BEGIN "<!-- options: "
 #define BEGIN_END " -->\n"
+#define LIKE " like "
 #define END "<!-- end of options -->\n"
 
 static void fail(const char *what, const char *about) {
@@ -71,18 +73,38 @@ static void write_cell(FILE *out, const char *text) {
     }
 }
 
-static void write_table(FILE *out, const dl_option_t *options) {
+static int same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+/* Does the table have this very option? */
+static int has_option(const dl_option_t *table, const dl_option_t *o) {
+    for (; table != NULL && table->name != NULL; table++) {
+        if (strcmp(table->name, o->name) == 0) {
+            return table->type == o->type && table->required == o->required && table->min == o->min &&
+                   table->max == o->max && same_text(table->default_text, o->default_text) &&
+                   same_text(table->choices, o->choices) && same_text(table->help, o->help);
+        }
+    }
+    return 0;
+}
+
+/* `known`: options to leave out; NULL: none. */
+static void write_table(FILE *out, const dl_option_t *options, const dl_option_t *known) {
     if (options == NULL || options->name == NULL) {
         fputs("\nNone.\n\n", out);
         return;
     }
     fputs("\n| option | kind | default | meaning |\n|---|---|---|---|\n", out);
     for (const dl_option_t *o = options; o->name != NULL; o++) {
+        if (has_option(known, o)) {
+            continue;
+        }
         fprintf(out, "| `%s`%s | ", o->name, o->type == DL_OPTION_SECRET ? " or `_file`" : "");
         write_type(out, o);
         if (o->default_text != NULL) {
             fputs(" | `", out);
-            write_cell(out, o->default_text[0] == '\0' ? "\"\"" : o->default_text);
+            write_cell(out, o->default_text);
             fputs("`", out);
         } else {
             fprintf(out, " | %s", o->required ? "**required**" : "none");
@@ -94,13 +116,19 @@ static void write_table(FILE *out, const dl_option_t *options) {
     fputs("\n", out);
 }
 
-/* Writes the part of the page for NAME; `old` is what stands there now. */
-static void write_part(FILE *out, const char *name, const char *old, size_t old_len) {
+/* Writes the part of the page for NAME, perhaps " like OTHER"; `old` is what stands there now. */
+static void write_part(FILE *out, char *name, const char *old, size_t old_len) {
+    char *like = strstr(name, LIKE);
+    const dl_driver_t *other = NULL;
+    if (like != NULL) {
+        *like = '\0';
+        other = dli_registry_find(like + strlen(LIKE));
+    }
     const dl_driver_t *driver = dli_registry_find(name);
     if (strcmp(name, "core") == 0) {
-        write_table(out, dli_core_options);
+        write_table(out, dli_core_options, NULL);
     } else if (driver != NULL) {
-        write_table(out, driver->options);
+        write_table(out, driver->options, other != NULL ? other->options : NULL);
     } else if (dli_registry_known(name)) {
         fwrite(old, 1, old_len, out);
     } else {
@@ -135,9 +163,10 @@ static char *renew(const char *page) {
 
 /* Every table of this build must have a place on the page. */
 static void require_place(const char *page, const char *name) {
-    char line[128];
+    char line[128], like[128];
     snprintf(line, sizeof line, BEGIN "%s" BEGIN_END, name);
-    if (strstr(page, line) == NULL) {
+    snprintf(like, sizeof like, BEGIN "%s" LIKE, name);
+    if (strstr(page, line) == NULL && strstr(page, like) == NULL) {
         fail("has no table on the page", name);
     }
 }

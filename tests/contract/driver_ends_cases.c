@@ -37,7 +37,7 @@ CT_CASE(driver, a_watch_hears_of_a_release_and_of_a_forced_one, .needs = DL_CAP_
     dl_watch_t *watch;
     dl_stop_t never = {{-1, -1}}, now = {{-1, stop_fd(ct)}};
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(b.driver->watch(b.state, "orders", 6, bench_deadline(&b), &never, &watch, &b.err), DL_OK);
     CT_EQ(bench_release(&a, &mine), DL_OK); /* between watch and wait */
@@ -64,8 +64,8 @@ CT_CASE(driver, a_native_wait_ends_in_time_and_on_a_stop, .needs = DL_CAP_NATIVE
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
-    dl_request_t theirs = bench_request(&b, "b:1", "orders", 1, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     int64_t start = ct_now_ms(ct);
     theirs.wait_ms = 300;
@@ -83,7 +83,7 @@ CT_CASE(driver, a_native_wait_ends_in_time_and_on_a_stop, .needs = DL_CAP_NATIVE
 
 static void release_later(ct_t *ct, void *arg) {
     bench_t *a = arg;
-    dl_request_t mine = bench_request(a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     ct_sleep_ms(ct, 100);
     CT_EQ(bench_release(a, &mine), DL_OK);
 }
@@ -92,8 +92,8 @@ CT_CASE(driver, a_native_wait_is_granted_when_the_holder_leaves, .needs = DL_CAP
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
-    dl_request_t theirs = bench_request(&b, "b:1", "orders", 1, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     ct_thread_t *leaver = ct_thread(ct, release_later, &a);
     uint64_t start = ct_now_ns(ct);
@@ -112,8 +112,8 @@ CT_CASE(driver, a_hold_ends_with_its_lease, .traits = CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, SHORT_MS);
-    dl_request_t theirs = bench_request(&b, "b:1", "orders", 1, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, SHORT_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     int64_t until = (int64_t)(grant.sent_ns / DLI_NS_PER_MS) + SHORT_MS;
     while (bench_try(&b, &theirs, &grant) != DL_OK) {
@@ -122,7 +122,7 @@ CT_CASE(driver, a_hold_ends_with_its_lease, .traits = CT_CAN_INSPECT) {
     }
     CT_GE(ct_now_ms(ct) + 1, until); /* not a moment earlier */
     CT_EQ(bench_release(&a, &mine), DL_ELOST);
-    CT_STR_EQ(bench_inspect(&a, "orders").owner, "b:1");
+    CT_STR_EQ(bench_inspect(&a, "orders").owner, BENCH_OWNER_B);
     close_two(&a, &b);
 }
 
@@ -130,7 +130,7 @@ CT_CASE(driver, a_forced_release_tells_whether_there_was_one, .traits = CT_CAN_F
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_force(&b, "orders"), DL_ENOTOWNER);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     CT_EQ(bench_force(&b, "orders"), DL_OK);
@@ -147,7 +147,7 @@ CT_CASE(driver, a_dropped_hold_frees_the_lock_when_the_server_notices, .needs = 
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
-    dl_request_t mine = bench_request(&a, "a:1", "orders", 5, LONG_MS);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     bench_drop(&a, 5);
     CT_AWAIT(bench_inspect(&b, "orders").held == 0, 1000);
@@ -185,10 +185,10 @@ CT_CASE(driver, a_list_names_each_held_lock_with_the_prefix_once, .traits = CT_C
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
     for (uint64_t i = 0; i < COUNT; i++) {
-        dl_request_t mine = bench_request(&a, "a:1", names[i], i + 1, LONG_MS);
+        dl_request_t mine = bench_request(&a, BENCH_OWNER_A, names[i], i + 1, LONG_MS);
         CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     }
-    dl_request_t freed = bench_request(&a, "a:1", "job/2", 2, LONG_MS);
+    dl_request_t freed = bench_request(&a, BENCH_OWNER_A, "job/2", 2, LONG_MS);
     CT_EQ(bench_release(&a, &freed), DL_OK);
     seen_t seen = {0}, all = {0}, one = {.stop_after = 1}, percent = {0};
     CT_EQ(a.driver->list(a.state, "job/", 4, note_name, &seen, bench_deadline(&a), &a.err), DL_OK);

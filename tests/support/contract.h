@@ -66,6 +66,7 @@ typedef struct ct ct_t; /* one running case */
 #define CT_ALLOC 0x080u         /* ct_alloc_fail works in this executable; true of every fixture */
 #define CT_FORK_THREADS 0x200u  /* a child of ct_fork may start threads, so open a client: not under TSan */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
+#define CT_REDIS 0x400u /* behind it is a Redis server of the case's own: ct_redis of redis_server.h */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 

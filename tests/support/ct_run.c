@@ -209,6 +209,9 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     if (fixture->reset != NULL) {
         fixture->reset();
     }
+    if (fixture->start != NULL) {
+        fixture->start(ct->dir);
+    }
     alloc_fail_at(0, 0);
     signal(SIGALRM, on_alarm);
     alarm((unsigned)ct_timeout_s(test));
@@ -225,6 +228,9 @@ static void tear_down(ct_t *ct) {
     fault_reset();
     if (ct->fixture->reset != NULL) {
         ct->fixture->reset();
+    }
+    if (ct->fixture->stop != NULL) {
+        ct->fixture->stop();
     }
     if (ct->owns_dir) {
         ct_remove_dir(ct->dir);

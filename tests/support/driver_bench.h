@@ -12,6 +12,10 @@
  * objects to.
  */
 #define BENCH_HOLDS_MAX 16
+/* Owners as the core names them: "uuid:number". */
+#define BENCH_OWNER_A "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa:1"
+#define BENCH_OWNER_A2 "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa:2"
+#define BENCH_OWNER_B "bbbbbbbb-bbbb-4bbb-8bbb-bbbbbbbbbbbb:1"
 
 typedef struct bench {
     ct_t *ct;

@@ -8,6 +8,9 @@
 #include "drivers/registry.h"
 #include "support/contract.h"
 #include "support/fakes.h"
+#ifdef DLOCK_HAVE_REDIS
+#include "support/redis_fixture.h"
+#endif
 #ifdef CT_WITH_EXAMPLE_DRIVER
 #include "custom_driver.h"
 #endif
@@ -29,19 +32,31 @@ static void path_option(const char *dir, char *yaml, size_t size) {
 #define IN_MEMORY (CT_VIRTUAL | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_ALLOC)
 #define IN_A_FILE (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_ALLOC)
 
+#define A_REDIS_SERVER                                                                                  \
+    (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_ALLOC | \
+     CT_REDIS)
+
 static const fixture_t fixtures[] = {
-    {"fake-lease", fake_lease_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_server_reset},
+    {"fake-lease", fake_lease_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_server_reset, NULL,
+     NULL},
     {"fake-bare", fake_bare_driver, CT_VIRTUAL | CT_ALLOC | CT_REPLAY | CT_PLAIN_POLLING, NULL,
-     fake_server_reset},
-    {"fake-notify", fake_notify_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset},
-    {"fake-count", fake_count_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset},
-    {"fake-session", fake_session_driver, IN_MEMORY, NULL, fake_session_reset},
-    {"fake-quorum", fake_quorum_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_quorum_reset},
+     fake_server_reset, NULL, NULL},
+    {"fake-notify", fake_notify_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset, NULL, NULL},
+    {"fake-count", fake_count_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset, NULL, NULL},
+    {"fake-session", fake_session_driver, IN_MEMORY, NULL, fake_session_reset, NULL, NULL},
+    {"fake-quorum", fake_quorum_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_quorum_reset,
+     NULL, NULL},
 #ifdef DLOCK_HAVE_SQLITE
-    {"sqlite", sqlite_driver, IN_A_FILE | CT_REPLAY, path_option, NULL},
+    {"sqlite", sqlite_driver, IN_A_FILE | CT_REPLAY, path_option, NULL, NULL, NULL},
+#endif
+#ifdef DLOCK_HAVE_REDIS
+    {"redis-string", redis_string_driver, A_REDIS_SERVER, redis_tcp_option, NULL, redis_fixture_start,
+     redis_fixture_stop},
+    {"redis-hash-reentrant", redis_hash_driver, A_REDIS_SERVER, redis_unix_option, NULL, redis_fixture_start,
+     redis_fixture_stop},
 #endif
 #ifdef CT_WITH_EXAMPLE_DRIVER
-    {"file-table", custom_driver, IN_A_FILE | CT_REPLAY | CT_PLAIN_POLLING, path_option, NULL},
+    {"file-table", custom_driver, IN_A_FILE | CT_REPLAY | CT_PLAIN_POLLING, path_option, NULL, NULL, NULL},
 #endif
 };
 
@@ -49,6 +64,9 @@ static const fixture_t fixtures[] = {
 static const char *const left_out[] = {
 #ifndef DLOCK_HAVE_SQLITE
     "sqlite",
+#endif
+#ifndef DLOCK_HAVE_REDIS
+    "redis-string", "redis-hash-reentrant",
 #endif
 #ifndef CT_WITH_EXAMPLE_DRIVER
     "file-table",
@@ -92,6 +110,7 @@ static const word_t trait_words[] = {{CT_REAL_TIME, "REAL_TIME"},
                                      {CT_REPLAY, "REPLAY"},
                                      {CT_ALLOC, "ALLOC"},
                                      {CT_PLAIN_POLLING, "PLAIN_POLLING"},
+                                     {CT_REDIS, "REDIS"},
                                      {0, NULL}};
 
 static size_t put_words(char *text, size_t size, size_t at, uint32_t bits, const word_t *words) {

@@ -16,6 +16,9 @@ typedef struct fixture {
     void (*options)(const char *dir, char *yaml, size_t size);
     /* Makes the server empty. NULL: an empty folder is an empty server. */
     void (*reset)(void);
+    /* A server that is a process: started before the case (`dir` as above), stopped after it. NULL: none. */
+    void (*start)(const char *dir);
+    void (*stop)(void);
 } fixture_t;
 
 /* The i-th fixture of this build; NULL past the end. */

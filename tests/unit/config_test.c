@@ -512,6 +512,12 @@ Test(config, loads_the_example_defaults) {
     check_example("defaults.yaml", 2);
 }
 
+Test(config, loads_the_examples_of_the_redis_drivers) {
+    cr_assert_eq(setenv("REDIS_PASSWORD", "secret", 1), 0);
+    check_example("redis-string.yaml", 2);
+    check_example("redis-hash-reentrant.yaml", 1);
+}
+
 Test(config, understands_every_default_of_every_driver) {
     dl_option_t options[2] = {{0}};
     const dl_driver_t *driver;

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# counter.sh - runs the counter under one backend of a file that has them all: only `use:` differs.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tests/faults/counter.sh COUNTER sqlite|redis-string|redis-hash-reentrant [OPTION]...
+# Without options the full numbers: 8 processes x 4 threads, 20,000 increments. Starts a Redis server where it needs one.
+set -euo pipefail
+
+counter=$1 backend=$2
+shift 2
+work=$(mktemp -d)
+redis=0
+clean_up() {
+    [ "$redis" -eq 0 ] || { kill "$redis" && wait "$redis" || :; }
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+cat >"$work/dlock.yaml" <<EOF
+use: $backend
+backends:
+  sqlite: {driver: sqlite, path: "$work/locks.db"}
+  redis-string: {driver: redis-string, url: "unix://$work/redis.sock"}
+  redis-hash-reentrant: {driver: redis-hash-reentrant, url: "unix://$work/redis.sock"}
+EOF
+
+if [[ $backend == redis-* ]]; then
+    command -v redis-server >/dev/null || { echo "redis-server is missing"; exit 77; }
+    mkfifo "$work/log"
+    # It ends with this script, however that ends.
+    setpriv --pdeathsig TERM redis-server --port 0 --unixsocket "$work/redis.sock" --save "" --appendonly no \
+        --dir "$work" --logfile "" >"$work/log" 2>&1 </dev/null &
+    redis=$!
+    exec {log}<>"$work/log"
+    while read -r -t 20 -u "$log" line; do
+        [[ $line != *"eady to accept connections"* ]] || break
+    done
+fi
+env -u DLOCK_BACKEND "$counter" "$@" "$work/dlock.yaml"

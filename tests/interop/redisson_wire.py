@@ -1,0 +1,179 @@
+# redisson_wire.py - what Redisson's RLock sends, and redis-hash-reentrant: exclusion and wake-ups both ways.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: redisson_wire.py HOLDER [COUNT]   COUNT: how far each side counts under the one lock (10000)
+import time
+import uuid
+
+import parties
+from parties import check, equal
+
+KEY = "shared"
+CHANNEL = "redisson_lock__channel:{shared}"
+LEASE_MS = 30000
+HANDOFFS = 100
+
+# Written from the description of the format: free or its own, one level more and the lease anew; nil. Otherwise
+# what is left of the holder's lease.
+ACQUIRE = """
+if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+    redis.call('hincrby', KEYS[1], ARGV[2], 1)
+    redis.call('pexpire', KEYS[1], ARGV[1])
+    return nil
+end
+return redis.call('pttl', KEYS[1])
+"""
+# nil: not its own; 0: one level less; 1: freed, and the waiters told.
+UNLOCK = """
+if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
+    return nil
+end
+if redis.call('hincrby', KEYS[1], ARGV[3], -1) > 0 then
+    redis.call('pexpire', KEYS[1], ARGV[2])
+    return 0
+end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], ARGV[1])
+return 1
+"""
+
+
+class Peer:
+    """One thread of a Redisson client."""
+
+    def __init__(self, server):
+        self.client = server.client()
+        self.owner = "%s:%d" % (uuid.uuid4(), 57)
+        self.channel = server.client().pubsub()
+        self.woken = 0
+
+    def acquire(self):
+        return self.client.eval(ACQUIRE, 1, KEY, LEASE_MS, self.owner)
+
+    def unlock(self):
+        return self.client.eval(UNLOCK, 2, KEY, CHANNEL, "0", LEASE_MS, self.owner)
+
+    def subscribe(self):
+        """Returns once no message can be missed any more."""
+        self.channel.subscribe(CHANNEL)
+        equal(self.channel.get_message(timeout=parties.PATIENCE_S)["type"], "subscribe", "the acknowledgement")
+
+    def unsubscribe(self):
+        self.channel.unsubscribe(CHANNEL)
+        while self.channel.get_message(timeout=parties.PATIENCE_S)["type"] != "unsubscribe":
+            pass
+
+    def wait(self, left_ms):
+        """Sleeps until a message, or what was left of the lease; tries again; until it has the lock."""
+        while left_ms is not None:
+            message = self.channel.get_message(timeout=left_ms / 1000)
+            check(message is not None, "woken by a message, not by the end of the lease")
+            equal((message["type"], message["data"]), ("message", b"0"), "the message")
+            self.woken += 1
+            left_ms = self.acquire()
+
+    def lock(self):
+        """As Redisson does: try, subscribe, try again, sleep."""
+        if self.acquire() is not None:
+            self.subscribe()
+            self.wait(self.acquire())
+            self.unsubscribe()
+
+
+def theirs_excludes_us(peer, ours):
+    equal(peer.acquire(), None, "their attempt on the free lock")
+    equal(peer.acquire(), None, "their second level")
+    ours.ask("DL_EBUSY", "lock", KEY, 0)
+    seen = ours.ask("DL_OK", "inspect", KEY)
+    equal((seen.held, seen.ours, seen.holds, seen.owner), (1, 0, 2, peer.owner), "who holds, as we see it")
+    check(LEASE_MS - 5000 < seen.remaining <= LEASE_MS, "their lease as we see it, %d ms" % seen.remaining)
+    ours.ask("DL_ENOTOWNER", "unlock", KEY)
+    equal(peer.unlock(), 0, "their inner unlock")
+    ours.ask("DL_EBUSY", "lock", KEY, 0)
+    equal(peer.unlock(), 1, "their last unlock")
+
+
+def ours_excludes_them(peer, ours):
+    ours.ask("DL_OK", "lock", KEY)
+    first = ours.ask("DL_OK", "lock", KEY, 0)
+    left_ms = peer.acquire()
+    check(left_ms is not None and first.valid <= left_ms <= LEASE_MS, "they see our lease, not %r" % left_ms)
+    equal(peer.unlock(), None, "their unlock of our lock")
+    seen = ours.ask("DL_OK", "inspect", KEY)
+    equal((seen.held, seen.ours, seen.holds), (1, 1, 2), "our hold after it")
+    # The count stands under our owner, where their tools look for it.
+    fields = peer.client.hgetall(KEY)
+    equal(fields[seen.owner.encode()], b"2", "the count that others see")
+    ours.ask("DL_OK", "unlock", KEY)
+    equal(peer.client.hget(KEY, seen.owner), b"1", "the count after the inner unlock")
+    ours.ask("DL_OK", "unlock", KEY)
+    equal(peer.client.exists(KEY), 0, "keys left")
+
+
+def they_wake_us(peer, ours):
+    """We wait; they unlock. Their holder is none of ours, so we would look again after 1 s without a message: the
+    scripts that we sent are counted."""
+    took_ms, extra = [], 0
+    for _ in range(HANDOFFS):
+        equal(peer.acquire(), None, "their attempt on the free lock")
+        before = parties.tries(peer.client)
+        ours.say("lock", KEY)
+        # Once it has seen the lock busy, subscribed, and seen it busy again, we sleep.
+        parties.await_true(lambda: parties.tries(peer.client) >= before + 2, "we wait")
+        released_ns = time.monotonic_ns()
+        equal(peer.unlock(), 1, "their unlock")
+        answer = ours.answer("DL_OK")
+        took_ms.append((answer.at - released_ns) / 1e6)
+        extra += parties.tries(peer.client) - before - 3
+        ours.ask("DL_OK", "unlock", KEY)
+    print(parties.summary("their unlock to our lock", took_ms) + ", tries beyond the three needed: %d" % extra)
+    # Where the machine stalls for so long that we look again without a message, the count may be one more.
+    check(extra <= sum(took > 900 for took in took_ms), "no try but after a message")
+    check(sorted(took_ms)[HANDOFFS // 2] < 500, "waits end by the message; by looking every second they would not")
+
+
+def we_wake_them(peer, ours):
+    """They wait; we unlock. They sleep until a message or the end of our lease, 30 s."""
+    took_ms = []
+    peer.woken = 0
+    peer.subscribe()
+    for _ in range(HANDOFFS):
+        ours.ask("DL_OK", "lock", KEY)
+        left_ms = peer.acquire()
+        check(left_ms is not None, "they see it busy")
+        ours.say("unlock", KEY)
+        peer.wait(left_ms)
+        got_ns = time.monotonic_ns()
+        took_ms.append((got_ns - ours.answer("DL_OK").began) / 1e6)
+        equal(peer.unlock(), 1, "their unlock")
+        # Their own message comes to them too.
+        equal(peer.channel.get_message(timeout=parties.PATIENCE_S)["data"], b"0", "the echo")
+    peer.unsubscribe()
+    print(parties.summary("our unlock to their lock", took_ms) + ", messages: %d" % peer.woken)
+    check(max(took_ms) < LEASE_MS / 2, "each of their waits ended long before the lease")
+
+
+def both_count(server, peer, ours, count):
+    def theirs(work):
+        peer.lock()
+        work()
+        equal(peer.unlock(), 1, "their unlock")
+
+    seconds = parties.count_together(server, count, ours, theirs)
+    print("they and we counted to %d, none lost, in %.1f s" % (2 * count, seconds))
+
+
+def main():
+    program, count = parties.arguments()
+    with parties.server() as server:
+        config = parties.write_config(server, "redis-hash-reentrant", ', prefix: ""')
+        peer = Peer(server)
+        with parties.holder(program, config) as ours:
+            theirs_excludes_us(peer, ours)
+            ours_excludes_them(peer, ours)
+            they_wake_us(peer, ours)
+            we_wake_them(peer, ours)
+            both_count(server, peer, ours, count)
+
+
+main()

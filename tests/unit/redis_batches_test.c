@@ -1,0 +1,273 @@
+/* redis_batches_test.c - what the Redis drivers do for many locks at once, and with replicas. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_driver_fixture.h"
+
+TestSuite(redis_batches, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- renewals --------------------------------------------------------------------------------------- */
+
+#define HOLDS 600
+
+static char names[HOLDS][16];
+static dl_renewal_t renewals[HOLDS];
+
+static void fill_renewals(void) {
+    for (int i = 0; i < HOLDS; i++) {
+        snprintf(names[i], sizeof names[i], "lock%d", i);
+        renewals[i] = (dl_renewal_t){.name = names[i],
+                                     .name_len = strlen(names[i]),
+                                     .owner = A,
+                                     .hold_id = (uint64_t)i + 1,
+                                     .lease_ms = 60000,
+                                     .status = DL_EPROTO};
+    }
+}
+
+Test(redis_batches, each_entry_of_a_batch_has_an_outcome_of_its_own) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            must_open(&c, *d, UUID_A);
+            fill_renewals();
+            for (int i = 0; i < HOLDS; i++) {
+                cr_assert_eq(lock_name(&c, names[i], A, (uint64_t)i + 1), DL_OK, "%s", c.err.message);
+            }
+            ask("DEL", "dlock:lock3", "dlock:lock300", "dlock:lock301", NULL);
+            ask("RPUSH", "dlock:lock300", "x", NULL);
+            ask("HSET", "dlock:lock301", "mode", "read", NULL);
+            renewals[4].hold_id++;
+            renewals[5].lease_ms = 0;
+            renewals[6].hold_id = (uint64_t)1 << 53;
+            renewals[7].lease_ms = 1000;
+            uint64_t before_ns = dli_sys_real.now_ns();
+            unsigned long trips = atomic_load(&round_trips);
+            c.driver->renew(c.state, renewals, HOLDS, in_ms(2000));
+            cr_assert_leq(atomic_load(&round_trips), trips + 3);
+            for (int i = 0; i < HOLDS; i++) {
+                dl_status_t expected = i == 3 || i == 4 || i == 300 || i == 301 ? DL_ELOST
+                                       : i == 5                                 ? DL_EINVAL
+                                       : i == 6                                 ? DL_ELIMIT
+                                                                                : DL_OK;
+                cr_assert_eq(renewals[i].status, expected, "%d: %d", i, renewals[i].status);
+                cr_assert(renewals[i].sent_ns >= before_ns && renewals[i].sent_ns <= dli_sys_real.now_ns());
+            }
+            cr_assert(renewals[599].sent_ns > renewals[0].sent_ns, "one instant for all exchanges");
+            cr_assert_gt(look(&c, "lock599").remaining_ms, 59000);
+            cr_assert_gt(look(&c, "lock7").remaining_ms, 20000, "shortened");
+            cr_assert_str_eq(ask("EXISTS", "dlock:lock3", NULL), "0");
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
+Test(redis_batches, a_batch_to_a_stopped_server_ends_in_time_with_outcomes) {
+    client_t c;
+    must_open(&c, drivers[0], UUID_A);
+    fill_renewals();
+    c.driver->renew(c.state, renewals, HOLDS, in_ms(2000));
+    cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST);
+    kill(server, SIGSTOP);
+    fill_renewals();
+    uint64_t began_ns = dli_sys_real.now_ns();
+    c.driver->renew(c.state, renewals, HOLDS, began_ns + 300 * MS);
+    uint64_t ended_ns = dli_sys_real.now_ns();
+    kill(server, SIGCONT);
+    cr_assert(ended_ns - began_ns < 400 * MS, "%lu ms", (unsigned long)((ended_ns - began_ns) / MS));
+    for (int i = 0; i < HOLDS; i++) {
+        cr_assert(renewals[i].status == DL_EUNKNOWN || renewals[i].status == DL_EIO, "%d",
+                  renewals[i].status);
+        cr_assert(renewals[i].sent_ns >= began_ns && renewals[i].sent_ns <= ended_ns);
+    }
+    cr_assert_eq(renewals[0].status, DL_EUNKNOWN);
+    fill_renewals();
+    c.driver->renew(c.state, renewals, HOLDS, in_ms(2000));
+    cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST, "%d", renewals[HOLDS - 1].status);
+    shut(&c);
+}
+
+/* ---- list ------------------------------------------------------------------------------------------- */
+
+typedef struct seen {
+    int n, stop_at, foreign;
+    char text[4096]; /* ",one,two," */
+} seen_t;
+
+static int see(void *arg, const char *name, const dl_lock_info_t *info) {
+    seen_t *seen = arg;
+    size_t at = strlen(seen->text);
+    cr_assert(info->held);
+    seen->foreign += info->hold_id == 0;
+    snprintf(seen->text + at, sizeof seen->text - at, "%s%s,", at == 0 ? "," : "", name);
+    return ++seen->n == seen->stop_at;
+}
+
+static seen_t list(client_t *c, const char *prefix, int stop_at) {
+    seen_t seen = {.stop_at = stop_at};
+    cr_assert_eq(c->driver->list(c->state, prefix, strlen(prefix), see, &seen, in_ms(2000), &c->err), DL_OK,
+                 "%s", c->err.message);
+    return seen;
+}
+
+Test(redis_batches, a_list_shows_each_lock_once) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            must_open(&c, *d, UUID_A);
+            cr_assert_eq(list(&c, "", 0).n, 0);
+            fill_renewals();
+            for (int i = 0; i < HOLDS; i++) {
+                cr_assert_eq(lock_name(&c, names[i], A, (uint64_t)i + 1), DL_OK);
+            }
+            cr_assert_eq(list(&c, "", 0).n, HOLDS);
+            cr_assert_eq(list(&c, "lock5", 0).n, 111);
+            cr_assert_eq(list(&c, "", 17).n, 17);
+            cr_assert_eq(list(&c, "lock599", 0).n, 1);
+            cr_assert_eq(list(&c, "nothing", 0).n, 0);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
+Test(redis_batches, a_prefix_of_a_list_is_taken_literally) {
+    static const char *const odd[] = {"a*b", "a?b", "a[x]b", "a\\b", "axb", "a^b", "ab"};
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            prepare(&c, *d, UUID_A);
+            set_text(&c, DLI_REDIS_OPT_PREFIX, "p[q]*:");
+            cr_assert_eq(open_prepared(&c), DL_OK);
+            for (int i = 0; i < 7; i++) {
+                cr_assert_eq(lock_name(&c, odd[i], A, (uint64_t)i + 1), DL_OK);
+            }
+            cr_assert_eq(list(&c, "a", 0).n, 7);
+            for (int i = 0; i < 6; i++) {
+                char prefix[8];
+                snprintf(prefix, sizeof prefix, "%.*s", (int)strlen(odd[i]) - 1, odd[i]);
+                cr_assert_eq(list(&c, prefix, 0).n, 1, "'%s': %s", prefix, list(&c, prefix, 0).text);
+            }
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
+Test(redis_batches, a_list_leaves_out_what_is_no_lock) {
+    for
+        EACH_DRIVER(d) {
+            bool string = d == &drivers[0];
+            client_t c, bare;
+            must_open(&c, *d, UUID_A);
+            prepare(&bare, *d, UUID_A);
+            set_text(&bare, DLI_REDIS_OPT_PREFIX, "");
+            cr_assert_eq(open_prepared(&bare), DL_OK);
+            cr_assert_eq(lock_name(&c, "mine", A, 1), DL_OK);
+            ask("SET", "dlock:theirs", "0123456789abcdef", "PX", "20000", NULL);
+            ask("SET", "dlock:note", "no end", NULL);
+            ask("SET", "session", "x", "PX", "20000", NULL);
+            ask("HSET", "dlock:peer", UUID_B ":77", "2", NULL);
+            ask("PEXPIRE", "dlock:peer", "20000", NULL);
+            ask("HSET", "dlock:user", "mode", "read", NULL);
+            ask("RPUSH", "dlock:jobs", "x", NULL);
+            seen_t seen = list(&c, "", 0);
+            cr_assert(seen.n == 2 && seen.foreign == 1, "%s", seen.text);
+            cr_assert_not_null(strstr(seen.text, ",mine,"), "%s", seen.text);
+            cr_assert_not_null(strstr(seen.text, string ? ",theirs," : ",peer,"), "%s", seen.text);
+            seen = list(&bare, "", 0);
+            cr_assert_eq(seen.n, string ? 1 : 2, "%s", seen.text);
+            cr_assert_not_null(strstr(seen.text, ",dlock:mine,"), "%s", seen.text);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+            shut(&bare);
+        }
+}
+
+/* ---- replicas --------------------------------------------------------------------------------------- */
+
+Test(redis_batches, a_lock_without_its_replicas_is_refused_and_gone) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            prepare(&c, *d, UUID_A);
+            set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 2);
+            set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 30);
+            cr_assert_eq(open_prepared(&c), DL_OK);
+            ask("SCRIPT", "FLUSH", NULL);
+            cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EIO, "%s", c.err.message);
+            cr_assert_not_null(strstr(c.err.message, "only 0 of 2 replicas"), "%s", c.err.message);
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+            cr_assert(is_token(take(&layouts[d - drivers], B, "1")));
+            cr_assert_eq(lock_name(&c, "orders", A, 2), DL_EBUSY, "%s", c.err.message);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
+Test(redis_batches, a_lock_without_its_replicas_is_warned_of_now_and_then) {
+    client_t c;
+    prepare(&c, drivers[1], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 20);
+    set_text(&c, DLI_REDIS_OPT_REPLICA_SHORTFALL, "warn");
+    cr_assert_eq(open_prepared(&c), DL_OK);
+    cr_assert_eq(atomic_load(&warnings), 0);
+    for (uint64_t i = 1; i < 5; i++) {
+        cr_assert_eq(lock_name(&c, "orders", A, i), DL_OK, "%s", c.err.message);
+    }
+    cr_assert_eq(atomic_load(&warnings), 1);
+    cr_assert_not_null(strstr(warned, "only 0 of 1 replicas"), "%s", warned);
+    cr_assert(look(&c, "orders").held);
+    shut(&c);
+}
+
+Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
+    client_t c;
+    dl_grant_t grant;
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 1900);
+    cr_assert_eq(open_prepared(&c), DL_OK);
+    dl_request_t r = request("orders", A, 1);
+    r.deadline_ns = in_ms(200);
+    cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
+    cr_assert(dli_sys_real.now_ns() < r.deadline_ns);
+    cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+    shut(&c);
+}
+
+Test(redis_batches, a_lock_that_a_replica_has_is_taken) {
+    client_t c;
+    char first[sizeof folder];
+    pid_t first_server = server;
+    redisContext *first_redis = redis;
+    ask("CONFIG", "SET", "repl-diskless-sync-delay", "0", NULL);
+    ask("CONFIG", "SET", "repl-diskless-sync", "yes", NULL);
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    cr_assert_eq(open_prepared(&c), DL_OK);
+    /* A replica needs a port to go to. */
+    ask("CONFIG", "SET", "bind", "127.0.0.1", NULL);
+    char port[8];
+    for (int i = 0; i < 100; i++) {
+        snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() * 7 + i * 97) % 30000);
+        if (strcmp(ask("CONFIG", "SET", "port", port, NULL), "OK") == 0) {
+            break;
+        }
+    }
+    memcpy(first, folder, sizeof first);
+    set_up();
+    ask("REPLICAOF", "127.0.0.1", port, NULL);
+    redisContext *replica = redis;
+    redis = first_redis;
+    /* The first write may reach it within the copy it begins with, the second comes after that. */
+    for (int i = 0; i < 2; i++) {
+        ask("SET", "before", "1", NULL);
+        cr_assert_str_eq(ask("WAIT", "1", "20000", NULL), "1");
+    }
+    cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+    redis = replica;
+    cr_assert_str_eq(ask("GET", LOCK, NULL), A ":1");
+    shut(&c);
+    tear_down();
+    server = first_server;
+    redis = first_redis;
+    memcpy(folder, first, sizeof first);
+}

@@ -1,0 +1,268 @@
+/* redis_driver_test.c - the Redis drivers through their tables: opening, holds, batches of renewals. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_driver_fixture.h"
+
+TestSuite(redis_driver, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+Test(redis_driver, the_tables_promise_what_they_should) {
+    const uint32_t caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY;
+    cr_assert_eq(dli_redis_string_driver.caps, caps);
+    cr_assert_eq(dli_redis_hash_driver.caps, caps | DL_CAP_SERVER_COUNT);
+    cr_assert_str_eq(dli_redis_string_driver.options[DLI_REDIS_OPT_PREFIX].default_text, "\"dlock:\"");
+    cr_assert_str_eq(dli_redis_hash_driver.options[DLI_REDIS_OPT_PREFIX].default_text, "\"\"");
+    for
+        EACH_DRIVER(d) {
+            for (int i = 0; i < DLI_REDIS_OPT_COUNT; i++) {
+                cr_assert_not_null((*d)->options[i].name, "option %d", i);
+            }
+            cr_assert_null((*d)->options[DLI_REDIS_OPT_COUNT].name);
+        }
+}
+
+Test(redis_driver, options_that_contradict_each_other_are_refused) {
+    client_t c;
+    char text[131];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    prepare(&c, drivers[0], UUID_A);
+    set_text(&c, DLI_REDIS_OPT_PREFIX, text + 1); /* 129 bytes */
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG);
+    set_text(&c, DLI_REDIS_OPT_PREFIX, text + 2); /* 128 */
+    cr_assert_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
+    set_text(&c, DLI_REDIS_OPT_TOKEN_KEY, text + 1);
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG);
+    set_text(&c, DLI_REDIS_OPT_TOKEN_KEY, "");
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG);
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_IDLE, 9);
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG, "more than max_total");
+    set_number(&c, DLI_REDIS_OPT_MIN_IDLE, 3);
+    set_number(&c, DLI_REDIS_OPT_MAX_IDLE, 2);
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG);
+    set_number(&c, DLI_REDIS_OPT_MAX_IDLE, 9);
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG, "more than max_total");
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 2000);
+    cr_assert_eq(open_and_shut(&c), DL_OK, "without replicas it says nothing");
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    cr_assert_eq(open_and_shut(&c), DL_ECONFIG);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 1999);
+    cr_assert_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
+}
+
+Test(redis_driver, a_state_that_was_never_opened_can_be_closed) {
+    client_t c;
+    prepare(&c, drivers[0], UUID_A);
+    c.state = calloc(1, c.driver->state_size);
+    shut(&c);
+}
+
+Test(redis_driver, eviction_is_warned_of_where_it_can_happen) {
+    static const struct {
+        const char *memory, *policy;
+        int warnings;
+    } cases[] = {{"0", "allkeys-lru", 0},
+                 {"100mb", "noeviction", 0},
+                 {"100mb", "allkeys-lru", 1},
+                 {"100mb", "volatile-ttl", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        client_t c;
+        ask("CONFIG", "SET", "maxmemory", cases[i].memory, "maxmemory-policy", cases[i].policy, NULL);
+        atomic_store(&warnings, 0);
+        prepare(&c, drivers[i % 2], UUID_A);
+        cr_assert_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
+        cr_assert_eq(atomic_load(&warnings), cases[i].warnings, "%s", cases[i].policy);
+        cr_assert(cases[i].warnings == 0 || strstr(warned, cases[i].policy) != NULL, "%s", warned);
+    }
+}
+
+static void open_as_narrow(client_t *c, const dl_driver_t *driver) {
+    prepare(c, driver, UUID_A);
+    set_text(c, DLI_REDIS_OPT_USERNAME, "narrow");
+    set_text(c, DLI_REDIS_OPT_PASSWORD, "secret");
+}
+
+Test(redis_driver, a_user_who_may_not_load_scripts_can_lock_all_the_same) {
+    ask("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-script", NULL);
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            open_as_narrow(&c, *d);
+            cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+            cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            cr_assert_eq(free_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            shut(&c);
+        }
+}
+
+Test(redis_driver, a_user_who_may_not_run_scripts_or_touch_the_tokens_learns_it_at_once) {
+    client_t c;
+    ask("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "&*", "+@all", "-evalsha", NULL);
+    open_as_narrow(&c, drivers[0]);
+    cr_assert_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
+    ask("ACL", "SETUSER", "narrow", "resetkeys", "~dlock:*", "+@all", NULL);
+    open_as_narrow(&c, drivers[1]);
+    cr_assert_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
+}
+
+Test(redis_driver, it_says_what_it_is_connected_to) {
+    client_t c;
+    char text[128], expected[128];
+    must_open(&c, drivers[0], UUID_A);
+    c.driver->describe(c.state, text, sizeof text);
+    cr_assert(begins(text, "Redis ") || begins(text, "Valkey "), "%s", text);
+    snprintf(expected, sizeof expected, " at unix://%s", socket_path);
+    cr_assert_not_null(strstr(text, expected), "%s", text);
+    shut(&c);
+}
+
+Test(redis_driver, a_name_may_not_be_the_token_key) {
+    client_t c;
+    prepare(&c, drivers[1], UUID_A);
+    set_text(&c, DLI_REDIS_OPT_PREFIX, "dlock");
+    cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+    cr_assert_eq(c.driver->check_name(c.state, "_tokens", 7, &c.err), DL_EINVAL);
+    cr_assert_eq(c.driver->check_name(c.state, "_tokens2", 8, &c.err), DL_OK);
+    cr_assert_eq(c.driver->check_name(c.state, "_token", 6, &c.err), DL_OK);
+    shut(&c);
+}
+
+/* ---- holds ------------------------------------------------------------------------------------------ */
+
+Test(redis_driver, a_lock_is_taken_seen_and_freed) {
+    for
+        EACH_DRIVER(d) {
+            client_t a, b;
+            dl_grant_t grant;
+            must_open(&a, *d, UUID_A);
+            must_open(&b, *d, UUID_B);
+            uint64_t before_ns = dli_sys_real.now_ns();
+            unsigned long trips = atomic_load(&round_trips);
+            dl_request_t r = request("orders", A, 7);
+            cr_assert_eq(lock_full(&a, &r, &grant), DL_OK, "%s", a.err.message);
+            cr_assert_eq(atomic_load(&round_trips), trips + 1);
+            cr_assert(grant.token > 0 && grant.session_fd == -1);
+            cr_assert(grant.sent_ns >= before_ns && grant.sent_ns <= dli_sys_real.now_ns());
+            dl_lock_info_t info = look(&b, "orders");
+            cr_assert(info.held && !info.ours && info.hold_id == 7 && info.holds == 1);
+            cr_assert(look(&a, "orders").ours);
+            cr_assert_str_eq(info.owner, A);
+            cr_assert(info.remaining_ms > 29000 && info.remaining_ms <= 30000);
+            r = request("orders", B, 1);
+            cr_assert_eq(lock_full(&b, &r, &grant), DL_EBUSY);
+            cr_assert(grant.busy_ms > 29000 && grant.busy_ms <= 30000 && grant.busy_is_dlock == 1);
+            cr_assert_eq(free_name(&b, "orders", B, 1), DL_ELOST);
+            cr_assert_eq(free_name(&a, "orders", A, 7), DL_OK);
+            cr_assert_eq(free_name(&a, "orders", A, 7), DL_ELOST);
+            cr_assert(!look(&a, "orders").held);
+            cr_assert_eq(force_name(&a, "orders"), DL_ENOTOWNER);
+            shut(&a);
+            shut(&b);
+        }
+}
+
+Test(redis_driver, levels_are_shown_by_the_hash) {
+    client_t c;
+    dl_grant_t grant;
+    must_open(&c, drivers[1], UUID_A);
+    dl_request_t r = request("orders", A, 7);
+    r.level = 2;
+    cr_assert_eq(lock_full(&c, &r, &grant), DL_ELOST);
+    cr_assert_eq(lock_name(&c, "orders", A, 7), DL_OK);
+    cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+    cr_assert_eq(look(&c, "orders").holds, 2);
+    r.level = 1;
+    cr_assert_eq(c.driver->release(c.state, NULL, &r, &c.err), DL_OK);
+    cr_assert_eq(look(&c, "orders").holds, 1);
+    cr_assert_eq(free_name(&c, "orders", A, 7), DL_OK);
+    shut(&c);
+}
+
+Test(redis_driver, foreign_values_are_told_apart_and_stay) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            must_open(&c, *d, UUID_A);
+            ask("DEL", LOCK, NULL);
+            ask("RPUSH", LOCK, "x", NULL);
+            cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EFOREIGN);
+            cr_assert_null(strstr(c.err.message, TOKENS));
+            cr_assert_eq(free_name(&c, "orders", A, 1), DL_ELOST);
+            cr_assert_eq(force_name(&c, "orders"), DL_EFOREIGN);
+            cr_assert_str_eq(ask("LRANGE", LOCK, "0", "-1", NULL), "[x]");
+            ask("SET", TOKENS, "no number", NULL);
+            cr_assert_eq(lock_name(&c, "others", A, 2), DL_EFOREIGN);
+            cr_assert_not_null(strstr(c.err.message, TOKENS), "%s", c.err.message);
+            ask("DEL", TOKENS, NULL);
+            shut(&c);
+        }
+    client_t hash;
+    must_open(&hash, drivers[1], UUID_A);
+    ask("DEL", LOCK, NULL);
+    ask("HSET", LOCK, "mode", "read", NULL);
+    cr_assert_eq(lock_name(&hash, "orders", A, 1), DL_EFOREIGN);
+    cr_assert_eq(force_name(&hash, "orders"), DL_EFOREIGN);
+    cr_assert_eq(free_name(&hash, "orders", A, 1), DL_ELOST);
+    shut(&hash);
+}
+
+Test(redis_driver, numbers_beyond_the_servers_are_refused) {
+    const uint64_t end = (uint64_t)1 << 53;
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            dl_grant_t grant;
+            must_open(&c, *d, UUID_A);
+            cr_assert_eq(lock_name(&c, "orders", A, end), DL_ELIMIT);
+            cr_assert_eq(free_name(&c, "orders", A, end), DL_ELIMIT);
+            dl_request_t r = request("orders", A, 1);
+            r.token_floor = end - 1;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_ELIMIT);
+            r = request("orders", A, 1);
+            r.lease_ms = 0;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_EINVAL);
+            r.lease_ms = DL_LEASE_MAX_MS + 1;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_EINVAL);
+            cr_assert_str_eq(ask("DBSIZE", NULL), "0");
+            r = request("orders", A, end - 1);
+            r.token_floor = end - 3;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_OK);
+            cr_assert_eq(grant.token, end - 2);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
+Test(redis_driver, scripts_that_were_flushed_are_sent_again) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            must_open(&c, *d, UUID_A);
+            ask("SCRIPT", "FLUSH", NULL);
+            cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            ask("SCRIPT", "FLUSH", NULL);
+            cr_assert_eq(free_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            shut(&c);
+        }
+}
+
+Test(redis_driver, a_waiter_hears_of_the_release) {
+    for
+        EACH_DRIVER(d) {
+            client_t a, b;
+            dl_watch_t *watch;
+            dl_stop_t no_stop = {{-1, -1}};
+            must_open(&a, *d, UUID_A);
+            must_open(&b, *d, UUID_B);
+            cr_assert_eq(lock_name(&a, "or{ders", A, 1), DL_OK);
+            cr_assert_eq(b.driver->watch(b.state, "or{ders", 7, in_ms(2000), &no_stop, &watch, &b.err),
+                         DL_OK);
+            cr_assert_eq(free_name(&a, "or{ders", A, 1), DL_OK);
+            cr_assert_eq(b.driver->wait(b.state, watch, in_ms(5000), &no_stop, &b.err), DL_OK);
+            b.driver->unwatch(b.state, watch);
+            shut(&a);
+            shut(&b);
+        }
+}

@@ -1,0 +1,208 @@
+/* redis_hearing_test.c - the subscriber's side of the protocol, answer by answer, without a server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "drivers/redis/listener.h"
+
+static dli_subscriber_t s;
+static dl_driver_env_t env;
+static dl_error_t err;
+static uint64_t now_ns;
+
+static uint64_t now(void) {
+    return now_ns;
+}
+
+static void set_up(void) {
+    now_ns = 1000 * DLI_ONE_MS_NS;
+    env = (dl_driver_env_t){.now_ns = now};
+    s = (dli_subscriber_t){.env = &env, .heard_ns = now_ns};
+}
+
+static void tear_down(void) {
+    dli_channels_free(&s.channels);
+    dli_commands_free(&s.commands);
+    free(s.dues.ring);
+}
+
+TestSuite(redis_hearing, .init = set_up, .fini = tear_down, .timeout = 10);
+
+static dl_watch_t *join(const char *channel) {
+    dl_watch_t *watch = calloc(1, sizeof *watch);
+    watch->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    cr_assert(dli_channels_join(&s.channels, channel, strlen(channel), watch));
+    return watch;
+}
+
+static void leave(dl_watch_t *watch) {
+    dli_channels_leave(&s.channels, watch, now_ns);
+    close(watch->fd);
+    free(watch);
+}
+
+static bool is_woken(const dl_watch_t *watch) {
+    uint64_t count;
+    return read(watch->fd, &count, sizeof count) == sizeof count;
+}
+
+/* What is said now; "" is nothing. */
+static void must_say(const char *bytes) {
+    dli_hearing_speak(&s, now_ns);
+    cr_assert_not(s.commands.out_of_memory);
+    cr_assert_eq(s.commands.len, strlen(bytes), "%.*s", (int)s.commands.len, s.commands.bytes);
+    cr_assert(s.commands.len == 0 || memcmp(s.commands.bytes, bytes, s.commands.len) == 0, "%.*s",
+              (int)s.commands.len, s.commands.bytes);
+    dli_commands_clear(&s.commands);
+}
+
+static dl_status_t hear(const char *bytes) {
+    redisReader *reader = redisReaderCreate();
+    void *reply = NULL;
+    cr_assert_eq(redisReaderFeed(reader, bytes, strlen(bytes)), REDIS_OK);
+    cr_assert_eq(redisReaderGetReply(reader, &reply), REDIS_OK);
+    cr_assert_not_null(reply, "half a reply: %s", bytes);
+    dl_status_t status = dli_hearing_hear(&s, reply, &err);
+    freeReplyObject(reply);
+    redisReaderFree(reader);
+    return status;
+}
+
+#define SUBSCRIBE_A "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n"
+#define SUBSCRIBE_B "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nb\r\n"
+#define SUBSCRIBE_AB "*3\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n$1\r\nb\r\n"
+#define UNSUBSCRIBE_A "*2\r\n$11\r\nUNSUBSCRIBE\r\n$1\r\na\r\n"
+#define PING "*1\r\n$4\r\nPING\r\n"
+#define SUBSCRIBED_A "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"
+#define SUBSCRIBED_B "*3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:1\r\n"
+#define UNSUBSCRIBED_A "*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:0\r\n"
+#define MESSAGE_A "*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\n0\r\n"
+#define PONG "*2\r\n$4\r\npong\r\n$0\r\n\r\n"
+#define NOPERM "-NOPERM this user may not\r\n"
+
+Test(redis_hearing, only_the_last_answer_about_a_channel_counts) {
+    leave(join("a"));
+    must_say("");
+    dl_watch_t *w = join("a");
+    must_say(SUBSCRIBE_A);
+    leave(w);
+    now_ns += DLI_LINGER_NS;
+    must_say(UNSUBSCRIBE_A);
+    w = join("a");
+    must_say(SUBSCRIBE_A);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert_neq(w->channel->state, DLI_CHANNEL_LIVE, "the server ends this subscription next");
+    cr_assert_eq(hear(UNSUBSCRIBED_A), DL_OK);
+    cr_assert_neq(w->channel->state, DLI_CHANNEL_LIVE);
+    cr_assert_not(is_woken(w));
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert_eq(w->channel->state, DLI_CHANNEL_LIVE);
+    cr_assert(is_woken(w));
+    leave(w);
+    now_ns += DLI_LINGER_NS;
+    must_say(UNSUBSCRIBE_A);
+    cr_assert_eq(s.channels.count, 1, "it is kept until the answer");
+    cr_assert_eq(hear(UNSUBSCRIBED_A), DL_OK);
+    cr_assert_eq(s.channels.count, 0);
+}
+
+Test(redis_hearing, a_watch_that_left_before_its_subscription_was_sent_leaves_nothing) {
+    leave(join("a"));
+    cr_assert_eq(s.channels.count, 0);
+    dl_watch_t *w = join("a");
+    must_say(SUBSCRIBE_A);
+    leave(w);
+    now_ns += DLI_LINGER_NS;
+    must_say(UNSUBSCRIBE_A);
+    leave(join("a")); /* while the answers are still due */
+    must_say("");
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert_eq(hear(UNSUBSCRIBED_A), DL_OK);
+    cr_assert_eq(s.channels.count, 0);
+}
+
+Test(redis_hearing, a_refusal_of_several_is_sorted_out_one_by_one) {
+    dl_watch_t *a = join("a"), *b = join("b");
+    must_say(SUBSCRIBE_AB);
+    cr_assert_eq(hear(NOPERM), DL_OK);
+    cr_assert_not(is_woken(a));
+    must_say(SUBSCRIBE_A SUBSCRIBE_B);
+    cr_assert_eq(hear(NOPERM), DL_OK);
+    cr_assert(is_woken(a));
+    cr_assert_eq((int)atomic_load(&a->broken), DL_ENOTSUP);
+    cr_assert_not(is_woken(b));
+    cr_assert_eq(hear(SUBSCRIBED_B), DL_OK);
+    cr_assert(is_woken(b));
+    cr_assert_eq((int)atomic_load(&b->broken), DL_OK);
+    cr_assert_str_eq(s.refusal, "NOPERM this user may not");
+    leave(a);
+    leave(b);
+}
+
+Test(redis_hearing, a_ping_follows_silence_only) {
+    dl_watch_t *a = join("a");
+    must_say(SUBSCRIBE_A);
+    now_ns += DLI_QUIET_NS;
+    must_say(""); /* an answer is due already */
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    now_ns += DLI_QUIET_NS - 1;
+    must_say("");
+    now_ns += 1;
+    must_say(PING);
+    must_say("");
+    cr_assert_eq(hear(MESSAGE_A), DL_OK);
+    cr_assert_eq(hear(PONG), DL_OK);
+    now_ns += DLI_QUIET_NS;
+    must_say(PING);
+    cr_assert_eq(hear(NOPERM), DL_OK, "who refuses lives");
+    now_ns += DLI_QUIET_NS;
+    must_say(PING);
+    cr_assert_eq(hear("+PONG\r\n"), DL_OK);
+    leave(a);
+}
+
+Test(redis_hearing, messages_of_channels_that_nobody_knows_are_ignored) {
+    cr_assert_eq(hear(MESSAGE_A), DL_OK);
+    dl_watch_t *a = join("a"), *b = join("b");
+    cr_assert_eq(hear(MESSAGE_A), DL_OK);
+    cr_assert(is_woken(a));
+    cr_assert_not(is_woken(b));
+    leave(a);
+    leave(b);
+}
+
+Test(redis_hearing, what_makes_no_sense_ends_the_connection) {
+    static const char *const nonsense[] = {
+        SUBSCRIBED_B,
+        UNSUBSCRIBED_A,
+        PONG,
+        "+PONG\r\n",
+        "+OK\r\n",
+        ":1\r\n",
+        "*0\r\n",
+        "*-1\r\n",
+        "$-1\r\n",
+        "*1\r\n:1\r\n",
+        "*2\r\n:1\r\n:2\r\n",
+        "*3\r\n:1\r\n:2\r\n:3\r\n",
+        "*3\r\n$9\r\nsubscribe\r\n$-1\r\n:1\r\n",
+        "*3\r\n$7\r\nmessage\r\n:1\r\n:1\r\n",
+        "*3\r\n$9\r\nsubscribe\r\n$2\r\naa\r\n:1\r\n",
+        "*3\r\n$8\r\nsubscrib\r\n$1\r\na\r\n:1\r\n",
+        "*4\r\n$8\r\npmessage\r\n$1\r\na\r\n$1\r\na\r\n$1\r\n0\r\n",
+    };
+    dl_watch_t *a = join("a");
+    must_say(SUBSCRIBE_A);
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        cr_assert_eq(hear(nonsense[i]), DL_EPROTO, "%s", nonsense[i]);
+    }
+    cr_assert_not(is_woken(a));
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_EPROTO, "nobody asked a second time");
+    cr_assert_neq(hear("-ERR whatever\r\n"), DL_OK, "nor is an error due");
+    leave(a);
+}

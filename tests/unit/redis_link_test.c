@@ -1,0 +1,406 @@
+/* redis_link_test.c - the link to a Redis server: reuse, limits, queueing, idle connections, deadlines, fork. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_link_fixture.h"
+
+#include <dirent.h>
+
+TestSuite(redis_link, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- reuse ------------------------------------------------------------------------------------------ */
+
+Test(redis_link, calls_one_after_the_other_share_one_connection) {
+    open_link();
+    long long before = info("stats", "total_connections_received:");
+    for (int i = 0; i < 100; i++) {
+        char line[32], answer[64];
+        snprintf(line, sizeof line, "ECHO number-%d", i);
+        cr_assert_eq(ask_full(line, DLI_PLAIN, 2000, answer, NULL), DL_OK);
+        cr_assert_str_eq(answer, line + 5);
+    }
+    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+    cr_assert_eq(atomic_load(&round_trips), 100);
+    cr_assert_eq(atomic_load(&reconnects), 0);
+    dli_facts_t facts;
+    dli_link_facts(link_, &facts);
+    cr_assert(facts.client_id > 0 && facts.run_id[0] != '\0');
+    cr_assert_eq(dli_link_endpoint(link_), &endpoint);
+}
+
+Test(redis_link, one_exchange_carries_several_commands_and_counts_from_before_it_was_sent) {
+    open_link();
+    call_t call;
+    prepare(&call, "SET a 1", 2000);
+    dli_commands_add_words(&call.commands, "INCR", "a", NULL);
+    dli_commands_add_words(&call.commands, "NONSENSE", NULL);
+    dli_commands_add_words(&call.commands, "GET", "a", NULL);
+    uint64_t before_ns = env.now_ns();
+    cr_assert_eq(run(&call), DL_OK, "%s", call.err.message);
+    cr_assert(call.x.sent_ns > before_ns && call.x.sent_ns < env.now_ns());
+    cr_assert_str_eq(call.replies[0]->str, "OK");
+    cr_assert_eq(call.replies[1]->integer, 2);
+    cr_assert_eq(call.replies[2]->type, REDIS_REPLY_ERROR);
+    cr_assert_str_eq(call.replies[3]->str, "2");
+    for (int i = 1; i < 4; i++) {
+        freeReplyObject(call.replies[i]);
+    }
+    clear(&call);
+}
+
+Test(redis_link, the_connection_used_last_is_used_next) {
+    open_link_over_relay();
+    warm_up(3);
+    atomic_store(&relay_held[0], 1);
+    atomic_store(&relay_held[1], 1);
+    for (int i = 0; i < 9; i++) {
+        cr_assert_eq(ask("PING"), DL_OK);
+    }
+    cr_assert_eq(connections(), 3);
+}
+
+/* ---- limits and the queue --------------------------------------------------------------------------- */
+
+static int is_ready(const call_t *call) {
+    struct pollfd fd;
+    uint64_t until_ns;
+    dli_link_want(&call->x, &fd, &until_ns);
+    return poll(&fd, 1, 0) > 0;
+}
+
+Test(redis_link, whoever_queues_first_gets_the_connection_first) {
+    options.max_total = 1;
+    open_link();
+    call_t calls[4];
+    for (int i = 0; i < 4; i++) {
+        prepare(&calls[i], "PING", 2000);
+        begin(&calls[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
+        for (int j = i + 1; j < 4; j++) {
+            cr_assert_eq(is_ready(&calls[j]), j == i + 1, "after %d: %d", i, j);
+        }
+        clear(&calls[i]);
+    }
+    cr_assert_eq(connections(), 1);
+}
+
+Test(redis_link, who_leaves_the_queue_passes_on_what_it_was_called_to) {
+    options.max_total = 1;
+    open_link();
+    call_t calls[4];
+    for (int i = 0; i < 4; i++) {
+        prepare(&calls[i], "PING", 2000);
+        begin(&calls[i]);
+    }
+    dli_link_abandon(link_, &calls[2].x, DL_ECANCELED); /* from the middle */
+    cr_assert_eq(calls[2].x.status, DL_ECANCELED);
+    cr_assert_eq(drive(&calls[0]), DL_OK);
+    cr_assert(is_ready(&calls[1]));
+    dli_link_abandon(link_, &calls[1].x, DL_EIO); /* called, and did not come */
+    cr_assert_eq(calls[1].x.status, DL_EIO);
+    cr_assert_eq(drive(&calls[3]), DL_OK);
+    cr_assert_eq(connections(), 1);
+    /* A place for a connection is passed on as well. */
+    clear(&calls[1]);
+    clear(&calls[2]);
+    prepare(&calls[1], "PING", 2000);
+    prepare(&calls[2], "PING", 2000);
+    begin(&calls[1]);
+    begin(&calls[2]);
+    dli_link_abandon(link_, &calls[1].x, DL_EIO);
+    cr_assert_eq(calls[1].x.status, DL_EUNKNOWN);
+    cr_assert_eq(drive(&calls[2]), DL_OK);
+    for (int i = 0; i < 4; i++) {
+        clear(&calls[i]);
+    }
+}
+
+Test(redis_link, a_full_pool_refuses_after_the_borrow_timeout_or_the_deadline) {
+    options.max_total = 2;
+    options.borrow_timeout_ms = 80;
+    open_link();
+    call_t busy[2];
+    for (int i = 0; i < 2; i++) {
+        prepare(&busy[i], "PING", 2000);
+        begin(&busy[i]);
+    }
+    dl_error_t err;
+    uint64_t begun = now_ms();
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 2000, NULL, &err), DL_EIO);
+    uint64_t took = now_ms() - begun;
+    cr_assert(took >= 80 && took < 300, "%d", (int)took);
+    cr_assert_not_null(strstr(err.message, "all 2 connections are in use"), "%s", err.message);
+    begun = now_ms();
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 20, NULL, &err), DL_EIO);
+    took = now_ms() - begun;
+    cr_assert(took >= 19 && took < 75, "%d", (int)took);
+    cr_assert_not_null(strstr(err.message, "all 2 connections are in use"), "%s", err.message);
+    /* Renewals have connections of their own. */
+    call_t renewal;
+    prepare(&renewal, "PING", 2000);
+    renewal.x.lane = DLI_LANE_RENEWALS;
+    cr_assert_eq(run(&renewal), DL_OK);
+    clear(&renewal);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(drive(&busy[i]), DL_OK);
+        clear(&busy[i]);
+    }
+}
+
+/* ---- idle connections ------------------------------------------------------------------------------- */
+
+Test(redis_link, no_more_than_max_idle_connections_are_kept) {
+    options.max_idle = 2;
+    open_link();
+    warm_up(5);
+    AWAIT(connections() == 2);
+    call_t calls[4];
+    for (int i = 0; i < 4; i++) {
+        prepare(&calls[i], "PING", 2000);
+        calls[i].x.lane = DLI_LANE_RENEWALS;
+        begin(&calls[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(drive(&calls[i]), DL_OK);
+        clear(&calls[i]);
+    }
+    AWAIT(connections() == 4); /* two for calls, two for renewals */
+}
+
+Test(redis_link, connections_idle_for_too_long_are_closed_not_used) {
+    options.idle_timeout_ms = 60;
+    open_link();
+    warm_up(3);
+    cr_assert_eq(connections(), 3);
+    uint64_t since = now_ms();
+    AWAIT(now_ms() - since > 70);
+    long long before = info("stats", "total_connections_received:");
+    cr_assert_eq(ask("PING"), DL_OK);
+    AWAIT(connections() == 1);
+    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+}
+
+Test(redis_link, min_idle_connections_are_made_ahead_and_again) {
+    options.min_idle = 3;
+    open_link();
+    cr_assert_eq(connections(), 0, "opening connects");
+    cr_assert_eq(ask("PING"), DL_OK);
+    AWAIT(connections() == 3);
+    uint64_t since = now_ms();
+    AWAIT(now_ms() - since > 2); /* so that they are looked at */
+    tell("CLIENT KILL TYPE normal SKIPME yes");
+    cr_assert_eq(ask("PING"), DL_OK);
+    AWAIT(connections() == 3);
+    cr_assert(atomic_load(&reconnects) >= 1);
+}
+
+Test(redis_link, idle_connections_are_tested_and_dead_ones_closed) {
+    options.test_while_idle = true;
+    options.idle_timeout_ms = 0;
+    open_link();
+    warm_up(2);
+    AWAIT(info("commandstats", "cmdstat_ping:calls=") >= 2 + 4);
+    cr_assert_eq(connections(), 2);
+    tell("CLIENT KILL TYPE normal SKIPME yes");
+    cr_assert_eq(ask("PING"), DL_OK);
+    AWAIT(atomic_load(&reconnects) >= 1);
+}
+
+Test(redis_link, a_call_may_take_a_connection_whose_test_is_not_answered_yet) {
+    options.test_while_idle = true;
+    options.max_total = 1;
+    open_link();
+    call_t call;
+    warm_up(1);
+    long long before = info("stats", "total_connections_received:");
+    for (int i = 0; i < 10; i++) {
+        char answer[64];
+        kill(server_pid, SIGSTOP);
+        uint64_t since = now_ms();
+        AWAIT(now_ms() - since > 70); /* longer than idle_check: PING was sent */
+        prepare(&call, "ECHO mine", 2000);
+        begin(&call);
+        kill(server_pid, SIGCONT);
+        cr_assert_eq(drive(&call), DL_OK, "%s", call.err.message);
+        cr_assert_str_eq(call.replies[0]->str, "mine");
+        clear(&call);
+        cr_assert_eq(ask_full("ECHO next", DLI_PLAIN, 2000, answer, NULL), DL_OK);
+        cr_assert_str_eq(answer, "next");
+    }
+    cr_assert_eq(info("stats", "total_connections_received:"), before);
+}
+
+Test(redis_link, a_connection_that_does_not_answer_its_test_is_closed) {
+    options.test_while_idle = true;
+    env.call_timeout_ms = 150;
+    open_link_over_relay();
+    warm_up(2);
+    atomic_store(&relay_held[0], 1);
+    long long before = info("stats", "total_connections_received:");
+    AWAIT(info("commandstats", "cmdstat_ping:calls=") >= 6);
+    uint64_t since = now_ms();
+    AWAIT(now_ms() - since > 300);
+    char answer[64];
+    call_t calls[2];
+    for (int i = 0; i < 2; i++) {
+        prepare(&calls[i], "ECHO x", 1000);
+        begin(&calls[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
+        clear(&calls[i]);
+    }
+    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+    cr_assert_eq(ask_full("ECHO y", DLI_PLAIN, 1000, answer, NULL), DL_OK);
+    cr_assert_str_eq(answer, "y");
+}
+
+Test(redis_link, test_on_borrow_replaces_dead_connections_before_anything_is_sent) {
+    options.test_on_borrow = true;
+    open_link();
+    warm_up(3);
+    for (int i = 0; i < 50; i++) {
+        /* At once after a use, where nobody looks otherwise. */
+        cr_assert_eq(ask("PING"), DL_OK);
+        tell("CLIENT KILL TYPE normal SKIPME yes");
+        cr_assert_eq(ask("SET a 1"), DL_OK);
+    }
+    cr_assert(atomic_load(&reconnects) >= 50);
+    long long before = info("commandstats", "cmdstat_ping:calls=");
+    cr_assert_eq(ask("GET a"), DL_OK);
+    cr_assert_eq(info("commandstats", "cmdstat_ping:calls="), before + 1);
+}
+
+/* ---- giving up -------------------------------------------------------------------------------------- */
+
+Test(redis_link, a_call_ends_at_its_deadline_whatever_the_server_does) {
+    open_link();
+    warm_up(1);
+    kill(server_pid, SIGSTOP);
+    dl_error_t err;
+    uint64_t begun = now_ms();
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 60, NULL, &err), DL_EUNKNOWN);
+    cr_assert(now_ms() - begun >= 59 && now_ms() - begun < 160);
+    cr_assert_not_null(strstr(err.message, "no answer in time"), "%s", err.message);
+    /* The backlog takes a new connection, and nobody greets it: nothing of the caller's left. */
+    begun = now_ms();
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 60, NULL, &err), DL_EIO);
+    cr_assert(now_ms() - begun >= 59 && now_ms() - begun < 160);
+    cr_assert_not_null(strstr(err.message, "no connection in time"), "%s", err.message);
+    call_t late;
+    prepare(&late, "PING", 0);
+    cr_assert_eq(run(&late), DL_EIO);
+    cr_assert_eq(late.x.sent_ns, 0);
+    clear(&late);
+    kill(server_pid, SIGCONT);
+    cr_assert_eq(atomic_load(&warnings), 0, "%s",
+                 reported); /* these deadlines say nothing about the server */
+    cr_assert_eq(ask("PING"), DL_OK);
+}
+
+typedef struct stopper {
+    int fd;
+    uint64_t after_ms;
+} stopper_t;
+
+static void *trip(void *arg) {
+    stopper_t *stopper = arg;
+    (void)poll(NULL, 0, (int)stopper->after_ms);
+    cr_assert_eq(write(stopper->fd, "x", 1), 1);
+    return NULL;
+}
+
+/* Runs a call that is stopped after a while, by the descriptor at `which`. */
+static dl_status_t run_stopped(int which) {
+    int ends[2];
+    pthread_t thread;
+    dl_stop_t stop = {{-1, -1}};
+    call_t call;
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    stop.fd[which] = ends[0];
+    stopper_t stopper = {.fd = ends[1], .after_ms = 50};
+    prepare(&call, "PING", 5000);
+    call.x.stop = &stop;
+    cr_assert_eq(pthread_create(&thread, NULL, trip, &stopper), 0);
+    uint64_t begun = now_ms();
+    dl_status_t status = run(&call);
+    cr_assert(now_ms() - begun < 150, "%d", (int)(now_ms() - begun));
+    pthread_join(thread, NULL);
+    close(ends[0]);
+    close(ends[1]);
+    clear(&call);
+    return status;
+}
+
+Test(redis_link, a_stop_descriptor_ends_a_call_wherever_it_stands) {
+    options.max_total = 1;
+    open_link();
+    warm_up(1);
+    kill(server_pid, SIGSTOP);
+    cr_assert_eq(run_stopped(0), DL_EUNKNOWN);  /* waiting for the reply */
+    cr_assert_eq(run_stopped(1), DL_ECANCELED); /* waiting for the handshake */
+    kill(server_pid, SIGCONT);
+    warm_up(1);
+    call_t busy;
+    prepare(&busy, "PING", 2000);
+    begin(&busy);
+    cr_assert_eq(run_stopped(0), DL_ECANCELED); /* in the queue */
+    cr_assert_eq(drive(&busy), DL_OK);
+    clear(&busy);
+}
+
+Test(redis_link, the_answer_to_a_call_given_up_is_never_taken_for_another) {
+    open_link_over_relay();
+    warm_up(1);
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(ask_full("ECHO first", DLI_PLAIN, 40, NULL, NULL), DL_EUNKNOWN);
+    call_t second;
+    prepare(&second, "ECHO second", 2000);
+    begin(&second);
+    atomic_store(&relay_held[0], 0); /* now the answer to the first comes */
+    cr_assert_eq(drive(&second), DL_OK, "%s", second.err.message);
+    cr_assert_str_eq(second.replies[0]->str, "second");
+    clear(&second);
+    cr_assert_eq(atomic_load(&reconnects), 1);
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------- */
+
+static int descriptors(void) {
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir != NULL && readdir(dir) != NULL) {
+        n++;
+    }
+    closedir(dir);
+    return n;
+}
+
+Test(redis_link, a_forked_child_closes_descriptors_and_disturbs_nobody) {
+    options.max_total = 4;
+    options.min_idle = 1;
+    options.test_while_idle = true;
+    int before = descriptors();
+    open_link();
+    call_t calls[6];
+    for (int i = 0; i < 6; i++) {
+        prepare(&calls[i], "ECHO parent", 5000);
+        begin(&calls[i]); /* two of them queue */
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dli_link_close(link_, true);
+        _exit(descriptors() == before ? 0 : 1);
+    }
+    int status;
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d", status);
+    for (int i = 0; i < 6; i++) {
+        cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
+        cr_assert_str_eq(calls[i].replies[0]->str, "parent");
+        clear(&calls[i]);
+    }
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(atomic_load(&reconnects), 0);
+}

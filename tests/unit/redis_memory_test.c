@@ -1,0 +1,283 @@
+/* redis_memory_test.c - commands, answers and URLs of the Redis drivers when memory runs out. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "drivers/redis/endpoint.h"
+#include "drivers/redis/scripts.h"
+#include "redis_codec.h"
+
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_ALLOCATOR 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define OWN_ALLOCATOR 0
+#endif
+#endif
+#ifndef OWN_ALLOCATOR
+#define OWN_ALLOCATOR 1
+#endif
+
+TestSuite(redis_memory, .timeout = 60);
+
+#define SECRET "hunter2hunter2"
+#define CALLS 20
+
+/* ---- what is done with too little memory ------------------------------------------------------------ */
+
+static dl_status_t note(dl_status_t status) {
+    cr_assert(status == DL_OK || (status == DL_ENOMEM && err.status == DL_ENOMEM), "%s: %s",
+              dl_status_name(status), err.message);
+    return status;
+}
+
+static dl_status_t make_endpoint(void) {
+    dli_endpoint_t endpoint;
+    dli_endpoint_extras_t extras = {
+        .database = -1, .username = "app", .connect_timeout_ms = -1, .keepalive_ms = -1};
+    dl_status_t status = note(dli_endpoint_make(&endpoint, "redis://:" SECRET "@cache/1", &extras, &err));
+    if (status == DL_OK) {
+        cr_assert_str_eq(endpoint.password, SECRET);
+        extras.password = SECRET;
+        dli_endpoint_free(&endpoint);
+        status = note(dli_endpoint_make(&endpoint, "unix:///run/redis.sock", &extras, &err));
+    }
+    cr_assert_eq(status == DL_OK, endpoint.path != NULL);
+    dli_endpoint_free(&endpoint);
+    return status;
+}
+
+static dl_status_t encode(void) {
+    dli_commands_t commands = {0};
+    for (int i = 0; i < 400; i++) {
+        dli_commands_add_words(&commands, "AUTH", "app", SECRET, NULL);
+    }
+    dli_commands_add_words(&commands, "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13",
+                           "14", "15", "16", "17", "18", NULL);
+    dl_status_t status = commands.out_of_memory ? DL_ENOMEM : DL_OK;
+    cr_assert_eq(commands.count == 401, status == DL_OK);
+    dli_commands_free(&commands);
+    return status;
+}
+
+/* Reads every reply in the bytes, which are fed in pieces. */
+static dl_status_t read_replies(const char *bytes, size_t len, size_t piece, redisReply **replies, size_t n) {
+    dli_decoder_t decoder;
+    dl_status_t status = DL_OK;
+    size_t got = 0;
+    if (!dli_decoder_init(&decoder)) {
+        dli_decoder_free(&decoder);
+        return dl_driver_fail(&err, DL_ENOMEM, 0, "no decoder");
+    }
+    for (size_t i = 0; status == DL_OK && i < len; i += piece) {
+        status = note(dli_decoder_feed(&decoder, bytes + i, len - i < piece ? len - i : piece, &err));
+        redisReply *reply = NULL;
+        while (status == DL_OK && (status = note(dli_decoder_next(&decoder, &reply, &err))) == DL_OK &&
+               reply != NULL) {
+            cr_assert_lt(got, n);
+            replies[got++] = reply;
+        }
+    }
+    cr_assert_eq(got == n && dli_decoder_is_empty(&decoder), status == DL_OK);
+    dli_decoder_free(&decoder);
+    return status;
+}
+
+static void free_replies(redisReply **replies, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        freeReplyObject(replies[i]);
+        replies[i] = NULL;
+    }
+}
+
+/* A long string, so that the parser is exchanged for a fresh one, and a list. */
+static dl_status_t read_answers(void) {
+    static char bytes[200000];
+    redisReply *replies[3] = {NULL};
+    size_t len =
+        (size_t)sprintf(bytes, "$%d\r\n%0150000d\r\n*3\r\n*1\r\n$1\r\nx\r\n$-1\r\n:5\r\n+OK\r\n", 150000, 7);
+    dl_status_t status = read_replies(bytes, len, 20000, replies, 3);
+    if (status == DL_OK) {
+        cr_assert_eq(replies[0]->len, 150000);
+        cr_assert_eq(replies[1]->element[2]->integer, 5);
+    }
+    free_replies(replies, 3);
+    return status;
+}
+
+/* In place of a pool of connections: a server that has forgotten all scripts. */
+dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *exchange, dl_error_t *error) {
+    char bytes[CALLS * 20];
+    size_t len = 0, n = exchange->commands->count;
+    bool by_text = memmem(exchange->commands->bytes, exchange->commands->len, "EVALSHA", 7) == NULL;
+    cr_assert_null(link);
+    cr_assert_eq(error, &err);
+    for (size_t i = 0; i < n; i++) {
+        len += (size_t)sprintf(bytes + len, "%s\r\n", by_text ? ":1" : "-NOSCRIPT x");
+    }
+    return read_replies(bytes, len, len, exchange->replies, n);
+}
+
+static dl_status_t run_scripts(void) {
+    static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
+    redisReply *replies[CALLS] = {NULL};
+    dli_slice_t argv[30];
+    dli_script_call_t calls[CALLS];
+    uint64_t sent_ns[CALLS];
+    dli_exchange_t exchange = {.replies = replies};
+    for (size_t i = 0; i < 30; i++) {
+        argv[i] = dli_slice("x");
+    }
+    for (size_t i = 0; i < CALLS; i++) {
+        calls[i] = (dli_script_call_t){&script, 1, 30, argv};
+    }
+    dl_status_t status = note(dli_scripts_run(NULL, &exchange, calls, CALLS, sent_ns, &err));
+    for (size_t i = 0; i < CALLS; i++) {
+        int64_t number = 0;
+        cr_assert(replies[i] == NULL ? status != DL_OK : dli_reply_int(replies[i], &number));
+    }
+    free_replies(replies, CALLS);
+    return status;
+}
+
+static dl_status_t (*const deeds[])(void) = {make_endpoint, encode, read_answers, run_scripts};
+#define DEEDS (sizeof deeds / sizeof deeds[0])
+
+Test(redis_memory, enough_memory_is_enough) {
+    for (size_t i = 0; i < DEEDS; i++) {
+        cr_assert_eq(deeds[i](), DL_OK, "%s", err.message);
+    }
+}
+
+#if OWN_ALLOCATOR /* a sanitizer, or another C library, has an allocator of its own */
+/* How many allocations from now succeed; < 0: all. After that all fail, or only the next one. */
+static atomic_int left = -1;
+static atomic_int failed;
+static int for_ever;
+static atomic_int watched; /* 1: look for the secret in everything that is freed */
+static atomic_int leaks;
+static atomic_long balance; /* blocks that are in use, while it is counted */
+static atomic_int counting;
+
+/* These stand in for the C library's in the whole process, hiredis included. */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void __libc_free(void *memory);
+size_t malloc_usable_size(void *memory);
+
+static int should_fail(void) {
+    int now = atomic_load(&left);
+    if (now < 0) {
+        return 0;
+    }
+    if (now > 0) {
+        atomic_store(&left, now - 1);
+        return 0;
+    }
+    atomic_store(&left, for_ever ? 0 : -1);
+    atomic_fetch_add(&failed, 1);
+    errno = ENOMEM;
+    return 1;
+}
+
+static void *count(void *memory) {
+    if (memory != NULL && counting) {
+        atomic_fetch_add(&balance, 1);
+    }
+    return memory;
+}
+
+void *malloc(size_t size) {
+    return should_fail() ? NULL : count(__libc_malloc(size));
+}
+
+void *calloc(size_t n, size_t size) {
+    return should_fail() ? NULL : count(__libc_calloc(n, size));
+}
+
+void *realloc(void *old, size_t size) {
+    if (should_fail()) {
+        return NULL;
+    }
+    return old == NULL ? count(__libc_realloc(old, size)) : __libc_realloc(old, size);
+}
+
+void free(void *memory) {
+    if (watched && memory != NULL &&
+        memmem(memory, malloc_usable_size(memory), SECRET, strlen(SECRET)) != NULL) {
+        atomic_fetch_add(&leaks, 1);
+    }
+    if (memory != NULL && counting) {
+        atomic_fetch_sub(&balance, 1);
+    }
+    __libc_free(memory);
+}
+
+/* Giving a lock back and renewing it must not fail for lack of memory. */
+Test(redis_memory, commands_of_the_usual_size_need_none) {
+    dli_commands_t commands = {0};
+    char key[450];
+    memset(key, 'k', sizeof key);
+    dli_slice_t argv[] = {
+        {key, sizeof key}, {key, 128}, dli_slice("owner"), {key, sizeof key}, dli_slice("1")};
+    static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
+    dli_script_call_t call = {&script, 2, sizeof argv / sizeof argv[0], argv};
+    for_ever = 1;
+    atomic_store(&left, 0);
+    dli_script_encode(&commands, &call, false);
+    dli_commands_add_words(&commands, "CLIENT", "KILL", "ID", "12345678", NULL);
+    bool fits = !commands.out_of_memory && commands.count == 2;
+    dli_commands_free(&commands);
+    atomic_store(&left, -1);
+    cr_assert(fits);
+    cr_assert_eq(atomic_load(&failed), 0);
+}
+
+/* The n-th allocation fails, for every n until none has to. */
+static void fail_each(int always) {
+    for_ever = always;
+    for (size_t i = 0; i < DEEDS; i++) {
+        int n = 0, refused = 0;
+        do {
+            cr_assert_lt(n, 10000);
+            atomic_store(&failed, 0);
+            atomic_store(&balance, 0);
+            atomic_store(&left, n++);
+            atomic_store(&counting, 1);
+            dl_status_t status = deeds[i]();
+            atomic_store(&counting, 0);
+            atomic_store(&left, -1);
+            cr_assert_eq(atomic_load(&balance), 0, "deed %zu leaks at allocation %d", i, n);
+            refused += status == DL_ENOMEM;
+            cr_assert(status == DL_OK || atomic_load(&failed) > 0);
+        } while (atomic_load(&failed) > 0);
+        cr_assert_geq(refused, 4, "deed %zu: %d", i, refused);
+    }
+}
+
+Test(redis_memory, each_allocation_fails_once) {
+    fail_each(0);
+}
+
+Test(redis_memory, each_allocation_fails_and_all_after_it) {
+    fail_each(1);
+}
+
+/* Whatever is given back to the allocator may be read by the next who gets it. */
+Test(redis_memory, passwords_are_wiped_before_memory_is_freed) {
+    /* volatile, or the compiler drops the copy and its free. */
+    char *volatile probe = strdup(SECRET);
+    watched = 1;
+    dl_status_t made = make_endpoint(), encoded = encode();
+    watched = 0;
+    cr_assert_eq(made, DL_OK);
+    cr_assert_eq(encoded, DL_OK);
+    cr_assert_eq(atomic_load(&leaks), 0);
+    /* The test must be able to fail. */
+    watched = 1;
+    free(probe);
+    watched = 0;
+    cr_assert_eq(atomic_load(&leaks), 1);
+}
+#endif

@@ -1,0 +1,203 @@
+/* redis_rights_test.c - the rights that the Redis drivers need: no fewer, no more, and what a lack costs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_check_fixture.h"
+
+TestSuite(redis_rights, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- rights ----------------------------------------------------------------------------------------- */
+
+#define LOGIN ", username: locker, password: opensesame"
+
+/* The rule that dlock init --print gives, with the password in it. */
+static void ask_rule(const char *driver, const char *more, char *rule, size_t size) {
+    char path[96], yaml[1024];
+    findings_t found = {.n = 0};
+    dl_error_t err;
+    snprintf(path, sizeof path, "%s/dlock.yaml", server.folder);
+    write_yaml(yaml, sizeof yaml, driver, more);
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fputs(yaml, file) >= 0 && fclose(file) == 0);
+    cr_assert_eq(dl_backend_init(path, NULL, DL_INIT_PRINT, keep, &found, &err), DL_OK, "%s", err.message);
+    const char *text = text_of(&found, "rule");
+    cr_assert_not_null(text);
+    const char *at = strstr(text, ">PASSWORD");
+    cr_assert_not_null(at, "%s", text);
+    snprintf(rule, size, "%.*s>opensesame%s", (int)(at - text), text, at + strlen(">PASSWORD"));
+}
+
+static void *lock_it(void *arg) {
+    dl_error_t err;
+    dl_status_t status = dl_trylock_for(arg, 5000, DL_LEASE_AUTO, &err);
+    return (void *)(uintptr_t)(status == DL_OK && dl_unlock(arg, &err) == DL_OK);
+}
+
+static int count_one(void *arg, const char *name, const dl_lock_info_t *info) {
+    (void)name;
+    *(int *)arg += info->held;
+    return 0;
+}
+
+/* What users and administrators do with locks; the first failure, or NULL. */
+static const char *use_everything(dl_client_t *client) {
+    dl_lock_t *lock;
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    dl_error_t err;
+    pthread_t waiter;
+    void *got = NULL;
+    int listed = 0;
+    if (dl_lock_open(client, "orders {x}", &lock, &err) != DL_OK || dl_lock(lock, &err) != DL_OK) {
+        return "lock";
+    }
+    if (dl_lock(lock, &err) != DL_OK || dl_extend(lock, 60000, &err) != DL_OK ||
+        dl_unlock(lock, &err) != DL_OK) {
+        return "enter again, extend, leave";
+    }
+    if (dl_inspect(lock, &info, &err) != DL_OK || !info.held || !info.ours) {
+        return "inspect";
+    }
+    if (dl_list(client, NULL, count_one, &listed, &err) != DL_OK || listed != 1) {
+        return "list";
+    }
+    cr_assert_eq(pthread_create(&waiter, NULL, lock_it, lock), 0);
+    (void)poll(NULL, 0, 50); /* let it wait; no right is judged by it */
+    dl_status_t status = dl_unlock(lock, &err);
+    pthread_join(waiter, &got);
+    if (status != DL_OK || got == NULL) {
+        return "unlock, and the waiter's turn";
+    }
+    if (dl_lock(lock, &err) != DL_OK || dl_force_unlock(lock, &err) != DL_OK) {
+        return "force";
+    }
+    (void)dl_unlock(lock, &err);
+    dl_lock_close(lock);
+    return NULL;
+}
+
+Test(redis_rights, a_user_with_exactly_the_printed_rule_may_do_everything) {
+    for (size_t i = 0; i < 2; i++) {
+        char rule[4096];
+        findings_t found;
+        dl_client_t *client;
+        dl_error_t err;
+        tell(&server, "SCRIPT FLUSH");
+        ask_rule(drivers[i], LOGIN, rule, sizeof rule);
+        type_in(&server, rule);
+        cr_assert_eq(open_with(drivers[i], LOGIN, &client, &err), DL_OK, "%s", err.message);
+        const char *failed = use_everything(client);
+        cr_expect_null(failed, "%s: %s with %s", drivers[i], failed, rule);
+        dl_client_close(client);
+        check_with(drivers[i], LOGIN, &found);
+        EXPECT(&found, "rights", DL_FINDING_OK, "every command");
+        EXPECT(&found, "locking", DL_FINDING_OK, "taken");
+        EXPECT(&found, "wake-up", DL_FINDING_OK, "wakes");
+        EXPECT(&found, "settings", DL_FINDING_NOTE, "CONFIG GET is refused");
+        EXPECT(&found, "server clock", DL_FINDING_OK, "ran as ours");
+    }
+}
+
+/* Is anything wrong for a user with this rule? */
+static bool is_lacking(const char *driver, const char *more, const char *rule) {
+    findings_t found = {.n = 0};
+    dl_client_t *client;
+    dl_error_t err;
+    tell(&server, "SCRIPT FLUSH");
+    type_in(&server, rule);
+    if (open_with(driver, more, &client, &err) != DL_OK) {
+        return true;
+    }
+    (void)dl_client_check(client, keep, &found, &err);
+    dl_client_close(client);
+    return level_of(&found, "rights") != DL_FINDING_OK || level_of(&found, "locking") != DL_FINDING_OK ||
+           level_of(&found, "wake-up") != DL_FINDING_OK;
+}
+
+Test(redis_rights, without_any_part_of_the_printed_rule_something_is_missing_and_said) {
+    for (size_t i = 0; i < 2; i++) {
+        char rule[4096], words[4096];
+        ask_rule(drivers[i], LOGIN, rule, sizeof rule);
+        cr_expect_not(is_lacking(drivers[i], LOGIN, rule), "%s", rule);
+        snprintf(words, sizeof words, "%s", strstr(rule, ">opensesame") + strlen(">opensesame"));
+        for (char *rest = words, *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
+            char without[4096], spaced[256];
+            snprintf(spaced, sizeof spaced, " %s", word);
+            const char *at = strstr(rule, spaced);
+            while (at[strlen(spaced)] != ' ' && at[strlen(spaced)] != '\0') {
+                at = strstr(at + 1, spaced); /* "+set" is not the beginning of another word */
+            }
+            snprintf(without, sizeof without, "%.*s%s", (int)(at - rule), rule, at + strlen(spaced));
+            cr_expect(is_lacking(drivers[i], LOGIN, without), "%s: %s is not needed", drivers[i], word);
+        }
+    }
+}
+
+Test(redis_rights, each_missing_right_is_named_with_its_cost) {
+    static const struct {
+        const char *take, *subject, *says;
+        dl_finding_level_t level;
+    } cases[] = {
+        {"-publish", "PUBLISH", "waiters find out by polling", DL_FINDING_WARNING},
+        {"-client|kill", "CLIENT KILL", "stay until its lease ends", DL_FINDING_WARNING},
+        {"-info", "INFO", "cannot be told from the old one", DL_FINDING_WARNING},
+        {"-scan", "SCAN", "cannot be listed", DL_FINDING_NOTE},
+        {"-unsubscribe", "UNSUBSCRIBE", "nobody waits for", DL_FINDING_NOTE},
+        {"-ping", "PING", "noticed later", DL_FINDING_WARNING},
+        {"-pttl", "locking", "not told that it is busy", DL_FINDING_ERROR},
+        {"-evalsha", "EVALSHA", "no lock can be taken", DL_FINDING_ERROR},
+        {"-eval", "EVAL", "forgotten the scripts", DL_FINDING_ERROR},
+        {"-wait", "WAIT", "no lock can be taken", DL_FINDING_ERROR},
+        {"-subscribe", "wake-up", "by polling", DL_FINDING_WARNING},
+        {"-set", "locking", "could not be taken", DL_FINDING_ERROR},
+        {"-del", "locking", "could not be freed", DL_FINDING_ERROR},
+        {"-pexpire", "locking", "could not be renewed", DL_FINDING_ERROR},
+    };
+    char rule[4096];
+    dl_client_t *client;
+    dl_error_t err;
+    const char *login = LOGIN ", min_replicas: 1, replica_shortfall: warn, replica_timeout: 50ms";
+    ask_rule("redis-string", login, rule, sizeof rule);
+    type_in(&server, rule);
+    /* Opened with all rights: some are missed at once by an open. */
+    cr_assert_eq(open_with("redis-string", login, &client, &err), DL_OK, "%s", err.message);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        findings_t found = {.n = 0};
+        char give[32];
+        tell(&server, "ACL SETUSER locker %s", cases[i].take);
+        cr_assert_eq(dl_client_check(client, keep, &found, &err), DL_OK, "%s", err.message);
+        EXPECT(&found, cases[i].subject, cases[i].level, cases[i].says);
+        snprintf(give, sizeof give, "+%s", cases[i].take + 1);
+        tell(&server, "ACL SETUSER locker %s", give);
+    }
+    dl_client_close(client);
+}
+
+Test(redis_rights, init_connects_and_says_that_nothing_is_to_be_created) {
+    char path[96], yaml[1024];
+    findings_t found = {.n = 0};
+    dl_error_t err;
+    snprintf(path, sizeof path, "%s/dlock.yaml", server.folder);
+    write_yaml(yaml, sizeof yaml, "redis-string", "");
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fputs(yaml, file) >= 0 && fclose(file) == 0);
+    cr_assert_eq(dl_backend_init(path, NULL, 0, keep, &found, &err), DL_OK, "%s", err.message);
+    EXPECT(&found, "init", DL_FINDING_OK, "nothing has to be created");
+    kill(server.pid, SIGKILL);
+    found.n = 0;
+    cr_expect_eq(dl_backend_init(path, NULL, 0, keep, &found, &err), DL_EIO);
+    cr_expect_eq(found.n, 0);
+}
+
+Test(redis_rights, a_rule_keeps_odd_prefixes_apart) {
+    char path[96], yaml[1024];
+    findings_t found = {.n = 0};
+    dl_error_t err;
+    snprintf(path, sizeof path, "%s/dlock.yaml", server.folder);
+    snprintf(yaml, sizeof yaml,
+             "use: b\nbackends:\n  b: {driver: redis-hash-reentrant, url: \"redis://127.0.0.1:1\","
+             " prefix: \"a*[b] \"}\n");
+    FILE *file = fopen(path, "w");
+    cr_assert(file != NULL && fputs(yaml, file) >= 0 && fclose(file) == 0);
+    cr_assert_eq(dl_backend_init(path, NULL, DL_INIT_PRINT, keep, &found, &err), DL_OK, "%s", err.message);
+    EXPECT(&found, "rule", DL_FINDING_NOTE,
+           "~a\\*\\[b\\]?* ~dlock_tokens &redisson_lock__channel:a\\*\\[b\\]?* "
+           "&redisson_lock__channel:{a\\*\\[b\\]?* +");
+}

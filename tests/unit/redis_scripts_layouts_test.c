@@ -1,0 +1,227 @@
+/* redis_scripts_layouts_test.c - what the layouts differ in: foreign values, levels, and their peers. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_scripts_fixture.h"
+
+TestSuite(redis_scripts_layouts, .init = set_up, .fini = tear_down, .timeout = 60);
+
+static const layout_t *const string = &layouts[0];
+static const layout_t *const hash = &layouts[1];
+
+/* ---- redis-string ----------------------------------------------------------------------------------- */
+
+Test(redis_scripts_layouts, the_string_is_owner_and_hold_id) {
+    cr_assert(is_token(take(string, A, "7")));
+    cr_assert_str_eq(ask("GET", LOCK, NULL), A ":7");
+}
+
+Test(redis_scripts_layouts, a_string_of_another_client_is_busy_and_not_ours) {
+    /* The last three begin like the owner who asks, but are no hold of his. */
+    static const char *const values[] = {"0123456789abcdef0123456789abcdef",
+                                         "",
+                                         "host_17_2f1b8a52-1111-4222-8333-444444444444",
+                                         "aaaaaaaa-0000-4000-8000-00000000000:1:7",
+                                         "aaaaaaaa-0000-4000-8000-0000000000011:1:7",
+                                         "zaaaaaaa-0000-4000-8000-000000000001:1:7",
+                                         UUID_A ":1",
+                                         UUID_A ":1:7:1",
+                                         A ":",
+                                         A ":7x",
+                                         A "x7"};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char rest[160];
+        ask("SET", LOCK, values[i], "PX", "20000", NULL);
+        snprintf(rest, sizeof rest, "%s,0]", values[i]);
+        cr_assert(is_busy(take(string, A, "900"), 19000, 20000, rest), "%s: %s", values[i],
+                  take(string, A, "900"));
+        snprintf(rest, sizeof rest, "%s,0,1,0]", values[i]);
+        cr_assert(is_busy(inspect(string), 19000, 20000, rest), "%s", inspect(string));
+        cr_assert_str_eq(drop(string, A, "7", "0"), "nil");
+        cr_assert_str_eq(renew(string, A, "7", "30000"), "0");
+        cr_assert_str_eq(ask("GET", LOCK, NULL), values[i]);
+        cr_assert_str_eq(force(string), "1");
+    }
+}
+
+Test(redis_scripts_layouts, a_long_foreign_string_is_cut) {
+    char text[600], rest[160];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    ask("SET", LOCK, text, NULL);
+    snprintf(rest, sizeof rest, "[-1,%.128s,0]", text);
+    cr_assert_str_eq(take(string, A, "1"), rest);
+    cr_assert_str_eq(ask("SET", LOCK, "x", "NX", NULL), "nil", "the recipe of others is excluded too");
+}
+
+Test(redis_scripts_layouts, a_level_of_a_string_only_extends) {
+    cr_assert_str_eq(take_at(string, A, "7", "2", "30000", "0"), "0");
+    cr_assert_str_eq(ask("EXISTS", LOCK, TOKENS, NULL), "0");
+    cr_assert(is_token(take(string, A, "7")));
+    cr_assert_str_eq(take_at(string, A, "6", "2", "60000", "0"), "0");
+    cr_assert_str_eq(take_at(string, B, "7", "2", "60000", "0"), "0");
+    cr_assert_str_eq(take_at(string, A, "7", "2", "60000", "0"), "1");
+    cr_assert_gt(left_ms(), 59000);
+    cr_assert_str_eq(take_at(string, A, "7", "2", "30000", "0"), "1");
+    cr_assert_gt(left_ms(), 59000);
+    cr_assert_str_eq(drop(string, A, "7", "1"), "0");
+    cr_assert_str_eq(ask("GET", LOCK, NULL), A ":7");
+}
+
+Test(redis_scripts_layouts, an_owner_of_a_task_is_ours_too) {
+    static const char task[] = UUID_A ":t5";
+    for
+        EACH_LAYOUT(l) {
+            cr_assert(is_token(take(l, task, "7")));
+            cr_assert(is_busy(take(l, B, "1"), 29000, 30000, UUID_A ":t5:7,1]"), "%s", take(l, B, "1"));
+            cr_assert(is_busy(take(l, UUID_A ":5", "8"), 29000, 30000, UUID_A ":t5:7,1]"));
+            cr_assert(is_busy(inspect(l), 29000, 30000, UUID_A ":t5:7,1,1,0]"), "%s", inspect(l));
+            cr_assert_str_eq(renew(l, task, "7", "60000"), "1");
+            cr_assert_str_eq(force(l), "1");
+        }
+}
+
+/* ---- redis-hash-reentrant --------------------------------------------------------------------------- */
+
+Test(redis_scripts_layouts, the_hash_has_the_level_and_the_hold_id) {
+    cr_assert(is_token(take(hash, A, "7")));
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "1");
+    cr_assert_str_eq(ask("HGET", LOCK, A ":h", NULL), "7");
+    cr_assert_str_eq(ask("HLEN", LOCK, NULL), "2");
+    cr_assert_str_eq(take_at(hash, A, "7", "3", "30000", "0"), "1");
+    cr_assert(is_token(take(hash, A, "8")));
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "1", "a new hold begins at one");
+    cr_assert_str_eq(ask("HGET", LOCK, A ":h", NULL), "8");
+    cr_assert_str_eq(ask("HLEN", LOCK, NULL), "2");
+}
+
+Test(redis_scripts_layouts, a_level_is_written_for_its_own_hold_only) {
+    cr_assert_str_eq(take_at(hash, A, "7", "2", "30000", "0"), "0");
+    cr_assert_str_eq(ask("EXISTS", LOCK, TOKENS, NULL), "0", "created");
+    cr_assert(is_token(take(hash, A, "7")));
+    const char *before = content(LOCK);
+    cr_assert_str_eq(take_at(hash, A, "6", "2", "60000", "0"), "0");
+    cr_assert_str_eq(take_at(hash, A, "8", "2", "60000", "0"), "0");
+    cr_assert_str_eq(take_at(hash, B, "7", "2", "60000", "0"), "0");
+    cr_assert_str_eq(drop(hash, A, "8", "1"), "nil");
+    cr_assert_str_eq(drop(hash, B, "7", "1"), "nil");
+    cr_assert_str_eq(content(LOCK), before);
+    cr_assert_str_eq(take_at(hash, A, "7", "2", "60000", "0"), "1");
+    cr_assert_str_eq(take_at(hash, A, "7", "2", "60000", "0"), "1", "sent twice");
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
+    cr_assert_gt(left_ms(), 59000);
+    cr_assert_str_eq(take_at(hash, A, "7", "3", "1000", "0"), "1");
+    cr_assert_gt(left_ms(), 59000, "shortened");
+    cr_assert(is_busy(inspect(hash), 59000, 60000, A ":7,1,3,0]"), "%s", inspect(hash));
+    cr_assert_str_eq(drop(hash, A, "7", "2"), "0");
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
+    cr_assert(left_ms() > 59000 && left_ms() <= 60000);
+    cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
+}
+
+Test(redis_scripts_layouts, a_level_is_shown_without_memory_and_without_an_expiry_as_far_as_can_be) {
+    cr_assert(is_token(take(hash, A, "7")));
+    ask("CONFIG", "SET", "maxmemory", "1", NULL);
+    cr_assert_str_eq(take_at(hash, A, "7", "2", "60000", "0"), "1", "the extension goes first");
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
+    cr_assert_str_eq(take_at(hash, A, "7", "3", "1000", "0"), "1", "nothing to extend: not shown, no error");
+    cr_assert_str_eq(drop(hash, A, "7", "1"), "0");
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "1", "a lower level can be written");
+    cr_assert_gt(left_ms(), 59000);
+    ask("PERSIST", LOCK, NULL);
+    cr_assert_str_eq(drop(hash, A, "7", "2"), "0");
+    cr_assert_str_eq(ask("PTTL", LOCK, NULL), "-1");
+    ask("CONFIG", "SET", "maxmemory", "0", NULL);
+    cr_assert_str_eq(drop(hash, A, "7", "2"), "0");
+    cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
+    cr_assert_str_eq(ask("PTTL", LOCK, NULL), "-1", "nobody asked for an end");
+}
+
+/* Fields and values of a hash, ended by NULL. */
+typedef struct fields {
+    const char *at[9];
+} fields_t;
+
+static void write_hash(const fields_t *fields) {
+    const char *argv[12] = {"HSET", LOCK};
+    int argc = 2;
+    ask("DEL", LOCK, NULL);
+    for (; fields->at[argc - 2] != NULL; argc++) {
+        argv[argc] = fields->at[argc - 2];
+    }
+    cr_assert(send_words(redis, argc, argv)[0] != '-');
+    ask("PEXPIRE", LOCK, "20000", NULL);
+}
+
+Test(redis_scripts_layouts, a_hash_that_is_no_lock_is_an_error_and_stays) {
+    static const fields_t hashes[] = {
+        {{"mode", "read", NULL}},
+        {{"mode", "write", UUID_B ":77:write", "1", NULL}},
+        {{UUID_B ":77", "many", NULL}},
+        {{UUID_B ":77", "1.5", NULL}},
+        {{UUID_B, "1", NULL}},
+        {{":77", "1", NULL}},
+        {{A ":h", "7", NULL}},
+        {{A, "1", A ":h", "x", NULL}},
+        {{A, "x", A ":h", "7", NULL}},
+        {{A, "1", B ":h", "7", NULL}},
+        {{A, "1", B, "1", NULL}},
+        {{A, "1", A ":h", "7", "note", "mine", NULL}},
+        {{"a", "1", "b", "2", "c", "3", "d", "4", NULL}},
+    };
+    for (size_t i = 0; i < sizeof hashes / sizeof hashes[0]; i++) {
+        write_hash(&hashes[i]);
+        const char *before = content(LOCK);
+        cr_assert(begins(take(hash, A, "7"), "-EFOREIGN"), "%zu: %s", i, take(hash, A, "7"));
+        cr_assert(begins(inspect(hash), "-EFOREIGN"), "%zu", i);
+        cr_assert(begins(force(hash), "-EFOREIGN"), "%zu", i);
+        if (i != 7 && i != 8) { /* these two differ from a lock only in what a holder does not look at */
+            cr_assert_str_eq(drop(hash, A, "7", "0"), "nil", "%zu", i);
+            cr_assert_str_eq(renew(hash, A, "7", "30000"), "0", "%zu", i);
+        }
+        cr_assert_str_eq(content(LOCK), before, "%zu", i);
+    }
+}
+
+Test(redis_scripts_layouts, our_two_fields_are_known_in_either_order) {
+    write_hash(&(fields_t){{A ":h", "7", A, "2", NULL}});
+    cr_assert(is_busy(inspect(hash), 19000, 20000, A ":7,1,2,0]"), "%s", inspect(hash));
+    cr_assert(is_busy(take(hash, A, "6"), 19000, 20000, A ":7,1]"));
+    cr_assert_str_eq(take_at(hash, A, "7", "3", "30000", "0"), "1");
+    cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
+}
+
+/* ---- the peers of the hash: how they enter and leave ------------------------------------------------ */
+
+static const dli_script_t peer_enter = {
+    "peer_enter",
+    "if redis.call('exists', KEYS[1]) == 1 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then "
+    "return redis.call('pttl', KEYS[1]) end "
+    "redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], ARGV[2]) return nil",
+    "",
+};
+static const dli_script_t peer_leave = {
+    "peer_leave",
+    "if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end "
+    "if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then return 0 end "
+    "redis.call('del', KEYS[1]) return 1",
+    "",
+};
+
+Test(redis_scripts_layouts, a_peer_and_we_exclude_each_other) {
+    static const char peer[] = UUID_B ":77";
+    cr_assert_str_eq(run_on(redis, &peer_enter, "1", LOCK, peer, "20000", NULL), "nil");
+    cr_assert_str_eq(run_on(redis, &peer_enter, "1", LOCK, peer, "20000", NULL), "nil");
+    cr_assert(is_busy(take(hash, A, "7"), 19000, 20000, UUID_B ":77,0]"), "%s", take(hash, A, "7"));
+    cr_assert(is_busy(take(hash, peer, "7"), 19000, 20000, UUID_B ":77,0]"), "no hold id: not ours to take");
+    cr_assert(is_busy(inspect(hash), 19000, 20000, UUID_B ":77,0,2,0]"), "%s", inspect(hash));
+    cr_assert_str_eq(drop(hash, peer, "7", "0"), "nil");
+    cr_assert_str_eq(renew(hash, peer, "7", "30000"), "0");
+    cr_assert_str_eq(take_at(hash, peer, "7", "2", "30000", "0"), "0");
+    cr_assert_str_eq(run_on(redis, &peer_leave, "1", LOCK, peer, NULL), "0");
+    cr_assert_str_eq(run_on(redis, &peer_leave, "1", LOCK, peer, NULL), "1");
+    cr_assert(is_token(take(hash, A, "7")));
+    cr_assert_gt(atoll(run_on(redis, &peer_enter, "1", LOCK, peer, "20000", NULL)), 29000);
+    cr_assert_str_eq(run_on(redis, &peer_leave, "1", LOCK, peer, NULL), "nil");
+    cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
+    cr_assert_str_eq(run_on(redis, &peer_enter, "1", LOCK, peer, "20000", NULL), "nil");
+    cr_assert_str_eq(force(hash), "1");
+}
