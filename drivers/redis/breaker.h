@@ -16,8 +16,8 @@ typedef struct dli_breaker {
     dl_error_t reason;
 } dli_breaker_t;
 
-/* May a connection be made now? DL_OK: *is_probe says whether the server is down and this is the one that tries.
- * Otherwise the reason why the last one failed. */
+/* May a connection be made now? DL_OK: *is_probe says whether the server is down and this is the one that
+ * tries. Otherwise the reason why the last one failed. */
 dl_status_t dli_breaker_ask(dli_breaker_t *breaker, uint64_t now_ns, bool *is_probe, dl_error_t *err);
 /* A connection that was begun at started_ns failed. true: the server was not known to be down. */
 bool dli_breaker_fail(dli_breaker_t *breaker, const dl_driver_env_t *env, uint64_t started_ns, bool is_probe,

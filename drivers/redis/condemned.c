@@ -1,4 +1,4 @@
-/* condemned.c - connections that were given up with a claim on its way, and have to be killed on the server. */
+/* condemned.c - connections given up with a claim on its way, which have to be killed on the server. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "condemned.h"
 

@@ -1,4 +1,4 @@
-/* condemned.h - connections that were given up with a claim on its way, and have to be killed on the server. */
+/* condemned.h - connections given up with a claim on its way, which have to be killed on the server. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_REDIS_CONDEMNED_H
 #define DLI_REDIS_CONDEMNED_H

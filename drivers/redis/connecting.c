@@ -1,4 +1,4 @@
-/* connecting.c - makes the connections of a pool, and keeps book of what each of them says about the server. */
+/* connecting.c - makes the connections of a pool, and notes what each says about the server. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool.h"
 

@@ -7,8 +7,9 @@
 #include <string.h>
 
 #define NS_PER_MS 1000000u
-/* A connection that was used this recently is taken for alive without a look: the look costs a system call. Had the
- * server gone away just now, the exchange would be unknown instead of sent anew; never wrong. */
+/* A connection that was used this recently is taken for alive without a look: the look costs a system
+ * call. Had the server gone away just now, the exchange would be unknown instead of sent anew; never
+ * wrong. */
 #define TRUSTED_NS NS_PER_MS
 
 /* ---- how an exchange ends --------------------------------------------------------------------------- */
@@ -25,8 +26,8 @@ static bool has_left(const dli_exchange_t *x) {
     return x->step == DLI_STEP_TALKING && dli_conn_unsent(x->member->conn) < x->commands->len;
 }
 
-/* Parts with a connection that is of no use any more; err is filled. true: nothing of the caller's had left, and
- * another connection may do better. Otherwise the exchange is done. */
+/* Parts with a connection that is of no use any more; err is filled. true: nothing of the caller's had
+ * left, and another connection may do better. Otherwise the exchange is done. */
 static bool lose(dli_link_t *link, dli_exchange_t *x, dl_status_t status) {
     bool left = has_left(x);
     if (left && x->intent == DLI_CLAIM) {

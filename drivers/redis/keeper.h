@@ -6,9 +6,10 @@
 #include "pool.h"
 
 /*
- * Every idle_check it closes what has lain for too long, sends PING to idle connections (test_while_idle), closes
- * those that did not answer the last one, and makes new ones (min_idle). It never waits for an answer with a
- * connection in its hands: the answer is read at the next check, or by the call that borrows the connection.
+ * Every idle_check it closes what has lain for too long, sends PING to idle connections (test_while_idle),
+ * closes those that did not answer the last one, and makes new ones (min_idle). It never waits for an answer
+ * with a connection in its hands: the answer is read at the next check, or by the call that borrows the
+ * connection.
  */
 typedef struct dli_keeper {
     dli_pool_t *pool;
@@ -18,8 +19,8 @@ typedef struct dli_keeper {
     pthread_t thread;
 } dli_keeper_t;
 
-/* Starts the thread if the pool's options want one; it does nothing until dli_keeper_wake. The keeper is zeroed.
- * DL_OK; DL_ELIMIT. */
+/* Starts the thread if the pool's options want one; it does nothing until dli_keeper_wake. The keeper is
+ * zeroed. DL_OK; DL_ELIMIT. */
 dl_status_t dli_keeper_start(dli_keeper_t *keeper, dli_pool_t *pool, dl_error_t *err);
 /* A connection has been made: there is a server to keep up with. Cheap when it is awake already. */
 void dli_keeper_wake(dli_keeper_t *keeper);

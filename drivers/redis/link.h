@@ -1,4 +1,4 @@
-/* link.h - the one way to a server: submit commands with a deadline, get each reply or learn that it is unknown. */
+/* link.h - the one way to a server: commands with a deadline; each gets a reply or is unknown. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_REDIS_LINK_H
 #define DLI_REDIS_LINK_H
@@ -6,11 +6,12 @@
 #include "conn.h"
 
 /*
- * Behind it stands a pool: each exchange in flight has a connection to itself. An exchange that gives up closes
- * its connection, so that no reply is ever read out of step. What it had sent may still be carried out: if it
- * was a claim, the connection is condemned, and every exchange that frees first sends CLIENT KILL ID for all
- * condemned connections, on its own connection, until the server has confirmed them. A condemned connection is known
- * by its id and the server's run id; without a run id (INFO refused) or the right to kill, nobody is killed.
+ * Behind it stands a pool: each exchange in flight has a connection to itself. An exchange that gives up
+ * closes its connection, so that no reply is ever read out of step. What it had sent may still be carried
+ * out: if it was a claim, the connection is condemned, and every exchange that frees first sends CLIENT KILL
+ * ID for all condemned connections, on its own connection, until the server has confirmed them. A condemned
+ * connection is known by its id and the server's run id; without a run id (INFO refused) or the right to
+ * kill, nobody is killed.
  *
  * While the server is known to be down (connecting or the handshake failed), exchanges fail at once with the
  * reason, except for one that tries again when a backoff with jitter (at most 500 ms) is over.
@@ -26,7 +27,8 @@ typedef struct dli_pool_options {
     int64_t borrow_timeout_ms, idle_timeout_ms, idle_check_ms;
 } dli_pool_options_t;
 
-/* Each lane has a pool of its own: a full pool of calls delays no renewal. Renewals are not limited in number. */
+/* Each lane has a pool of its own: a full pool of calls delays no renewal. Renewals are not limited in
+ * number. */
 typedef enum dli_lane { DLI_LANE_CALLS, DLI_LANE_RENEWALS } dli_lane_t;
 typedef enum dli_intent {
     DLI_PLAIN,
@@ -65,16 +67,17 @@ dl_status_t dli_link_open(const dli_endpoint_t *endpoint, const dli_pool_options
 void dli_link_close(dli_link_t *link, bool forked);
 
 /*
- * Runs the exchange to its end. DL_OK: every reply is there (each may be an error reply). DL_EIO: surely nothing
- * left (the server is down, cannot be reached in time, or no connection is free). DL_ECANCELED: the same because of
- * stop. DL_EUNKNOWN: it left, or part of it, and replies are missing. DL_EPROTO: a reply made no sense; those missing
- * are unknown. DL_EAUTH, DL_ENOTSUP, DL_ELIMIT, DL_ENOMEM: could not connect; nothing left. err is filled.
+ * Runs the exchange to its end. DL_OK: every reply is there (each may be an error reply). DL_EIO: surely
+ * nothing left (the server is down, cannot be reached in time, or no connection is free). DL_ECANCELED: the
+ * same because of stop. DL_EUNKNOWN: it left, or part of it, and replies are missing. DL_EPROTO: a reply made
+ * no sense; those missing are unknown. DL_EAUTH, DL_ENOTSUP, DL_ELIMIT, DL_ENOMEM: could not connect; nothing
+ * left. err is filled.
  */
 dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *exchange, dl_error_t *err);
 
 /*
- * The same in steps, for callers that drive several links at once: begin; then while not done: poll what want says
- * until at most *until_ns, step; or abandon. After done or abandon, `status` says how it ended.
+ * The same in steps, for callers that drive several links at once: begin; then while not done: poll what want
+ * says until at most *until_ns, step; or abandon. After done or abandon, `status` says how it ended.
  */
 void dli_link_begin(dli_link_t *link, dli_exchange_t *exchange, dl_error_t *err);
 bool dli_link_is_done(const dli_exchange_t *exchange);

@@ -55,7 +55,8 @@ typedef struct dli_pool {
 
 void dli_pool_init(dli_pool_t *pool, const dli_endpoint_t *endpoint, const dli_pool_options_t *options,
                    const dl_driver_env_t *env);
-/* Nobody has a connection or a ticket. forked: closes descriptors only; others may have vanished with theirs. */
+/* Nobody has a connection or a ticket. forked: closes descriptors only; others may have vanished with
+ * theirs. */
 void dli_pool_free(dli_pool_t *pool, bool forked);
 
 /*
@@ -79,14 +80,15 @@ void dli_pool_drop(dli_pool_t *pool, dli_member_t *member, bool was_lost);
 void dli_pool_close_old(dli_pool_t *pool);
 /* Are there fewer idle connections for calls than min_idle wants, and is there room for one more? */
 bool dli_pool_is_short(dli_pool_t *pool);
-/* An idle connection that was not used or looked at since since_ns, the longest idle one first; NULL: none is left.
- * dli_pool_put_back puts it where it was. */
+/* An idle connection that was not used or looked at since since_ns, the longest idle one first; NULL: none
+ * is left. dli_pool_put_back puts it where it was. */
 dli_member_t *dli_pool_take_neglected(dli_pool_t *pool, dli_lane_t lane, uint64_t since_ns);
 void dli_pool_put_back(dli_pool_t *pool, dli_member_t *member);
 
 /* ---- connecting.c: making them ---------------------------------------------------------------------- */
 
-/* Begins a connection in the place that the caller has (is_counted), or in none. A failure gives the place back. */
+/* Begins a connection in the place that the caller has (is_counted), or in none. A failure gives the place
+ * back. */
 dl_status_t dli_pool_connect(dli_pool_t *pool, dli_lane_t lane, bool is_counted, dli_member_t **member,
                              dl_error_t *err);
 /* It is ready. */
@@ -96,7 +98,8 @@ void dli_pool_connect_failed(dli_pool_t *pool, dli_member_t *member, dl_status_t
                              const dl_error_t *err);
 /* Its user has no time left: closes it, and nothing is said about the server. */
 void dli_pool_connect_cut(dli_pool_t *pool, dli_member_t *member);
-/* This connection found out that its server is no master any more: no connection of its time is used again. */
+/* This connection found out that its server is no master any more: no connection of its time is used
+ * again. */
 void dli_pool_failed_over(dli_pool_t *pool, const dli_member_t *member);
 
 /* ---- from pool.c for connecting.c -------------------------------------------------------------------- */

@@ -6,10 +6,11 @@
 #include "conn.h"
 
 /*
- * A thread owns the connection; it starts with the first watch. Watches of one channel share one subscription,
- * which lingers for a moment after the last of them, so that who waits again and again does not subscribe each
- * time. When the connection dies, every wait is woken (it may have missed a message), the thread connects again
- * with backoff, subscribes to everything anew and wakes every wait once more. A silent server is found by PING.
+ * A thread owns the connection; it starts with the first watch. Watches of one channel share one
+ * subscription, which lingers for a moment after the last of them, so that who waits again and again does
+ * not subscribe each time. When the connection dies, every wait is woken (it may have missed a message),
+ * the thread connects again with backoff, subscribes to everything anew and wakes every wait once more. A
+ * silent server is found by PING.
  */
 typedef struct dli_subscriber dli_subscriber_t;
 
@@ -19,10 +20,10 @@ dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_
 /* No watch is left. NULL is fine. forked: closes descriptors only. */
 void dli_subscriber_close(dli_subscriber_t *subscriber, bool forked);
 
-/* As the ops watch, wait and unwatch of the driver contract, for a channel. DL_ENOTSUP: the user may not
- * subscribe to it (reported once as a warning); the caller polls then. A watch that is made while the connection
- * is lost waits for it until the deadline (DL_EIO), but fails at once with the reason when connecting anew has
- * failed already. */
+/* As the ops watch, wait and unwatch of the driver contract, for a channel. DL_ENOTSUP: the user may
+ * not subscribe to it (reported once as a warning); the caller polls then. A watch that is made while
+ * the connection is lost waits for it until the deadline (DL_EIO), but fails at once with the reason
+ * when connecting anew has failed already. */
 dl_status_t dli_subscriber_watch(dli_subscriber_t *subscriber, const char *channel, size_t len,
                                  uint64_t deadline_ns, const dl_stop_t *stop, dl_watch_t **watch,
                                  dl_error_t *err);

@@ -30,7 +30,8 @@ static void start_server(void) {
     char script[512];
     /* It ends with this process, however that ends; its log comes on the standard error. */
     (void)snprintf(script, sizeof script,
-                   "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket '%s' --save '' "
+                   "exec setpriv --pdeathsig KILL \"${DLOCK_REDIS_SERVER:-redis-server}\" --port 0 "
+                   "--unixsocket '%s' --save '' "
                    "--appendonly no --dir '%s' --logfile '' >&2",
                    socket_path, work_dir);
     start_plain(&server, "sh", "-c", script, NULL);
@@ -46,7 +47,7 @@ static void stop_server(void) {
 
 static void open_all(void) {
     fixture_open();
-    if (system("command -v redis-server >/dev/null") != 0) {
+    if (system("command -v \"${DLOCK_REDIS_SERVER:-redis-server}\" >/dev/null") != 0) {
         cr_skip_test("redis-server is missing");
     }
     (void)snprintf(socket_path, sizeof socket_path, "%s/redis.sock", work_dir);
@@ -55,8 +56,10 @@ static void open_all(void) {
 }
 
 static void close_all(void) {
-    (void)kill(server.pid, SIGKILL);
-    (void)finish(&server);
+    if (server.pid > 0) { /* 0 would be our own group */
+        (void)kill(server.pid, SIGKILL);
+        (void)finish(&server);
+    }
     fixture_close();
 }
 

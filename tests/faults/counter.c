@@ -3,10 +3,10 @@
 /*
  * usage: counter [--processes N] [--threads N] [--total N] [--name NAME] [--no-control] CONFIG
  *
- * The backend is what `use:` in CONFIG (or $DLOCK_BACKEND) says, and nothing else. The number lies in a file. An
- * increment reads it, gives the processor away, and writes it back: nothing but the lock keeps two of them
- * apart. The control does the same without a lock and must lose updates, or the test would prove nothing.
- * Prints one line a run; ends with 0 only if the lock lost none and the control some.
+ * The backend is what `use:` in CONFIG (or $DLOCK_BACKEND) says, and nothing else. The number lies in a file.
+ * An increment reads it, gives the processor away, and writes it back: nothing but the lock keeps two of
+ * them apart. The control does the same without a lock and must lose updates, or the test would prove
+ * nothing. Prints one line a run; ends with 0 only if the lock lost none and the control some.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -25,10 +25,11 @@ backends:
 EOF
 
 if [[ $backend == redis-* ]]; then
-    command -v redis-server >/dev/null || { echo "redis-server is missing"; exit 77; }
+    server=${DLOCK_REDIS_SERVER:-redis-server}
+    command -v "$server" >/dev/null || { echo "redis-server is missing"; exit 77; }
     mkfifo "$work/log"
     # It ends with this script, however that ends.
-    setpriv --pdeathsig TERM redis-server --port 0 --unixsocket "$work/redis.sock" --save "" --appendonly no \
+    setpriv --pdeathsig TERM "$server" --port 0 --unixsocket "$work/redis.sock" --save "" --appendonly no \
         --dir "$work" --logfile "" >"$work/log" 2>&1 </dev/null &
     redis=$!
     exec {log}<>"$work/log"

@@ -1,8 +1,8 @@
-# failover.py - a replica that lags takes over: two holders at once, and what tokens and min_replicas do about it.
+# failover.py - a replica that lags takes over: two holders at once; what tokens and min_replicas do about it.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: tests/interop/witness failover.py HOLDER
-# The address of the service is a link to a socket: a failover moves the link, as it would a name or an address.
+# The address of the service is a link to a socket: a failover moves the link, as it would a name.
 import os
 import time
 
@@ -22,7 +22,8 @@ class Service:
         self.address = os.path.join(master.folder, "current")
         os.symlink(master.socket, self.address)
         replica.client().execute_command("REPLICAOF", "127.0.0.1", master.port)
-        parties.await_true(lambda: replica.client().info("replication")["master_link_status"] == "up", "replicated")
+        client = replica.client()
+        parties.await_true(lambda: client.info("replication")["master_link_status"] == "up", "replicated")
 
     def config(self, options=""):
         return parties.write_config(self.master, "redis-string", ", lease: %dms%s" % (LEASE_MS, options),
@@ -59,6 +60,7 @@ class Resource:
 
 
 def with_service(case):
+    """A case of (program, service)."""
     def run(program):
         with parties.server(True) as master, parties.server(True) as replica:
             case(program, Service(master, replica))
@@ -69,7 +71,8 @@ def with_service(case):
 @with_service
 def a_replica_in_sync_keeps_the_lock(program, service):
     """The control: without lag there is no second holder."""
-    with parties.holder(program, service.config()) as first, parties.holder(program, service.config()) as second:
+    config = service.config()
+    with parties.holder(program, config) as first, parties.holder(program, config) as second:
         first.ask("DL_OK", "lock", NAME)
         service.in_sync()
         service.fail_over()
@@ -83,14 +86,15 @@ def a_replica_in_sync_keeps_the_lock(program, service):
 @with_service
 def a_lagging_replica_loses_it_and_tokens_stop_the_stale_holder(program, service):
     resource = Resource()
-    with parties.holder(program, service.config()) as first, parties.holder(program, service.config()) as second:
+    config = service.config()
+    with parties.holder(program, config) as first, parties.holder(program, config) as second:
         service.let_lag()
         token = first.ask("DL_OK", "lock", NAME).token
         check(resource.write(token, "first"), "the first holder writes")
         service.fail_over()
         later = second.ask("DL_OK", "lock", NAME, 0)
         overlap_ms = first.ask("DL_OK", "valid", NAME).valid
-        check(overlap_ms > 0 and later.valid > 0, "both hold it: this is what asynchronous replication can do")
+        check(overlap_ms > 0 and later.valid > 0, "both hold it: asynchronous replication can do that")
         check(later.token > token, "the later holder's token is larger, although the counter was lost too")
         check(resource.write(later.token, "second"), "the second holder writes")
         check(not resource.write(token, "first again"), "the resource refuses the stale holder")
@@ -121,7 +125,8 @@ def expect_refused(program, service):
 
 @with_service
 def min_replicas_refuses_a_lock_that_only_the_master_has(program, service):
-    with parties.holder(program, service.config(", min_replicas: 1, replica_timeout: 5s, call_timeout: 10s")) as careful:
+    options = ", min_replicas: 1, replica_timeout: 5s, call_timeout: 10s"
+    with parties.holder(program, service.config(options)) as careful:
         careful.ask("DL_OK", "lock", NAME)
         equal(service.replica.client().exists(KEY), 1, "keys on the replica when the lock is granted")
         careful.ask("DL_OK", "unlock", NAME)

@@ -43,7 +43,7 @@ CT_CASE(faults, row11_reply_to_a_lock_swallowed, REDIS) {
     /* And when it is not asked for again, it is given back. */
     lose_reply(ct, proxy, "row 11", PROXY_SWALLOW);
     CT_STATUS(dl_trylock_for(lock, 50, 20 * ct_lease_ms(ct), CT_ERR), DL_EUNKNOWN);
-    ct_expect_free(ct, "row 11", BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 11", FREE_MS + ct_tolerance_ms(ct));
     proxy_stop(ct, proxy);
 }
 
@@ -58,7 +58,7 @@ CT_CASE(faults, row11_reply_to_an_unlock_lost, REDIS) {
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
         CT_OK(dl_trylock(next, CT_ERR));
         uint64_t hold_id = ct_server_info(ct, "row 11").hold_id;
-        CT_AWAIT(ct_stats(ct, c).background_frees >= (uint64_t)i + 1, BACKOFF_MS + ct_tolerance_ms(ct));
+        CT_AWAIT(ct_stats(ct, c).background_frees >= (uint64_t)i + 1, FREE_MS + ct_tolerance_ms(ct));
         CT_CHECK(ct_server_info(ct, "row 11").hold_id == hold_id); /* the free of the first harms nobody */
         CT_OK(dl_unlock(next, CT_ERR));
     }
@@ -104,7 +104,7 @@ CT_CASE(faults, row12_late_request_after_the_background_free, REDIS) {
     dl_client_t *c = open_behind(ct, proxy);
     dl_lock_t *lock = ct_lock(ct, c, "row 12");
     lock_without_arriving(ct, proxy, lock);
-    CT_AWAIT(ct_stats(ct, c).background_frees >= 1, BACKOFF_MS + ct_tolerance_ms(ct));
+    CT_AWAIT(ct_stats(ct, c).background_frees >= 1, FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, ct_tolerance_ms(ct)); /* it has had its answer */
     /* The connection that carries it was killed before: it is never carried out. */
     CT_EQ(proxy_deliver(ct, proxy, 0), 0);
@@ -144,7 +144,7 @@ CT_CASE(faults, row12_late_request_takes_the_lock_for_nobody, REDIS) {
     /* Its client's next hold replaces it at once; for others it is freed in the background. */
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
-    CT_OK(dl_trylock_for(theirs, BACKOFF_MS, DL_LEASE_AUTO, CT_ERR));
+    CT_OK(dl_trylock_for(theirs, FREE_MS, DL_LEASE_AUTO, CT_ERR));
     CT_OK(dl_unlock(theirs, CT_ERR));
     proxy_stop(ct, proxy);
 }
@@ -173,13 +173,34 @@ CT_CASE(faults, row13_subscribed_connection_dies, REDIS) {
         }
         if (i >= 2) { /* else the news comes while nobody listens */
             CT_AWAIT(!is_subscribed(ct), 1000);
-            CT_AWAIT(is_subscribed(ct), BACKOFF_MS + ct_tolerance_ms(ct));
+            CT_AWAIT(is_subscribed(ct), RETRY_MS + ct_tolerance_ms(ct));
         }
         int64_t before_ms = ct_now_ms(ct);
         CT_OK(dl_unlock(held, CT_ERR));
         end_caller(ct, &waiter, DL_OK);
-        CT_LE(waiter.ended_ms - before_ms, (i >= 2 ? 0 : BACKOFF_MS) + ct_tolerance_ms(ct));
+        CT_LE(waiter.ended_ms - before_ms, (i >= 2 ? 0 : RETRY_MS) + ct_tolerance_ms(ct));
     }
+    proxy_stop(ct, proxy);
+}
+
+CT_CASE(faults, row13_release_while_the_subscription_is_made_anew, REDIS) {
+    proxy_t *proxy = proxy_start(ct, ct_redis(ct)->port);
+    dl_client_t *a = ct_open(ct, NULL), *b = open_behind(ct, proxy);
+    dl_lock_t *held = ct_lock(ct, a, "row 13"), *wanted = ct_lock(ct, b, "row 13");
+    take(ct, held, 20 * ct_lease_ms(ct));
+    caller_t waiter = CALLER(wanted, DL_WAIT_FOREVER);
+    start_waiter(ct, &waiter);
+    /* Only this connection dies, and the next cannot be made yet. */
+    int tries = ct_calls_of(ct, CT_OP_TRY, b, "row 13");
+    proxy_refuse(ct, proxy, 1);
+    CT_EQ(redis_number(ct_redis(ct), "CLIENT KILL TYPE pubsub"), 1);
+    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, b, "row 13") > tries, 1000); /* looked at once */
+    CT_AWAIT(ct_call(ct, CT_OP_TRY, -1).status == DL_EBUSY, 1000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    proxy_refuse(ct, proxy, 0);
+    int64_t before_ms = ct_now_ms(ct);
+    end_caller(ct, &waiter, DL_OK); /* and again when subscribed */
+    CT_LE(waiter.ended_ms - before_ms, RETRY_MS + ct_tolerance_ms(ct));
     proxy_stop(ct, proxy);
 }
 

@@ -56,7 +56,7 @@ CT_CASE(faults, row10_connections_refused_later, REDIS) {
     proxy_refuse(ct, proxy, 0);
     watch = start_watch(ct);
     CT_OK(dl_lock(wanted, CT_ERR));
-    IN_TIME(watch, BACKOFF_MS);
+    IN_TIME(watch, RETRY_MS);
     CT_OK(dl_unlock(wanted, CT_ERR));
     proxy_stop(ct, proxy);
 }
@@ -132,10 +132,10 @@ static void fall_silent(ct_t *ct, int ways) {
     CT_EQ(dl_hold_count(wanted), 0);
     proxy_swallow(ct, proxy, 0);
     /* What the server did without our hearing of it is freed, although its leases would last longer. */
-    ct_expect_free(ct, "row 10", timeout_ms + BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 10", timeout_ms + FREE_MS + ct_tolerance_ms(ct));
     watch = start_watch(ct);
     CT_OK(dl_lock(wanted, CT_ERR));
-    IN_TIME(watch, BACKOFF_MS);
+    IN_TIME(watch, RETRY_MS);
     CT_OK(dl_unlock(wanted, CT_ERR));
     proxy_stop(ct, proxy);
 }
@@ -216,7 +216,7 @@ static void spoil_reply(ct_t *ct, proxy_t *proxy, dl_client_t *c, const proxy_pl
     IN_TIME(watch, 0); /* that is clear without waiting for more */
     CT_EQ(proxy_counts(ct, proxy).acts, acts + 1);
     CT_EQ(dl_hold_count(lock), 0);
-    ct_expect_free(ct, "row 10", BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 10", FREE_MS + ct_tolerance_ms(ct));
     expect_works(ct, c, "row 10");
     /* The same with the answer to an unlock. */
     CT_OK(dl_lock(lock, CT_ERR));
@@ -274,7 +274,7 @@ CT_CASE(faults, row10_reply_that_announces_more_than_comes, REDIS) {
     watch_t watch = start_watch(ct);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
     IN_TIME(watch, ct_call_timeout_ms(ct));
-    ct_expect_free(ct, "row 10", BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 10", FREE_MS + ct_tolerance_ms(ct));
     expect_works(ct, c, "row 10");
     proxy_stop(ct, proxy);
 }

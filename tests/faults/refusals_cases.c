@@ -130,10 +130,10 @@ CT_CASE(faults, row18_readonly_replica, REDIS) {
     CT_STATUS(dl_unlock(held, CT_ERR), DL_EIO); /* not done, and freed when it can be */
     CT_EQ(redis_number(server, "EXISTS %s", key_of(ct, "row 18 held")), 1);
     (void)redis_ask(server, "REPLICAOF NO ONE");
-    ct_expect_free(ct, "row 18 held", BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
     watch = start_watch(ct);
     CT_OK(dl_lock(wanted, CT_ERR));
-    IN_TIME(watch, BACKOFF_MS);
+    IN_TIME(watch, RETRY_MS);
     CT_OK(dl_unlock(wanted, CT_ERR));
 }
 
@@ -189,7 +189,7 @@ CT_CASE(faults, row18_loading, REDIS) {
     CT_AWAIT(redis_try(server, "GET key1")[0] != '-', 20000);
     watch = start_watch(ct);
     CT_OK(dl_lock(lock, CT_ERR));
-    IN_TIME(watch, BACKOFF_MS);
+    IN_TIME(watch, RETRY_MS);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
@@ -213,7 +213,7 @@ CT_CASE(faults, row18_busy_with_a_script, REDIS) {
     IN_TIME(watch, ct_call_timeout_ms(ct));
     (void)redis_ask(server, "SCRIPT KILL");
     close(fd);
-    ct_expect_free(ct, "row 18 held", BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
     expect_works(ct, c, "row 18");
 }
 
@@ -309,7 +309,7 @@ CT_CASE(faults, row20_client_pause_longer_than_the_call, REDIS) {
     int64_t left_ms = paused.began_ms + pause_ms - ct_now_ms(ct);
     CT_GT(left_ms, 0);
     ct_sleep_ms(ct, left_ms);
-    ct_expect_free(ct, "row 20", timeout_ms + BACKOFF_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 20", timeout_ms + FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, ct_lease_ms(ct));
     ct_expect_free(ct, "row 20", 0);
     ct_expect_free(ct, "row 20 held", 0);

@@ -12,9 +12,9 @@
 
 #define REDIS .traits = CT_REDIS
 
-/* A client that was told to free something in the background, or to come back to a server, may pause this long
- * between two tries. */
-#define BACKOFF_MS 1000
+/* The longest pause between two tries to free something in the background, and to reach a server that was away. */
+#define FREE_MS 1000
+#define RETRY_MS 500
 
 /* A connection that lies idle for longer is looked at before it is used again. */
 #define TRUST_MS 5

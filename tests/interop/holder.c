@@ -5,13 +5,13 @@
  *
  * One command a line, one answer a line. An answer begins with the status; began and at are instants of
  * CLOCK_MONOTONIC in ns, right before and after the call.
- *     lock NAME [WAIT_MS [LEASE_MS]]   wait -1: for ever; lease 0: automatic    DL_OK began= at= token= valid=
- *     unlock NAME                                                               DL_OK began= at=
- *     count NAME FILE N                N times: lock, add 1 to the number in FILE, unlock
- *     valid NAME                                                                DL_OK valid= holds=
+ *     lock NAME [WAIT_MS [LEASE_MS]]   DL_OK began= at= token= valid=   waits for ever, automatic lease
+ *     unlock NAME                      DL_OK began= at=
+ *     count NAME FILE N                DL_OK began= at=   N times: lock, add 1 to the number in FILE, unlock
+ *     valid NAME                       DL_OK valid= holds=
  *     inspect NAME                     DL_OK held= ours= remaining= holds= token= owner=
- *     force NAME
- *     event                            takes the oldest event           DL_OK lost|failing|recovered|warning|exited: text
+ *     force NAME                       DL_OK
+ *     event                            DL_OK lost: text   or failing, recovered, warning, exited
  * It ends with its input; what it holds then is freed.
  */
 #include <inttypes.h>

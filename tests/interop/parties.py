@@ -50,9 +50,11 @@ class Server:
         raise SystemExit("redis-server did not start")
 
     def start(self, options):
+        program = os.environ.get("DLOCK_REDIS_SERVER", "redis-server")
         self.process = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket, "--save", "",
-             "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", self.folder, "--logfile", "", *options],
+            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket, "--save", "",
+             "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", self.folder, "--logfile", "",
+             *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_us)
         for line in self.process.stdout:
             if "eady to accept connections" in line:

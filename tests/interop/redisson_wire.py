@@ -13,8 +13,8 @@ CHANNEL = "redisson_lock__channel:{shared}"
 LEASE_MS = 30000
 HANDOFFS = 100
 
-# Written from the description of the format: free or its own, one level more and the lease anew; nil. Otherwise
-# what is left of the holder's lease.
+# Written from the description of the format: free or its own: one level more, the lease anew, and nil.
+# Otherwise what is left of the holder's lease.
 ACQUIRE = """
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
     redis.call('hincrby', KEYS[1], ARGV[2], 1)
@@ -56,7 +56,8 @@ class Peer:
     def subscribe(self):
         """Returns once no message can be missed any more."""
         self.channel.subscribe(CHANNEL)
-        equal(self.channel.get_message(timeout=parties.PATIENCE_S)["type"], "subscribe", "the acknowledgement")
+        answer = self.channel.get_message(timeout=parties.PATIENCE_S)
+        equal(answer["type"], "subscribe", "the acknowledgement")
 
     def unsubscribe(self):
         self.channel.unsubscribe(CHANNEL)
@@ -111,8 +112,8 @@ def ours_excludes_them(peer, ours):
 
 
 def they_wake_us(peer, ours):
-    """We wait; they unlock. Their holder is none of ours, so we would look again after 1 s without a message: the
-    scripts that we sent are counted."""
+    """We wait; they unlock. Their holder is none of ours, so without a message we would look again after 1 s:
+    then the median would be 1 s, or there would be more tries than the three that are needed."""
     took_ms, extra = [], 0
     for _ in range(HANDOFFS):
         equal(peer.acquire(), None, "their attempt on the free lock")
@@ -126,10 +127,10 @@ def they_wake_us(peer, ours):
         took_ms.append((answer.at - released_ns) / 1e6)
         extra += parties.tries(peer.client) - before - 3
         ours.ask("DL_OK", "unlock", KEY)
-    print(parties.summary("their unlock to our lock", took_ms) + ", tries beyond the three needed: %d" % extra)
+    print(parties.summary("their unlock to our lock", took_ms) + ", more tries than needed: %d" % extra)
     # Where the machine stalls for so long that we look again without a message, the count may be one more.
     check(extra <= sum(took > 900 for took in took_ms), "no try but after a message")
-    check(sorted(took_ms)[HANDOFFS // 2] < 500, "waits end by the message; by looking every second they would not")
+    check(sorted(took_ms)[HANDOFFS // 2] < 500, "waits end by the message, not by looking every second")
 
 
 def we_wake_them(peer, ours):

@@ -23,6 +23,7 @@
 #include "drivers/redis/conn.h"
 
 #define MS ((uint64_t)1000000)
+#define SLACK_MS 500      /* by which a busy machine may be late */
 #define PATIENCE_MS 10000 /* of what must come; a test that reaches it has failed */
 
 static dl_driver_env_t env;

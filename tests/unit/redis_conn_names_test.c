@@ -112,15 +112,15 @@ Test(redis_names, a_silent_address_has_its_share_of_the_time_only) {
         connect(crowd[i], (struct sockaddr *)&at, sizeof at);
     }
     call_it("two");
-    place.connect_timeout_ms = 600;
+    place.connect_timeout_ms = 1000;
     uint64_t before = now_ms();
     dli_conn_t *conn = ready_with_peer();
-    cr_assert(now_ms() - before >= 299 && now_ms() - before < 600, "after %d ms", (int)(now_ms() - before));
+    cr_assert(now_ms() - before >= 499 && now_ms() - before < 1000, "after %d ms", (int)(now_ms() - before));
     dli_conn_close(conn, false);
     stop_serving(); /* and with nobody at the other address */
     before = now_ms();
     must_fail(&place, DL_EIO, "Connection refused");
-    cr_assert_lt(now_ms() - before, 600);
+    cr_assert_lt(now_ms() - before, 1000);
     for (int i = 0; i < 8; i++) {
         close(crowd[i]);
     }
@@ -151,13 +151,13 @@ Test(redis_names, a_lookup_that_hangs_holds_nobody_up) {
     place.connect_timeout_ms = 100;
     uint64_t before = now_ms();
     must_fail(&place, DL_EIO, "not found in time");
-    cr_assert_lt(now_ms() - before, 200);
+    cr_assert_lt(now_ms() - before, 100 + SLACK_MS);
     before = now_ms();
     cr_assert_eq(begin(&place, &conn), DL_OK);
     sem_wait(&asked);
     sem_wait(&asked);
     dli_conn_close(conn, false); /* nobody waits for the thread */
-    cr_assert_lt(now_ms() - before, 100);
+    cr_assert_lt(now_ms() - before, SLACK_MS);
     memset(&env, 0xff, sizeof env); /* and it asks nothing of us afterwards */
     sem_post(&go);
     sem_post(&go);

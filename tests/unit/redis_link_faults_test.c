@@ -1,6 +1,8 @@
-/* redis_link_faults_test.c - the link to a Redis server: servers that go away, unknown outcomes, killing, stress. */
+/* redis_link_faults_test.c - the link to Redis: servers that go away, unknown outcomes, killing, stress. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_link_fixture.h"
+
+#include "drivers/redis/condemned.h"
 
 TestSuite(redis_link_faults, .init = set_up, .fini = tear_down, .timeout = 60);
 
@@ -98,7 +100,7 @@ Test(redis_link_faults, only_one_call_at_a_time_tries_a_server_that_is_down) {
 
 Test(redis_link_faults, a_wrong_password_is_told_as_such_and_does_not_hammer) {
     tell("ACL SETUSER default >right");
-    tell("ACL SETUSER admin on nopass ~* &* +@all");
+    tell("ACL SETUSER admin on nopass ~* +@all");
     open_link_as(server_path, "default", "wrong");
     long long before = info("stats", "total_connections_received:");
     uint64_t begun = now_ms();
@@ -198,7 +200,7 @@ Test(redis_link_faults, each_release_kills_until_one_kill_is_confirmed) {
 }
 
 Test(redis_link_faults, a_server_that_refuses_to_kill_is_asked_once) {
-    tell("ACL SETUSER tame on >pw ~* &* +@all -client|kill");
+    tell("ACL SETUSER tame on >pw ~* +@all -client|kill");
     relay_listener = listen_at(relay_path, PAIRS);
     cr_assert_eq(pthread_create(&relay_thread, NULL, relay, NULL), 0);
     open_link_as(relay_path, "tame", "pw");
@@ -255,6 +257,41 @@ Test(redis_link_faults, many_claims_given_up_are_all_killed_by_one_release) {
     char answer[64];
     cr_assert_eq(ask_full("GET claims", DLI_PLAIN, 2000, answer, NULL), DL_OK);
     cr_assert_str_eq(answer, "0");
+}
+
+Test(redis_link_faults, of_too_many_claims_given_up_the_newest_are_remembered) {
+    dli_condemned_t condemned;
+    dli_facts_t facts = {.run_id = "here"}, other = {.run_id = "there", .client_id = 7},
+                nameless = {.client_id = 8};
+    dli_kills_t *kills;
+    dl_error_t err;
+    dli_condemned_init(&condemned);
+    dli_condemned_meet(&condemned, &facts);
+    for (int i = 1; i <= DLI_CONDEMNED_MAX + 10; i++) {
+        facts.client_id = i;
+        dli_condemned_add(&condemned, &facts);
+    }
+    dli_condemned_add(&condemned, &other);
+    dli_condemned_add(&condemned, &nameless);
+    cr_assert_eq(dli_condemned_kills(&condemned, &facts, &kills, &err), DL_OK);
+    cr_assert_eq(kills->count, DLI_CONDEMNED_MAX);
+    cr_assert_eq(kills->ids[0], 11);
+    cr_assert_eq(kills->ids[DLI_CONDEMNED_MAX - 1], DLI_CONDEMNED_MAX + 10);
+    cr_assert_eq(kills->commands.count, DLI_CONDEMNED_MAX);
+    /* An answer of the moment confirms nothing. */
+    char busy[] = "BUSY Redis is busy running a script.";
+    redisReply reply = {.type = REDIS_REPLY_ERROR, .str = busy, .len = strlen(busy)};
+    cr_assert_not(dli_condemned_answer(&condemned, &facts, kills, &reply));
+    cr_assert_eq(atomic_load(&condemned.count), DLI_CONDEMNED_MAX);
+    reply = (redisReply){.type = REDIS_REPLY_INTEGER, .integer = 0};
+    cr_assert_not(dli_condemned_answer(&condemned, &facts, kills, &reply));
+    cr_assert_eq(atomic_load(&condemned.count), DLI_CONDEMNED_MAX - 1);
+    dli_kills_free(kills);
+    cr_assert_eq(dli_condemned_kills(&condemned, &other, &kills, &err), DL_OK);
+    cr_assert_null(kills);
+    cr_assert_eq(dli_condemned_kills(&condemned, &nameless, &kills, &err), DL_OK);
+    cr_assert_null(kills);
+    dli_condemned_free(&condemned);
 }
 
 Test(redis_link_faults, replies_that_came_before_the_end_stay_with_the_caller) {

@@ -3,6 +3,7 @@
 #ifndef REDIS_SCRIPTS_FIXTURE_H
 #define REDIS_SCRIPTS_FIXTURE_H
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <hiredis/hiredis.h>
 #include <poll.h>
@@ -42,18 +43,29 @@ static const layout_t layouts[] = {
 
 #define EACH_LAYOUT(l) (const layout_t *l = layouts; l < layouts + 2; l++)
 
-static char folder[64], socket_path[96];
+static char folder[64], socket_path[96], port[8];
 static pid_t server;
 static redisContext *redis;
 
 /* ---- the server ------------------------------------------------------------------------------------- */
 
+/* For replicas, which cannot follow a unix socket. */
+static inline void choose_port(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
+              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
+    close(fd);
+    snprintf(port, sizeof port, "%d", ntohs(address.sin_port));
+}
+
 static inline void become_server(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
     const char *program = getenv("DLOCK_REDIS_SERVER");
     program = program != NULL ? program : "redis-server";
-    execlp(program, program, "--port", "0", "--unixsocket", socket_path, "--dir", folder, "--save", "",
-           "--appendonly", "no", "--logfile", "server.log", (char *)NULL);
+    execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--unixsocket", socket_path, "--dir",
+           folder, "--save", "", "--appendonly", "no", "--logfile", "server.log", (char *)NULL);
     _exit(127);
 }
 
@@ -75,6 +87,7 @@ static inline void set_up(void) {
     snprintf(folder, sizeof folder, "/tmp/dlock-scripts-XXXXXX");
     cr_assert_not_null(mkdtemp(folder));
     snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
+    choose_port();
     server = fork();
     if (server == 0) {
         become_server();
