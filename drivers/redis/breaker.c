@@ -4,18 +4,22 @@
 
 #define NS_PER_MS 1000000u
 #define BACKOFF_FIRST_MS 20
-#define BACKOFF_MAX_MS 500
+#define BACKOFF_MAX_MS 250
+/* Whoever tries may hang for as long as a connection may take, on a network that has come back meanwhile. */
+#define PROBE_MS 250
 
 dl_status_t dli_breaker_ask(dli_breaker_t *breaker, uint64_t now_ns, bool *is_probe, dl_error_t *err) {
     *is_probe = false;
     if (!breaker->is_down) {
         return DL_OK;
     }
-    if (breaker->is_probed || now_ns < breaker->closed_until_ns) {
+    bool is_tried = breaker->is_probed && now_ns < breaker->probed_ns + (uint64_t)PROBE_MS * NS_PER_MS;
+    if (is_tried || now_ns < breaker->closed_until_ns) {
         return dl_driver_fail(err, breaker->reason.status, breaker->reason.native, "%s",
                               breaker->reason.message);
     }
     breaker->is_probed = true;
+    breaker->probed_ns = now_ns;
     *is_probe = true;
     return DL_OK;
 }

@@ -12,6 +12,7 @@ typedef struct dli_breaker {
     bool is_down;
     bool is_probed; /* somebody is trying right now */
     uint64_t closed_until_ns, failed_ns;
+    uint64_t probed_ns; /* since when */
     int64_t backoff_ms;
     dl_error_t reason;
 } dli_breaker_t;

@@ -21,7 +21,8 @@ struct dli_conn {
     const dl_driver_env_t *env;
     state_t state;
     uint64_t until_ns; /* to be ready by */
-    uint64_t turn_ns;  /* while connecting: when the next address is due, or another try */
+    uint64_t greeted_ns;
+    uint64_t turn_ns; /* while connecting: when the next address is due, or another try */
     dli_resolve_t *resolve;
     const struct addrinfo *address; /* the one that is tried */
     struct addrinfo unix_address;
@@ -73,6 +74,7 @@ static dl_status_t settle(dli_conn_t *conn, dl_status_t status) {
 
 static void become_ready(dli_conn_t *conn) {
     conn->state = READY;
+    conn->facts.greeting_ns = conn->env->now_ns() - conn->greeted_ns;
     dli_stream_wipe(&conn->stream); /* the password was in it */
     dli_resolve_close(conn->resolve, false);
     conn->resolve = NULL;
@@ -115,6 +117,7 @@ static dl_status_t exchange(dli_conn_t *conn, dl_error_t *err) {
     }
     if (status == DL_OK && conn->state == SECURING && conn->stream.is_secured) {
         conn->state = GREETING;
+        conn->greeted_ns = conn->env->now_ns();
     }
     return status == DL_OK && conn->state == GREETING ? greet(conn, err) : status;
 }

@@ -21,9 +21,10 @@ typedef struct dli_facts {
     int version_number; /* 7.0.15 is 70015 */
     char run_id[41];    /* "" when the user may not ask */
     bool is_cluster;
-    int64_t client_id; /* the server's number of this connection */
-    char eviction[24]; /* maxmemory-policy; "" when not known */
-    int64_t maxmemory; /* bytes; 0: unlimited or not known */
+    int64_t client_id;    /* the server's number of this connection */
+    char eviction[24];    /* maxmemory-policy; "" when not known */
+    int64_t maxmemory;    /* bytes; 0: unlimited or not known */
+    uint64_t greeting_ns; /* how long the answer to the greeting took: a round trip and a little more */
 } dli_facts_t;
 
 /* Begins. The endpoint outlives the connection. After until_ns it is a failure not to be ready. DL_OK,

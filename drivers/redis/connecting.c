@@ -51,8 +51,34 @@ static dl_status_t start(dli_pool_t *pool, dli_member_t *member, dl_error_t *err
     return status;
 }
 
+/* Has the greater part of its time left to become ready? */
+static bool is_young(const dli_pool_t *pool, const dli_member_t *member) {
+    uint64_t half_ns = (uint64_t)pool->endpoint->connect_timeout_ms * NS_PER_MS / 2;
+    return pool->env->now_ns() - member->started_ns < half_ns;
+}
+
+/* The connection that somebody began and left; NULL: there is none that would do. */
+static dli_member_t *take_begun(dli_pool_t *pool, dli_lane_t lane) {
+    pthread_mutex_lock(&pool->mutex);
+    dli_member_t *member = pool->lanes[lane].begun;
+    pool->lanes[lane].begun = NULL;
+    bool is_fine = member != NULL && is_young(pool, member);
+    if (is_fine) {
+        member->is_counted = member->was_left = true;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (member != NULL && !is_fine) {
+        dli_pool_drop(pool, member, false);
+    }
+    return is_fine ? member : NULL;
+}
+
 dl_status_t dli_pool_connect(dli_pool_t *pool, dli_lane_t lane, bool is_counted, dli_member_t **member,
                              dl_error_t *err) {
+    *member = is_counted ? take_begun(pool, lane) : NULL;
+    if (*member != NULL) {
+        return DL_OK;
+    }
     dli_member_t *new_member = calloc(1, sizeof *new_member);
     dl_status_t status = new_member != NULL ? start(pool, new_member, err)
                                             : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
@@ -108,10 +134,21 @@ void dli_pool_connect_failed(dli_pool_t *pool, dli_member_t *member, dl_status_t
 }
 
 void dli_pool_connect_cut(dli_pool_t *pool, dli_member_t *member) {
+    dli_lane_t lane_of = member->lane;
+    dli_lane_pool_t *lane = &pool->lanes[lane_of];
     pthread_mutex_lock(&pool->mutex);
     dli_breaker_give_up(&pool->breaker, member->is_probe);
+    bool is_kept = member->is_counted && lane->begun == NULL && is_young(pool, member);
+    if (is_kept) {
+        lane->begun = member;
+        member->is_counted = member->is_probe = false;
+    }
     pthread_mutex_unlock(&pool->mutex);
-    dli_pool_drop(pool, member, false);
+    if (is_kept) {
+        dli_pool_leave(pool, lane_of);
+    } else {
+        dli_pool_drop(pool, member, false);
+    }
 }
 
 void dli_pool_failed_over(dli_pool_t *pool, const dli_member_t *member) {

@@ -11,6 +11,11 @@
  * call. Had the server gone away just now, the exchange would be unknown instead of sent anew; never
  * wrong. */
 #define TRUSTED_NS NS_PER_MS
+/* No answer for so long, and what is idle is not trusted any more. Those who wait for less time say nothing
+ * about the others' connections. */
+#define SILENCE_NS (200 * NS_PER_MS)
+/* No server is farther away than this; one that took longer was busy for once. */
+#define FARTHEST_NS (300 * NS_PER_MS)
 
 /* ---- how an exchange ends --------------------------------------------------------------------------- */
 
@@ -139,11 +144,21 @@ static bool is_usable(dli_link_t *link, dli_member_t *member, uint64_t now_ns) {
 static dl_status_t use(dli_link_t *link, dli_exchange_t *x) {
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     x->step = DLI_STEP_TESTING;
+    x->asked_ns = link->pool.env->now_ns();
     if (!link->pool.options.test_on_borrow || x->is_fresh) {
         return send_all(link, x);
     }
     x->member->owed++;
     return dli_conn_send(x->member->conn, ping, sizeof ping - 1, x->err);
+}
+
+/* Would the answer to a claim come too late, by what the greeting took? Then the next call shall have the
+ * connection: otherwise there would be an unknown outcome and no connection, each time. */
+static bool is_in_vain(const dli_link_t *link, const dli_exchange_t *x) {
+    uint64_t now_ns = link->pool.env->now_ns(), trip_ns = dli_conn_facts(x->member->conn)->greeting_ns;
+    trip_ns = trip_ns < FARTHEST_NS ? trip_ns : FARTHEST_NS;
+    return x->intent == DLI_CLAIM && !x->member->was_left &&
+           (now_ns >= x->deadline_ns || x->deadline_ns - now_ns < trip_ns);
 }
 
 static void use_if_ready(dli_link_t *link, dli_exchange_t *x) {
@@ -152,6 +167,13 @@ static void use_if_ready(dli_link_t *link, dli_exchange_t *x) {
     }
     dli_pool_connected(&link->pool, x->member);
     dli_keeper_wake(&link->keeper);
+    if (is_in_vain(link, x)) {
+        dli_pool_give_back(&link->pool, x->member);
+        x->member = NULL;
+        finish(x, dl_driver_fail(x->err, DL_EIO, 0, "%s: no time is left after connecting",
+                                 link->pool.endpoint->label));
+        return;
+    }
     dl_status_t status = use(link, x);
     if (status != DL_OK) {
         (void)lose(link, x, status); /* a fresh one is not replaced */
@@ -213,6 +235,7 @@ void dli_link_begin(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     x->kills = NULL;
     x->got = 0;
     x->sent_ns = 0;
+    x->asked_ns = 0;
     x->is_fresh = false;
     x->borrow_until_ns = now_ns + (uint64_t)link->pool.options.borrow_timeout_ms * NS_PER_MS;
     if (x->commands->out_of_memory) {
@@ -360,6 +383,11 @@ void dli_link_abandon(dli_link_t *link, dli_exchange_t *x, dl_status_t why) {
         x->member = NULL;
         finish(x, why);
     } else {
+        uint64_t asked_ns = x->asked_ns;
+        bool was_silent = why == DL_EIO && link->pool.env->now_ns() - asked_ns >= SILENCE_NS;
         (void)lose(link, x, why);
+        if (was_silent) {
+            dli_pool_distrust(&link->pool, asked_ns);
+        }
     }
 }

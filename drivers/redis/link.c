@@ -40,6 +40,10 @@ const dli_endpoint_t *dli_link_endpoint(const dli_link_t *link) {
     return link->pool.endpoint;
 }
 
+int64_t dli_link_max_total(const dli_link_t *link) {
+    return link->pool.options.max_total;
+}
+
 dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     const dl_driver_env_t *env = link->pool.env;
     nfds_t n = x->stop != NULL && (x->stop->fd[0] >= 0 || x->stop->fd[1] >= 0) ? 3 : 1;

@@ -14,7 +14,7 @@
  * kill, nobody is killed.
  *
  * While the server is known to be down (connecting or the handshake failed), exchanges fail at once with the
- * reason, except for one that tries again when a backoff with jitter (at most 500 ms) is over.
+ * reason, except for one that tries again when a backoff with jitter (at most 250 ms) is over.
  *
  * Any thread may use a link; one exchange belongs to one thread at a time.
  */
@@ -58,6 +58,7 @@ typedef struct dli_exchange {
     unsigned step;
     bool is_fresh; /* the connection was made for this exchange */
     uint64_t borrow_until_ns;
+    uint64_t asked_ns; /* when its connection was last spoken to first; 0: not yet */
 } dli_exchange_t;
 
 /* No I/O: the first exchange connects. The endpoint outlives the link. */
@@ -89,5 +90,7 @@ void dli_link_abandon(dli_link_t *link, dli_exchange_t *exchange, dl_status_t wh
 /* What the last handshake learned; all zero before the first. */
 void dli_link_facts(dli_link_t *link, dli_facts_t *facts);
 const dli_endpoint_t *dli_link_endpoint(const dli_link_t *link);
+/* At most so many connections for calls. */
+int64_t dli_link_max_total(const dli_link_t *link);
 
 #endif

@@ -7,6 +7,8 @@
 
 #define NS_PER_MS 1000000u
 #define NS_PER_S 1000000000u
+/* Less time than this is none to hear of replicas in. */
+#define REPLICAS_NS (20u * (uint64_t)NS_PER_MS)
 
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key) {
     memcpy(key->at, redis->prefix, redis->prefix_len);
@@ -57,6 +59,10 @@ static void prepare(attempt_t *a) {
     a->call = (dli_script_call_t){a->redis->layout->acquire, 2, 7, a->argv};
 }
 
+static bool is_durable(const attempt_t *a) {
+    return a->redis->min_replicas > 0 && a->request->level == 1;
+}
+
 static dl_status_t check_numbers(const dl_request_t *request, dl_error_t *err) {
     if (request->hold_id >= DLI_EXACT_END || request->token_floor >= DLI_EXACT_END - 1) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for this server");
@@ -67,8 +73,16 @@ static dl_status_t check_numbers(const dl_request_t *request, dl_error_t *err) {
     return DL_OK;
 }
 
-/* At most half of what is left of the call, so that a refused lock can be freed in time. WAIT takes 0 as for
- * ever. */
+/* A lock that the replicas have to know of is not begun without time to hear of them. */
+static dl_status_t check_time(const attempt_t *a) {
+    if (!is_durable(a) || a->redis->env->now_ns() + REPLICAS_NS <= a->request->deadline_ns) {
+        return DL_OK;
+    }
+    return dl_driver_fail(a->err, DL_EIO, 0, "no time is left to hear from %lld replicas",
+                          (long long)a->redis->min_replicas);
+}
+
+/* At most half of what is left of the call. WAIT takes 0 as for ever. */
 static int64_t replicas_wait_ms(const attempt_t *a) {
     uint64_t now = a->redis->env->now_ns();
     uint64_t deadline_ns = a->request->deadline_ns;
@@ -99,10 +113,6 @@ static dl_status_t send_with_wait(attempt_t *a, dli_exchange_t *exchange, bool w
     return status;
 }
 
-static bool is_durable(const attempt_t *a) {
-    return a->redis->min_replicas > 0 && a->request->level == 1;
-}
-
 /* An answer that makes no sense: the request may have been carried out all the same. */
 static dl_status_t unclear(const dli_exchange_t *exchange, dl_status_t status, dl_error_t *err) {
     if (status != DL_EPROTO || exchange->sent_ns == 0) {
@@ -112,11 +122,19 @@ static dl_status_t unclear(const dli_exchange_t *exchange, dl_status_t status, d
     return dl_driver_fail(err, DL_EUNKNOWN, 0, "%s", why.message);
 }
 
+/* Servers look at the end of a WAIT only now and then. One that is late is given up while there is still a
+ * quarter of the time to free the lock in, so that the call can end with a clear no. */
+static uint64_t exchange_until(const attempt_t *a) {
+    uint64_t now = a->redis->env->now_ns();
+    uint64_t deadline_ns = a->request->deadline_ns;
+    return is_durable(a) && deadline_ns > now ? deadline_ns - (deadline_ns - now) / 4 : deadline_ns;
+}
+
 static dl_status_t send_attempt(attempt_t *a) {
     const dli_exchange_t fresh = {.replies = a->replies,
                                   .lane = DLI_LANE_CALLS,
                                   .intent = DLI_CLAIM,
-                                  .deadline_ns = a->request->deadline_ns,
+                                  .deadline_ns = exchange_until(a),
                                   .stop = &a->request->stop};
     dli_exchange_t exchange = fresh;
     dl_status_t status;
@@ -160,8 +178,9 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
         return dli_redis_fail(a->redis, reply, a->err);
     }
     bool fresh = a->request->level == 1;
-    if (!dli_reply_int(reply, &number) || number < 0 || (fresh && number == 0)) {
-        /* From a server that is out of its mind; it may have the hold. */
+    if (!dli_reply_int(reply, &number) || number < 0 ||
+        (fresh && (uint64_t)number <= a->request->token_floor)) {
+        /* Not the answer to this request, or from a server that is out of its mind; it may have the hold. */
         return dl_driver_fail(a->err, DL_EUNKNOWN, 0, "the server's answer makes no sense");
     }
     if (number == 0) {
@@ -223,6 +242,9 @@ dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *r
     (void)hold;
     attempt_t a = {.redis = state, .request = request, .err = err};
     dl_status_t status = check_numbers(request, err);
+    if (status == DL_OK) {
+        status = check_time(&a);
+    }
     if (status != DL_OK) {
         return status;
     }

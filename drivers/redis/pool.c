@@ -317,6 +317,20 @@ void dli_pool_drop(dli_pool_t *pool, dli_member_t *member, bool was_lost) {
     dli_pool_close_all(doomed);
 }
 
+void dli_pool_distrust(dli_pool_t *pool, uint64_t since_ns) {
+    dli_member_t *doomed = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    for (int i = 0; i < DLI_LANES; i++) {
+        dli_lane_pool_t *lane = &pool->lanes[i];
+        while (lane->oldest != NULL && lane->oldest->used_ns < since_ns) {
+            pool->lost++;
+            doom_idle(pool, lane, lane->oldest, &doomed);
+        }
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    dli_pool_close_all(doomed);
+}
+
 /* ---- the keeper's ----------------------------------------------------------------------------------- */
 
 void dli_pool_close_old(dli_pool_t *pool) {

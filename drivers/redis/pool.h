@@ -15,6 +15,7 @@ typedef struct dli_member {
     dli_lane_t lane;
     bool is_counted; /* has a place in the lane; those that the keeper makes have none yet */
     bool is_probe;   /* of a server that was down */
+    bool was_left;   /* while it was being made, by who began it */
     unsigned epoch;  /* the pool's when it became ready */
     unsigned owed;   /* answers to PING that are still to come */
     uint64_t started_ns, used_ns;
@@ -36,6 +37,7 @@ typedef struct dli_lane_pool {
     int64_t max_total, max_idle;
     int64_t total, idle; /* total: in use, being made, and idle */
     dli_member_t *newest, *oldest;
+    dli_member_t *begun; /* a connection whose user had no time left, for the next who makes one */
     dli_ticket_t *first, *last;
 } dli_lane_pool_t;
 
@@ -76,6 +78,9 @@ void dli_pool_leave(dli_pool_t *pool, dli_lane_t lane);
 void dli_pool_give_back(dli_pool_t *pool, dli_member_t *member);
 /* Closes it. was_lost: it broke, or had to be given up; the next one made takes its place. */
 void dli_pool_drop(dli_pool_t *pool, dli_member_t *member, bool was_lost);
+/* A request sent at since_ns had no answer for long: closes the idle connections that were not used since,
+ * for what made that one deaf may have been on the way of all of them, and each would cost a call. */
+void dli_pool_distrust(dli_pool_t *pool, uint64_t since_ns);
 /* Closes idle connections that have lain for too long. */
 void dli_pool_close_old(dli_pool_t *pool);
 /* Are there fewer idle connections for calls than min_idle wants, and is there room for one more? */
@@ -96,7 +101,8 @@ void dli_pool_connected(dli_pool_t *pool, dli_member_t *member);
 /* It failed: closes it, and the server counts as down. */
 void dli_pool_connect_failed(dli_pool_t *pool, dli_member_t *member, dl_status_t status,
                              const dl_error_t *err);
-/* Its user has no time left: closes it, and nothing is said about the server. */
+/* Its user has no time left, and nothing is said about the server. A young one is kept for the next user:
+ * where making a connection takes longer than anybody's call, there would never be one. */
 void dli_pool_connect_cut(dli_pool_t *pool, dli_member_t *member);
 /* This connection found out that its server is no master any more: no connection of its time is used
  * again. */

@@ -42,7 +42,8 @@ typedef struct chaos_shared {
     atomic_bool may_close;
     atomic_ulong violations;
     atomic_ulong outcomes[CHAOS_OPS][CHAOS_STATUSES];
-    _Atomic uint64_t longest_over_ns; /* a call past its promised end, what the machine took away not counted */
+    _Atomic uint64_t
+        longest_over_ns; /* a call past its promised end, what the machine took away not counted */
     atomic_ulong losses, unknown, frees, reconnects;
     atomic_uint wipe_count;
     chaos_wipe_t wipes[CHAOS_WIPES_MAX];
@@ -80,6 +81,20 @@ bool chaos_was_wiped(uint64_t from_ns, uint64_t to_ns);
 chaos_hold_t *chaos_hold_new(void);
 /* After everything: does any hold overlap another, is any token not larger than the one before? */
 void chaos_judge_holds(void);
+
+/* ---- timing.c --------------------------------------------------------------------------------------- */
+
+typedef struct chaos_timing {
+    uint64_t began_ns, stolen_ns, queued_ns;
+} chaos_timing_t;
+
+/* A thread that notices when this process is stopped, or does not get a processor. */
+void chaos_start_ticking(void);
+void chaos_stop_ticking(void);
+chaos_timing_t chaos_begin_timing(void);
+/* The call is over, which had to be by bound_ms and the promised 100 ms. */
+void chaos_end_timing(const chaos_timing_t *timing, int64_t bound_ms, const char *what, dl_status_t status,
+                      const dl_error_t *err);
 
 /* ---- worker.c --------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* worker.c - one process of the chaos: threads lock, enter again, extend and unlock, and look at the promises. */
+/* worker.c - one process of the chaos: threads lock, re-enter, extend, unlock, and look at the promises. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <pthread.h>
@@ -12,9 +12,6 @@
 
 #define THREADS_MAX 32
 #define NAMES_MAX 64
-#define TICK_MS 2
-#define PROMISED_MS 100 /* past a call's own end */
-#define OWN_MS 5        /* reading the clock around it and the like */
 #define LEVELS_MAX 4
 
 enum { STRING, HASH, KINDS };
@@ -37,53 +34,6 @@ typedef struct claim {
 
 static dl_client_t *clients[KINDS];
 static worker_t workers[THREADS_MAX];
-
-/* ---- what the machine takes away -------------------------------------------------------------------- */
-
-/* Time in which this process did not run although it should have: it was stopped, or others had the processors. */
-static _Atomic uint64_t stolen_ns;
-static atomic_bool stop_ticking;
-
-static void *tick(void *arg) {
-    (void)arg;
-    uint64_t last = chaos_now_ns();
-    while (!atomic_load(&stop_ticking)) {
-        chaos_sleep_ms(TICK_MS);
-        uint64_t now = chaos_now_ns(), took = now - last;
-        last = now;
-        if (took > TICK_MS * CHAOS_NS_PER_MS) {
-            atomic_fetch_add(&stolen_ns, took - TICK_MS * CHAOS_NS_PER_MS);
-        }
-    }
-    return NULL;
-}
-
-typedef struct timing {
-    uint64_t began_ns, stolen_ns;
-} timing_t;
-
-static timing_t begin_timing(void) {
-    return (timing_t){chaos_now_ns(), atomic_load(&stolen_ns)};
-}
-
-static void end_timing(const timing_t *timing, int64_t bound_ms, const char *what, dl_status_t status,
-                       const dl_error_t *err) {
-    uint64_t now = chaos_now_ns();
-    uint64_t end_ns = timing->began_ns + (uint64_t)(bound_ms + OWN_MS) * CHAOS_NS_PER_MS;
-    if (now <= end_ns) {
-        return;
-    }
-    chaos_sleep_ms(3 * TICK_MS); /* so that the last theft is known, too */
-    uint64_t over_ns = now - end_ns, stolen = atomic_load(&stolen_ns) - timing->stolen_ns;
-    over_ns = over_ns > stolen ? over_ns - stolen : 0;
-    uint64_t longest = atomic_load(&shared->longest_over_ns);
-    while (over_ns > longest && !atomic_compare_exchange_weak(&shared->longest_over_ns, &longest, over_ns)) {}
-    if (over_ns > PROMISED_MS * CHAOS_NS_PER_MS) {
-        chaos_violated("%s of at most %lld ms took %.1f ms (%.1f of them taken away): %s %s", what,
-                       (long long)bound_ms, (double)(now - timing->began_ns) / 1e6, (double)stolen / 1e6,
-                       dl_status_name(status), status == DL_OK ? "" : err->message);
-    }
-}
 
 /* ---- outcomes --------------------------------------------------------------------------------------- */
 
@@ -158,9 +108,9 @@ static void leave(claim_t *c) {
     if (is_last && c->hold != NULL && now < atomic_load(&c->hold->until_ns)) {
         atomic_store(&c->hold->until_ns, now);
     }
-    timing_t timing = begin_timing();
+    chaos_timing_t timing = chaos_begin_timing();
     dl_status_t status = dl_unlock(c->lock, &err);
-    end_timing(&timing, chaos.call_timeout_ms, "unlock", status, &err);
+    chaos_end_timing(&timing, chaos.call_timeout_ms, "unlock", status, &err);
     note(CHAOS_UNLOCK, status, &err);
     now = chaos_now_ns();
     if (status == DL_ELOST && now < c->until_ns && !chaos_was_wiped(c->enter_ns, now)) {
@@ -180,17 +130,16 @@ static dl_status_t acquire(claim_t *c, int64_t wait_ms, int64_t lease_ms, chaos_
     dl_error_t err = {0};
     opts.wait_ms = wait_ms;
     opts.lease_ms = lease_ms;
-    timing_t timing = begin_timing();
+    chaos_timing_t timing = chaos_begin_timing();
     dl_status_t status = dl_acquire(c->lock, &opts, &err);
-    end_timing(&timing, wait_ms == 0 ? chaos.call_timeout_ms : wait_ms,
-               op == CHAOS_ACQUIRE ? "lock" : "lock again", status, &err);
+    chaos_end_timing(&timing, wait_ms == 0 ? chaos.call_timeout_ms : wait_ms,
+                     op == CHAOS_ACQUIRE ? "lock" : "lock again", status, &err);
     note(op, status, &err);
     return status;
 }
 
 static int64_t draw_lease(worker_t *self) {
-    return chaos_draw(&self->random, 2) == 0 ? DL_LEASE_AUTO
-                                              : 300 + (int64_t)chaos_draw(&self->random, 1200);
+    return chaos_draw(&self->random, 2) == 0 ? DL_LEASE_AUTO : 300 + (int64_t)chaos_draw(&self->random, 1200);
 }
 
 static int64_t draw_wait(worker_t *self) {
@@ -199,10 +148,10 @@ static int64_t draw_wait(worker_t *self) {
 
 static void extend(worker_t *self, const claim_t *c) {
     dl_error_t err = {0};
-    timing_t timing = begin_timing();
+    chaos_timing_t timing = chaos_begin_timing();
     dl_status_t status =
         dl_extend(c->lock, 500 + (int64_t)chaos_draw(&self->random, CHAOS_LONGEST_LEASE_MS - 500), &err);
-    end_timing(&timing, chaos.call_timeout_ms, "extend", status, &err);
+    chaos_end_timing(&timing, chaos.call_timeout_ms, "extend", status, &err);
     note(CHAOS_EXTEND, status, &err);
 }
 
@@ -215,7 +164,8 @@ static void use(worker_t *self, claim_t *c) {
             extend(self, c);
             break;
         case 1:
-            if (c->levels < LEVELS_MAX && acquire(c, draw_wait(self), draw_lease(self), CHAOS_REENTER) == DL_OK) {
+            if (c->levels < LEVELS_MAX &&
+                acquire(c, draw_wait(self), draw_lease(self), CHAOS_REENTER) == DL_OK) {
                 c->levels++;
             }
             break;
@@ -308,7 +258,8 @@ static void look_at_client(dl_client_t *client) {
     if (after.renewed != before.renewed || after.renewals_failed != before.renewals_failed) {
         chaos_violated("a lock was renewed after its unlock");
     }
-    if (after.unknown_outcomes != before.unknown_outcomes || after.background_frees != before.background_frees) {
+    if (after.unknown_outcomes != before.unknown_outcomes ||
+        after.background_frees != before.background_frees) {
         chaos_violated("unknown outcomes do not settle");
     }
     if (after.events_dropped == 0 && lost != after.lost) {
@@ -391,9 +342,9 @@ static void run_threads(int number) {
 static void close_all(void) {
     dl_error_t none = {0};
     for (int i = 0; i < KINDS; i++) {
-        timing_t timing = begin_timing();
+        chaos_timing_t timing = chaos_begin_timing();
         dl_client_close(clients[i]);
-        end_timing(&timing, chaos.call_timeout_ms, "close", DL_OK, &none);
+        chaos_end_timing(&timing, chaos.call_timeout_ms, "close", DL_OK, &none);
     }
     for (int i = 0; i < chaos.threads; i++) {
         for (int k = 0; k < chaos.names; k++) {
@@ -403,11 +354,8 @@ static void close_all(void) {
 }
 
 int chaos_work(int number, const char *url) {
-    pthread_t ticker;
     int descriptors = count_entries("/proc/self/fd");
-    if (pthread_create(&ticker, NULL, tick, NULL) != 0) {
-        chaos_die("no thread");
-    }
+    chaos_start_ticking();
     int threads = count_entries("/proc/self/task");
     open_clients(number, url);
     run_threads(number);
@@ -428,9 +376,9 @@ int chaos_work(int number, const char *url) {
     close_all();
     if (count_entries("/proc/self/fd") != descriptors || count_entries("/proc/self/task") != threads) {
         chaos_violated("after closing %d descriptors (%d before) and %d threads (%d before)",
-                       count_entries("/proc/self/fd"), descriptors, count_entries("/proc/self/task"), threads);
+                       count_entries("/proc/self/fd"), descriptors, count_entries("/proc/self/task"),
+                       threads);
     }
-    atomic_store(&stop_ticking, true);
-    pthread_join(ticker, NULL);
+    chaos_stop_ticking();
     return 0;
 }

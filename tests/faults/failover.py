@@ -35,7 +35,10 @@ class Service:
         self.master.client().execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def in_sync(self):
-        equal(self.master.client().execute_command("WAIT", 1, 5000), 1, "replicas that have it")
+        """When it returns the replica has all of it. WAIT waits for what its own connection wrote."""
+        with self.master.client().pipeline(transaction=False) as pipe:
+            replies = pipe.set("marker", 1).execute_command("WAIT", 1, 5000).execute()
+        equal(replies[1], 1, "replicas that have it")
 
     def fail_over(self):
         self.master.kill()
@@ -118,6 +121,8 @@ def expect_refused(program, service):
         began = time.monotonic()
         careful.ask("DL_EIO", "lock", NAME, 0)
         check(time.monotonic() - began < 2.1, "within the call_timeout")
+        # Waiting does not help: the answer is as clear, after the time that a server is given.
+        careful.ask("DL_EIO", "lock", NAME)
         # What had been taken is given back.
         client = service.master.client()
         parties.await_true(lambda: client.exists(KEY) == 0, "freed")

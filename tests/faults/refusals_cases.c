@@ -1,6 +1,7 @@
 /* refusals_cases.c - Redis servers that refuse, or are busy with other things (rows 16a and 18 to 20). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "faults/wire.h"
@@ -113,7 +114,7 @@ CT_CASE(faults, row18_script_flush, REDIS) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-/* ---- a server that cannot --------------------------------------------------------------------------------- */
+/* ---- a server that cannot ---------------------------------------------------------------------------- */
 
 CT_CASE(faults, row18_readonly_replica, REDIS) {
     redis_server_t *server = ct_redis(ct);
@@ -131,10 +132,7 @@ CT_CASE(faults, row18_readonly_replica, REDIS) {
     CT_EQ(redis_number(server, "EXISTS %s", key_of(ct, "row 18 held")), 1);
     (void)redis_ask(server, "REPLICAOF NO ONE");
     ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
-    watch = start_watch(ct);
-    CT_OK(dl_lock(wanted, CT_ERR));
-    IN_TIME(watch, RETRY_MS);
-    CT_OK(dl_unlock(wanted, CT_ERR));
+    expect_back(ct, wanted);
 }
 
 CT_CASE(faults, row18_out_of_memory, REDIS) {
@@ -144,7 +142,8 @@ CT_CASE(faults, row18_out_of_memory, REDIS) {
     dl_lock_t *wanted = ct_lock(ct, c, "row 18");
     CT_OK(dl_lock(held, CT_ERR));
     CT_OK(dl_lock(freed, CT_ERR));
-    (void)redis_ask(server, "CONFIG SET maxmemory-policy noeviction maxmemory 1");
+    (void)redis_ask(server, "CONFIG SET maxmemory-policy noeviction");
+    (void)redis_ask(server, "CONFIG SET maxmemory 1");
     CT_STATUS(dl_lock(wanted, CT_ERR), DL_ELIMIT);
     SAYS("memory");
     CT_EQ(redis_number(server, "EXISTS %s", key_of(ct, "row 18")), 0);
@@ -169,6 +168,9 @@ CT_CASE(faults, row18_loading, REDIS) {
     redis_server_t *server = ct_redis(ct);
     dl_client_t *c = ct_open(ct, NULL), *late;
     dl_lock_t *lock = ct_lock(ct, c, "row 18");
+    if (redis_ask(server, "CONFIG GET loading-process-events-interval-bytes")[0] == 0) {
+        return; /* Redis 6.0 answers nobody in between, but for some moments */
+    }
     /* 2000 keys, each of which takes its time to load. */
     (void)redis_ask(server, "EVAL %s 0", "for i = 1, 2000 do redis.call('set', 'key' .. i, i) end");
     (void)redis_ask(server, "SAVE");
@@ -187,10 +189,7 @@ CT_CASE(faults, row18_loading, REDIS) {
     SAYS("oading");
     CT_CHECKF(strncmp(redis_try(server, "GET key1"), "-LOADING", 8) == 0, "it was too fast for this");
     CT_AWAIT(redis_try(server, "GET key1")[0] != '-', 20000);
-    watch = start_watch(ct);
-    CT_OK(dl_lock(lock, CT_ERR));
-    IN_TIME(watch, RETRY_MS);
-    CT_OK(dl_unlock(lock, CT_ERR));
+    expect_back(ct, lock);
 }
 
 CT_CASE(faults, row18_busy_with_a_script, REDIS) {
@@ -209,7 +208,7 @@ CT_CASE(faults, row18_busy_with_a_script, REDIS) {
     CT_STATUS(dl_unlock(held, CT_ERR), DL_EIO);
     IN_TIME(watch, 100);
     watch = start_watch(ct);
-    CT_STATUS(dl_lock(lock, CT_ERR), DL_EIO);
+    CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN); /* the last of many tries has little time */
     IN_TIME(watch, ct_call_timeout_ms(ct));
     (void)redis_ask(server, "SCRIPT KILL");
     close(fd);
@@ -244,6 +243,13 @@ CT_CASE(faults, row18_wrong_password, REDIS) {
 
 #define FILLERS 12
 
+/* The answer that comes on this connection begins so. */
+static void expect_answer(ct_t *ct, int fd, const char *begins) {
+    char answer[64] = "";
+    CT_GT(recv(fd, answer, sizeof answer - 1, 0), 0);
+    CT_CHECKF(strncmp(answer, begins, strlen(begins)) == 0, "answered: %s", answer);
+}
+
 CT_CASE(faults, row18_maxclients, REDIS) {
     redis_server_t *server = ct_redis(ct);
     dl_client_t *c = ct_open(ct, NULL), *late;
@@ -251,11 +257,12 @@ CT_CASE(faults, row18_maxclients, REDIS) {
     CT_OK(dl_lock(lock, CT_ERR));
     CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
     /* The client has its connections; now others take all that are left. */
-    (void)redis_ask(server, "CONFIG SET maxclients %d", 8);
-    int fds[FILLERS];
-    for (int i = 0; i < FILLERS; i++) {
+    int fds[FILLERS] = {redis_send(server, "CONFIG SET maxclients %d", 8)};
+    expect_answer(ct, fds[0], "+OK");
+    for (int i = 1; i < FILLERS; i++) {
         fds[i] = redis_connect(server);
     }
+    expect_answer(ct, fds[FILLERS - 1], "-ERR max number of clients");
     watch_t watch = start_watch(ct);
     CT_STATUS(ct_try_open(ct, NULL, &late, CT_ERR), DL_ELIMIT);
     IN_TIME(watch, 100);
@@ -267,17 +274,18 @@ CT_CASE(faults, row18_maxclients, REDIS) {
     for (int i = 0; i < FILLERS; i++) {
         close(fds[i]);
     }
-    CT_AWAIT(redis_try(server, "PING")[0] != '-', 5000);
-    expect_works(ct, ct_open(ct, NULL), "row 18");
+    CT_AWAIT(ct_try_open(ct, NULL, &late, NULL) == DL_OK, 1000);
+    expect_works(ct, late, "row 18");
 }
 
-/* ---- rows 19 and 20 ----------------------------------------------------------------------------------------- */
+/* ---- rows 19 and 20 ---------------------------------------------------------------------------------- */
 
 CT_CASE(faults, row19_eviction_configured, REDIS) {
     static const char *const policies[] = {"allkeys-lru", "volatile-ttl", "volatile-random"};
     redis_server_t *server = ct_redis(ct);
+    (void)redis_ask(server, "CONFIG SET maxmemory 100mb");
     for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
-        (void)redis_ask(server, "CONFIG SET maxmemory 100mb maxmemory-policy %s", policies[i]);
+        (void)redis_ask(server, "CONFIG SET maxmemory-policy %s", policies[i]);
         dl_client_t *c = ct_open(ct, NULL);
         dl_event_t warning = ct_expect_event(ct, c, DL_EVENT_WARNING, NULL, ct_tolerance_ms(ct));
         CT_CHECKF(strstr(warning.text, policies[i]) != NULL, "does not name the policy: %s", warning.text);

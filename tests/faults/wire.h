@@ -12,7 +12,8 @@
 
 #define REDIS .traits = CT_REDIS
 
-/* The longest pause between two tries to free something in the background, and to reach a server that was away. */
+/* The longest pause between two tries to free something in the background, and to reach a server that was
+ * away. */
 #define FREE_MS 1000
 #define RETRY_MS 500
 
@@ -26,7 +27,16 @@ static inline const char *key_of(ct_t *ct, const char *name) {
     return key;
 }
 
-/* A client whose connections go through the proxy. It has made some already, and the server knows the scripts. */
+/* A name like no other before: what is freed in the background under an older one is in nobody's way. */
+static inline const char *fresh_name(const char *row) {
+    static char name[32];
+    static int count;
+    snprintf(name, sizeof name, "%s no %d.", row, ++count);
+    return name;
+}
+
+/* A client whose connections go through the proxy. It has made some already, and the server knows the
+ * scripts. */
 static inline dl_client_t *open_behind(ct_t *ct, proxy_t *proxy) {
     dl_client_t *c = ct_open(ct, proxy_url(proxy));
     dl_lock_t *lock = ct_lock(ct, c, "warm");
@@ -54,6 +64,16 @@ static inline void expect_works(ct_t *ct, dl_client_t *client, const char *name)
     CT_CHECK(ct_server_info(ct, name).held);
     CT_OK(dl_unlock(lock, CT_ERR));
     ct_expect_free(ct, name, 0);
+}
+
+/* The server can be reached again. Between two tries of its connections a client may pause for RETRY_MS; then
+ * a single try is enough. */
+static inline void expect_back(ct_t *ct, dl_lock_t *lock) {
+    ct_sleep_ms(ct, RETRY_MS);
+    watch_t watch = start_watch(ct);
+    CT_OK(dl_trylock(lock, CT_ERR));
+    IN_TIME(watch, 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
 }
 
 /* Someone waits for a release there: at least this many channels are subscribed to. */

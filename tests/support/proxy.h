@@ -1,4 +1,4 @@
-/* proxy.h - a TCP proxy that delays, cuts, resets, swallows, holds back and invents bytes at a case's wish. */
+/* proxy.h - a TCP proxy that delays, cuts, resets, swallows, holds and invents bytes at a case's wish. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef PROXY_H
 #define PROXY_H
@@ -8,9 +8,10 @@
 #include "support/contract.h"
 
 /*
- * A child process of the case, so that it goes on while the case is stopped and shares nothing with it. It ends with
- * the case. Each call returns when the proxy has done it; all fail the case when the proxy does not answer. Start it
- * before any client, and from the case's first thread; use it from one thread at a time.
+ * A child process of the case, so that it goes on while the case is stopped and shares nothing with it. It
+ * ends with the case. Each call returns when the proxy has done it; all fail the case when the proxy does
+ * not answer. Start it before any client, and from the case's first thread; use it from one thread at a
+ * time.
  */
 typedef struct proxy proxy_t;
 
@@ -18,7 +19,7 @@ typedef enum proxy_way { PROXY_REQUESTS = 1, PROXY_REPLIES = 2, PROXY_BOTH = 3 }
 
 /* To a port of 127.0.0.1. */
 proxy_t *proxy_start(ct_t *ct, int port);
-/* Harnesses do it at the end of a case too. NULL is fine. */
+/* A case that started one ends with this. NULL is fine. */
 void proxy_stop(ct_t *ct, proxy_t *proxy);
 int proxy_port(const proxy_t *proxy);
 /* url: "redis://127.0.0.1:PORT/0", for ct_open. */
@@ -27,8 +28,8 @@ const char *proxy_url(const proxy_t *proxy);
 /* ---- all connections, those there and those to come, until told otherwise ------------------------- */
 
 void proxy_delay(ct_t *ct, proxy_t *proxy, proxy_way_t way, int64_t ms); /* what comes in from now on */
-/* Swallows what goes this way, hang-ups too, and tells nobody; 0: no more. A connection that has lost bytes stays
- * deaf that way for good, as TCP would have it. */
+/* Swallows what goes this way, hang-ups too, and tells nobody; 0: no more. A connection that has lost
+ * bytes stays deaf that way for good, as TCP would have it. */
 void proxy_swallow(ct_t *ct, proxy_t *proxy, int ways);
 /* New connections are refused, by the kernel; 0: no more. */
 void proxy_refuse(ct_t *ct, proxy_t *proxy, int refuse);
@@ -58,9 +59,10 @@ typedef enum proxy_act {
 } proxy_act_t;
 
 /*
- * One act on the first connection whose requests contain `request` (in one piece; NULL: whatever comes first). It
- * happens when `after` bytes more have passed that way: of requests counted from the beginning of the piece that
- * contains the text, of replies from the next one. A new plan takes the place of one that has not happened.
+ * One act on the first connection whose requests contain `request` (in one piece; NULL: whatever comes
+ * first). It happens when `after` bytes more have passed that way: of requests counted from the beginning
+ * of the piece that contains the text, of replies from the next one. A new plan takes the place of one that
+ * has not happened.
  */
 typedef struct proxy_plan {
     const char *request; /* at most 63 bytes */
@@ -72,8 +74,8 @@ typedef struct proxy_plan {
 } proxy_plan_t;
 void proxy_plan(ct_t *ct, proxy_t *proxy, const proxy_plan_t *plan);
 void proxy_await_act(ct_t *ct, proxy_t *proxy, int n, int64_t within_ms);
-/* Delivers the requests that were held, on their own connection or (afresh) on a new one. Returns how many bytes the
- * server answered, which nobody reads; 0: it had ended that connection. */
+/* Delivers the requests that were held, on their own connection or (afresh) on a new one. Returns how
+ * many bytes the server answered, which nobody reads; 0: it had ended that connection. */
 int64_t proxy_deliver(ct_t *ct, proxy_t *proxy, int afresh);
 
 #endif

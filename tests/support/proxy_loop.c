@@ -357,8 +357,7 @@ static void serve_link(link_t *link, const struct pollfd *fds) {
     for (int way = 0; way < 2 && link->fd[0] >= 0; way++) {
         write_side(link, way);
     }
-    if (link->fd[0] >= 0 && !link->half[0].holding &&
-        (is_over(&link->half[0]) || is_over(&link->half[1]))) {
+    if (link->fd[0] >= 0 && !link->half[0].holding && (is_over(&link->half[0]) || is_over(&link->half[1]))) {
         end_link(link, 0);
     }
 }

@@ -8,11 +8,11 @@
 #include "support/contract.h"
 
 /*
- * Each server is a child process of the case that ends with it, whatever becomes of the case: start servers from the
- * case's first thread only, since it is that thread's end that ends them. They keep nothing on disk unless told to,
- * listen on a free port of 127.0.0.1 and on a unix socket in a folder of their own, and are ready when a call returns.
- * $DLOCK_REDIS_SERVER names another program than redis-server, such as valkey-server.
- * Everything here fails the case when it does not work.
+ * Each server is a child process of the case that ends with it, whatever becomes of the case: start servers
+ * from the case's first thread only, since it is that thread's end that ends them. They keep nothing on
+ * disk unless told to, listen on a free port of 127.0.0.1 and on a unix socket in a folder of their own,
+ * and are ready when a call returns. $DLOCK_REDIS_SERVER names another program than redis-server, such as
+ * valkey-server. Everything here fails the case when it does not work.
  */
 
 #define REDIS_PATH_MAX 104 /* what fits into a sockaddr_un */
@@ -30,8 +30,8 @@ typedef struct redis_server {
 /* The server of the running case (trait CT_REDIS), which its clients use. */
 redis_server_t *ct_redis(ct_t *ct);
 
-/* One more server, with these arguments, ended by NULL: "--maxmemory", "1mb", NULL. `dir` is an existing folder;
- * `name` becomes a folder in it (NULL: dir itself). */
+/* One more server, with these arguments, ended by NULL: "--maxmemory", "1mb", NULL. `dir` is an existing
+ * folder; `name` becomes a folder in it (NULL: dir itself). */
 redis_server_t *redis_server_start(const char *dir, const char *name, ...) __attribute__((sentinel));
 /* Kills it if it runs, and forgets it. NULL is fine. */
 void redis_server_stop(redis_server_t *server);
@@ -45,17 +45,18 @@ void redis_server_thaw(redis_server_t *server);   /* SIGCONT */
 void redis_server_arg(redis_server_t *server, const char *word);
 
 /*
- * One command past all clients and faults, on a connection of its own; from any thread. The format is that of hiredis:
- * words, with %s, %b (pointer and size_t), %lld ... as whole or part of a word.
+ * One command past all clients and faults, on a connection of its own; from any thread. The format is that
+ * of hiredis: words, with %s, %b (pointer and size_t), %lld ... as whole or part of a word.
  */
-/* Its answer, which must be no error, in one line: texts and numbers as they are, "(nil)", items with commas between.
- * The text is the calling thread's and lasts until its next call. */
+/* Its answer, which must be no error, in one line: texts and numbers as they are, "(nil)", items with
+ * commas between. The text is the calling thread's and lasts until its next call. */
 const char *redis_ask(redis_server_t *server, const char *format, ...);
 /* The same, an error allowed: then the text begins with '-'. */
 const char *redis_try(redis_server_t *server, const char *format, ...);
 /* An integer. */
 long long redis_number(redis_server_t *server, const char *format, ...);
-/* Sends the command and does not wait for an answer: the descriptor of its connection, for the caller to close. */
+/* Sends the command and does not wait for an answer: the descriptor of its connection, for the caller to
+ * close. */
 int redis_send(redis_server_t *server, const char *format, ...);
 /* A connection that nobody uses; the caller's to close. -1: refused. */
 int redis_connect(redis_server_t *server);

@@ -78,6 +78,12 @@ Test(redis_check, limits_of_connections_are_said) {
     check_with("redis-string", "", &found);
     EXPECT(&found, "timeout", DL_FINDING_NOTE, "30 s");
     EXPECT(&found, "tcp-keepalive", DL_FINDING_NOTE, "off at the server");
+    EXPECT(&found, "connections", DL_FINDING_OK, "max_total");
+    tell(&server, "CONFIG SET maxclients 50");
+    check_with("redis-string", "", &found);
+    EXPECT(&found, "connections", DL_FINDING_WARNING, "of 50 (maxclients)");
+    check_with("redis-string", ", max_total: 8", &found);
+    EXPECT(&found, "connections", DL_FINDING_OK, "up to 11");
 }
 
 Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
@@ -87,8 +93,8 @@ Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
     EXPECT(&found, "replication", DL_FINDING_WARNING, "granted all the same");
     start(&replica);
     tell(&replica, "REPLICAOF 127.0.0.1 %d", server.port);
-    /* A fresh replica may not answer for the first second: several quick answers show that it is over. WAIT counts
-     * the replicas that have the last write of its connection. */
+    /* A fresh replica may not answer for the first second: several quick answers show that it is over. WAIT
+     * counts the replicas that have the last write of its connection. */
     for (int i = 0, quick = 0; quick < 5; i++) {
         tell(&server, "INCR poke");
         redisReply *reply = redisCommand(server.admin, "WAIT 1 50");

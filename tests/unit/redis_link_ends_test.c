@@ -33,6 +33,104 @@ Test(redis_link_ends, a_call_ends_at_its_deadline_whatever_the_server_does) {
     cr_assert_eq(ask("PING"), DL_OK);
 }
 
+/* A network that forgot its connections says nothing on any of them, and each would cost a call. */
+Test(redis_link_ends, after_a_long_silence_no_idle_connection_is_trusted) {
+    open_link_over_relay();
+    call_t renewal;
+    prepare(&renewal, "PING", 2000);
+    renewal.x.lane = DLI_LANE_RENEWALS;
+    cr_assert_eq(run(&renewal), DL_OK);
+    clear(&renewal);
+    warm_up(4);
+    for (int i = 0; i < 5; i++) {
+        atomic_store(&relay_held[i], 1);
+    }
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 250, NULL, NULL), DL_EUNKNOWN);
+    cr_assert_eq(ask("PING"), DL_OK);
+    prepare(&renewal, "PING", 2000);
+    renewal.x.lane = DLI_LANE_RENEWALS;
+    cr_assert_eq(run(&renewal), DL_OK);
+    clear(&renewal);
+    cr_assert_eq(atomic_load(&relay_pairs), 7);
+}
+
+Test(redis_link_ends, a_short_silence_is_blamed_on_one_connection_only) {
+    open_link_over_relay();
+    warm_up(2);
+    atomic_store(&relay_held[1], 1);
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 50, NULL, NULL), DL_EUNKNOWN);
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(atomic_load(&relay_pairs), 2);
+}
+
+Test(redis_link_ends, a_connection_that_was_heard_of_during_the_silence_stays) {
+    open_link_over_relay();
+    warm_up(2);
+    atomic_store(&relay_held[1], 1);
+    call_t silent;
+    prepare(&silent, "PING", 250);
+    begin(&silent); /* on the one used last */
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(drive(&silent), DL_EUNKNOWN);
+    clear(&silent);
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(atomic_load(&relay_pairs), 2);
+}
+
+/* ---- calls that are shorter than it takes to connect --------------------------------------------------- */
+
+Test(redis_link_ends, a_connection_that_was_begun_in_vain_serves_the_next_call) {
+    dl_error_t err;
+    open_link_over_relay();
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 50, NULL, &err), DL_EIO);
+    cr_assert_not_null(strstr(err.message, "no connection in time"), "%s", err.message);
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 50, NULL, &err), DL_EIO);
+    atomic_store(&relay_held[0], 0);
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(atomic_load(&relay_pairs), 1);
+    cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
+}
+
+Test(redis_link_ends, a_connection_begun_long_ago_is_not_gone_on_with) {
+    open_link_over_relay();
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(ask_full("PING", DLI_PLAIN, 50, NULL, NULL), DL_EIO);
+    (void)poll(NULL, 0, 520); /* more than half of connect_timeout */
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(atomic_load(&relay_pairs), 2);
+    atomic_store(&relay_held[0], 0); /* it holds back the hang-up, too */
+    AWAIT(connections() == 1);
+}
+
+static void *let_go(void *arg) {
+    (void)arg;
+    (void)poll(NULL, 0, 120);
+    atomic_store(&relay_held[0], 0);
+    return NULL;
+}
+
+/* The greeting shows how far the server is: what cannot be answered in time is better not claimed. */
+Test(redis_link_ends, a_claim_whose_answer_would_come_too_late_is_not_sent) {
+    pthread_t thread;
+    call_t claim;
+    open_link_over_relay();
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(pthread_create(&thread, NULL, let_go, NULL), 0);
+    prepare(&claim, "SET it mine", 200);
+    claim.x.intent = DLI_CLAIM;
+    cr_assert_eq(run(&claim), DL_EIO);
+    cr_assert_eq(claim.x.sent_ns, 0);
+    cr_assert_not_null(strstr(claim.err.message, "no time is left"), "%s", claim.err.message);
+    clear(&claim);
+    pthread_join(thread, NULL);
+    cr_assert_eq(tell("EXISTS it"), 0);
+    cr_assert_eq(ask_full("SET it mine", DLI_CLAIM, 100, NULL, NULL), DL_OK);
+    cr_assert_eq(atomic_load(&relay_pairs), 1);
+}
+
+/* ---- and those that are stopped ------------------------------------------------------------------------ */
+
 typedef struct stopper {
     int fd;
     uint64_t after_ms;

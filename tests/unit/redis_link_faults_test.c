@@ -98,6 +98,34 @@ Test(redis_link_faults, only_one_call_at_a_time_tries_a_server_that_is_down) {
     start_server();
 }
 
+/* It may hang on a network that has come back meanwhile. */
+Test(redis_link_faults, who_tries_for_long_does_not_keep_others_from_trying) {
+    stop_server();
+    open_link();
+    cr_assert_eq(ask("PING"), DL_EIO);
+    int listener = listen_at(server_path, 64); /* greets nobody */
+    call_t calls[2];
+    for (int i = 0; i < 2; i++) {
+        AWAIT(({
+            prepare(&calls[i], "PING", 5000);
+            begin(&calls[i]);
+            bool tries = !dli_link_is_done(&calls[i].x);
+            if (!tries) {
+                clear(&calls[i]);
+            }
+            tries;
+        }));
+    }
+    cr_assert_not(dli_link_is_done(&calls[0].x));
+    for (int i = 0; i < 2; i++) {
+        dli_link_abandon(link_, &calls[i].x, DL_EIO);
+        clear(&calls[i]);
+    }
+    close(listener);
+    unlink(server_path);
+    start_server();
+}
+
 Test(redis_link_faults, a_wrong_password_is_told_as_such_and_does_not_hammer) {
     tell("ACL SETUSER default >right");
     tell("ACL SETUSER admin on nopass ~* +@all");

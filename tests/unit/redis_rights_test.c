@@ -119,6 +119,9 @@ Test(redis_rights, without_any_part_of_the_printed_rule_something_is_missing_and
         snprintf(words, sizeof words, "%s", strstr(rule, ">opensesame") + strlen(">opensesame"));
         for (char *rest = words, *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
             char without[4096], spaced[256];
+            if (word[0] == '&' && is_old(&server)) {
+                continue;
+            }
             snprintf(spaced, sizeof spaced, " %s", word);
             const char *at = strstr(rule, spaced);
             while (at[strlen(spaced)] != ' ' && at[strlen(spaced)] != '\0') {
@@ -161,6 +164,9 @@ Test(redis_rights, each_missing_right_is_named_with_its_cost) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         findings_t found = {.n = 0};
         char give[32];
+        if (strchr(cases[i].take, '|') != NULL && is_old(&server)) {
+            continue;
+        }
         tell(&server, "ACL SETUSER locker %s", cases[i].take);
         cr_assert_eq(dl_client_check(client, keep, &found, &err), DL_OK, "%s", err.message);
         EXPECT(&found, cases[i].subject, cases[i].level, cases[i].says);
