@@ -60,7 +60,9 @@ static void print_finding(void *arg, dl_finding_level_t level, const char *subje
         json_text("text", text);
         json_close('}');
     } else {
-        (void)printf("%-8s %s: %s\n", level_name(level), plain(subject), plain(text));
+        (void)printf("%-8s %s: ", level_name(level), plain(subject));
+        print_prose(text);
+        (void)putchar('\n');
     }
 }
 

@@ -46,8 +46,17 @@ static void print_lock_json(const char *name, const dl_lock_info_t *info) {
             json_null("remaining_ms");
         }
         json_unsigned("holds", info->holds);
-        json_unsigned("token", info->token);
-        json_text("client", info->client);
+        /* What the server does not know. */
+        if (info->token != 0) {
+            json_unsigned("token", info->token);
+        } else {
+            json_null("token");
+        }
+        if (info->client[0] != '\0') {
+            json_text("client", info->client);
+        } else {
+            json_null("client");
+        }
     }
     json_close('}');
 }
@@ -65,7 +74,7 @@ static void print_lock_line(const char *name, const dl_lock_info_t *info) {
         (void)printf(", %" PRId64 ".%03d s left", info->remaining_ms / 1000,
                      (int)(info->remaining_ms % 1000));
     } else {
-        (void)fputs(", for an unknown time", stdout);
+        (void)fputs(", no expiry: it stays until somebody frees it", stdout);
     }
     if (info->token != 0) {
         (void)printf(", token %" PRIu64, info->token);

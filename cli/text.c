@@ -48,26 +48,44 @@ static bool is_control(const char *text, size_t len) {
     return first < 0x20 || first == 0x7f || (len == 2 && first == 0xc2 && (unsigned char)text[1] < 0xa0);
 }
 
+/* The character at `text` as it is, or its bytes as \xNN; to `out`, which has room for 17 bytes. The bytes of
+ * text that were used. */
+static size_t show(const char *text, char *out, size_t *used) {
+    size_t len = utf8_length(text);
+    size_t count = len == 0 ? 1 : len;
+    *used = 0;
+    if (len > 0 && !is_control(text, len)) {
+        memcpy(out, text, len);
+        *used = len;
+        return count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        *used += (size_t)snprintf(out + *used, 5, "\\x%02x", (unsigned char)text[i]);
+    }
+    return count;
+}
+
+void print_prose(const char *text) {
+    char shown[17];
+    size_t used;
+    while (*text != '\0') {
+        text += show(text, shown, &used);
+        (void)fwrite(shown, 1, used, stdout);
+    }
+}
+
 const char *plain(const char *text) {
     static char ring[PLAIN_RING][PLAIN_MAX];
     static unsigned next;
     char *out = ring[next++ % PLAIN_RING];
     size_t used = 0;
-    while (*text != '\0' && used + 9 < PLAIN_MAX) { /* two bytes as \xNN and the end */
-        size_t len = utf8_length(text);
-        size_t count = len == 0 ? 1 : len;
-        if (len > 0 && !is_control(text, len)) {
-            if (*text == '\\') {
-                out[used++] = '\\';
-            }
-            memcpy(out + used, text, len);
-            used += len;
-        } else {
-            for (size_t i = 0; i < count; i++) {
-                used += (size_t)snprintf(out + used, PLAIN_MAX - used, "\\x%02x", (unsigned char)text[i]);
-            }
+    while (*text != '\0' && used + 18 < PLAIN_MAX) { /* a backslash, a character and the end */
+        size_t len;
+        if (*text == '\\') {
+            out[used++] = '\\';
         }
-        text += count;
+        text += show(text, out + used, &len);
+        used += len;
     }
     out[used] = '\0';
     return out;

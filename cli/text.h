@@ -12,5 +12,8 @@ bool is_utf8(const char *text);
 /* The text with a backslash doubled, and control bytes and bytes that are not UTF-8 as \xNN, so that no two
  * texts look alike and none controls the terminal. Valid until the fourth next call; one thread only. */
 const char *plain(const char *text);
+/* Prints sentences of the library, however long: what is printable comes out as it is, a backslash too, since
+ * people copy from it; control bytes and bytes that are not UTF-8 as \xNN. */
+void print_prose(const char *text);
 
 #endif

@@ -8,8 +8,8 @@
 #include "lock.h"
 
 /* How many keys the server looks at for one page, and how many locks are asked about at once. */
-#define SCAN_COUNT "500"
-#define CHUNK 128
+#define SCAN_COUNT "1000"
+#define CHUNK 500
 
 /* The text up to `size`, cut at a zero byte. */
 static void copy_text(char *to, size_t size, const char *text, size_t len) {
@@ -67,9 +67,9 @@ dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, ui
     dli_redis_key(redis, name, name_len, &key);
     const dli_slice_t argv[] = {{key.at, key.len}};
     dli_script_call_t call = {redis->layout->inspect, 1, 1, argv};
-    dl_status_t status = ask(redis, &call, DLI_PLAIN, deadline_ns, &reply, err);
+    dl_status_t status = ask(redis, &call, DLI_READ, deadline_ns, &reply, err);
     if (status == DL_OK && reply->type != REDIS_REPLY_NIL && !fill_info(redis, reply, info)) {
-        status = dli_redis_fail(redis, reply, err);
+        status = dli_redis_fail(redis, &key, reply, err);
     }
     freeReplyObject(reply);
     return status;
@@ -87,7 +87,7 @@ dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_l
     dl_status_t status = ask(redis, &call, DLI_FREE, deadline_ns, &reply, err);
     int64_t number;
     if (status == DL_OK && (!dli_reply_int(reply, &number) || number < 0 || number > 1)) {
-        status = dli_redis_fail(redis, reply, err);
+        status = dli_redis_fail(redis, &key, reply, err);
     } else if (status == DL_OK && number == 0) {
         status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
     }
@@ -100,7 +100,7 @@ dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_l
 /* A name that was reported. */
 typedef struct name {
     size_t len;
-    char at[DL_NAME_MAX + 1];
+    char at[]; /* terminated */
 } name_t;
 
 typedef struct listing {
@@ -112,8 +112,9 @@ typedef struct listing {
     char pattern[2 * (DLI_PREFIX_MAX + DL_NAME_MAX) + 2];
     size_t pattern_len;
     char cursor[24];
-    void *seen; /* tree of names: the server's SCAN may show a key more than once */
-    bool ended; /* fn wants no more */
+    void *seen;   /* tree of names: the server's SCAN may show a key more than once */
+    size_t pages; /* that have come */
+    bool ended;   /* fn wants no more */
 } listing_t;
 
 /* The bytes, each meant as itself. */
@@ -131,74 +132,65 @@ static int compare_names(const void *a, const void *b) {
     return x->len != y->len ? (x->len < y->len ? -1 : 1) : memcmp(x->at, y->at, x->len);
 }
 
-/* Is this key one that may be a lock of ours? Then its name is in *name. */
-static bool is_candidate(const dli_redis_t *redis, const redisReply *key, name_t *name) {
-    if (key->type != REDIS_REPLY_STRING || key->len <= redis->prefix_len ||
-        key->len > redis->prefix_len + DL_NAME_MAX || memchr(key->str, '\0', key->len) != NULL ||
-        strcmp(key->str, redis->token_key) == 0) {
-        return false;
-    }
-    name->len = key->len - redis->prefix_len;
-    memcpy(name->at, key->str + redis->prefix_len, name->len);
-    name->at[name->len] = '\0';
-    return true;
+/* Is this key one that may be a lock of ours? */
+static bool is_candidate(const dli_redis_t *redis, const redisReply *key) {
+    return key->type == REDIS_REPLY_STRING && key->len > redis->prefix_len &&
+           key->len <= redis->prefix_len + DL_NAME_MAX && memchr(key->str, '\0', key->len) == NULL &&
+           strcmp(key->str, redis->token_key) != 0;
 }
 
-/* What stands at a key that fits is a lock if one of our clients wrote it. What others wrote has at least to
- * end by itself, and a string has to be where only locks should be. */
-static bool is_lock(const dli_redis_t *redis, const dl_lock_info_t *info) {
-    bool where_locks_are = redis->prefix_len > 0 || strcmp(redis->layout->redis_type, "hash") == 0;
-    return info->hold_id != 0 || (where_locks_are && info->remaining_ms >= 0);
-}
-
-/* Reports a lock, once. */
-static dl_status_t report(listing_t *l, const name_t *name, const dl_lock_info_t *info) {
-    name_t *copy = malloc(sizeof(size_t) + name->len + 1);
-    if (copy == NULL) {
+/* Reports the lock at a key, once. */
+static dl_status_t report(listing_t *l, const dli_slice_t *key, const dl_lock_info_t *info) {
+    size_t len = key->len - l->redis->prefix_len;
+    name_t *name = malloc(sizeof *name + len + 1);
+    if (name == NULL) {
         return dl_driver_fail(l->err, DL_ENOMEM, 0, "out of memory");
     }
-    memcpy(copy, name, sizeof(size_t) + name->len + 1);
-    void **node = tsearch(copy, &l->seen, compare_names);
-    if (node == NULL || *node != copy) {
-        free(copy);
+    name->len = len;
+    memcpy(name->at, key->at + l->redis->prefix_len, len);
+    name->at[len] = '\0';
+    void **node = tsearch(name, &l->seen, compare_names);
+    if (node == NULL || *node != name) {
+        free(name);
         return node != NULL ? DL_OK : dl_driver_fail(l->err, DL_ENOMEM, 0, "out of memory");
     }
     l->ended = l->fn(l->arg, name->at, info) != 0;
     return DL_OK;
 }
 
-/* What the server says of one key. */
-static dl_status_t judge(listing_t *l, const name_t *name, const redisReply *reply) {
-    if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
-        return DL_OK;
-    }
-    dl_lock_info_t info = DL_LOCK_INFO_INIT;
-    if (!fill_info(l->redis, reply, &info)) {
-        return dli_redis_fail(l->redis, reply, l->err);
-    }
-    return is_lock(l->redis, &info) ? report(l, name, &info) : DL_OK;
-}
-
-/* The words of up to CHUNK questions. */
+/* Up to CHUNK keys that are asked about at once, and room for what is asked beside. */
 typedef struct questions {
-    name_t names[CHUNK];
-    dli_slice_t keys[CHUNK];
-    dli_script_call_t calls[CHUNK];
-    redisReply *replies[CHUNK];
+    dli_slice_t words[CHUNK + 1];
     size_t n;
 } questions_t;
 
-static dl_status_t ask_all(listing_t *l, questions_t *q) {
-    dli_exchange_t exchange = {
-        .replies = q->replies, .lane = DLI_LANE_CALLS, .intent = DLI_PLAIN, .deadline_ns = l->deadline_ns};
-    dl_status_t status = dli_scripts_run(l->redis->link, &exchange, q->calls, q->n, NULL, l->err);
-    for (size_t i = 0; i < q->n; i++) {
-        if (status == DL_OK && !l->ended) {
-            status = judge(l, &q->names[i], q->replies[i]);
+/* What the server says of them: for each lock its place among them and who holds it. */
+static dl_status_t judge(listing_t *l, const questions_t *q, const redisReply *reply) {
+    bool makes_sense = reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0;
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; makes_sense && i < reply->elements && status == DL_OK && !l->ended; i += 2) {
+        dl_lock_info_t info = DL_LOCK_INFO_INIT;
+        int64_t place;
+        makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= q->n &&
+                      fill_info(l->redis, reply->element[i + 1], &info);
+        if (makes_sense) {
+            status = report(l, &q->words[place - 1], &info);
         }
-        freeReplyObject(q->replies[i]);
-        q->replies[i] = NULL;
     }
+    return makes_sense ? status : dli_redis_fail(l->redis, NULL, reply, l->err);
+}
+
+static dl_status_t ask_all(listing_t *l, questions_t *q) {
+    redisReply *reply = NULL;
+    /* What others wrote is a lock only where nothing but locks should be. */
+    bool only_locks = l->redis->prefix_len > 0 || strcmp(l->redis->layout->redis_type, "hash") == 0;
+    q->words[q->n] = dli_slice(only_locks ? "1" : "0");
+    dli_script_call_t call = {l->redis->layout->list, q->n, q->n + 1, q->words};
+    dl_status_t status = ask(l->redis, &call, DLI_READ, l->deadline_ns, &reply, l->err);
+    if (status == DL_OK) {
+        status = judge(l, q, reply);
+    }
+    freeReplyObject(reply);
     q->n = 0;
     return status;
 }
@@ -208,10 +200,8 @@ static dl_status_t ask_page(listing_t *l, questions_t *q, const redisReply *keys
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < keys->elements && status == DL_OK && !l->ended; i++) {
         const redisReply *key = keys->element[i];
-        if (is_candidate(l->redis, key, &q->names[q->n])) {
-            q->keys[q->n] = (dli_slice_t){key->str, key->len};
-            q->calls[q->n] = (dli_script_call_t){l->redis->layout->inspect, 1, 1, &q->keys[q->n]};
-            q->n++;
+        if (is_candidate(l->redis, key)) {
+            q->words[q->n++] = (dli_slice_t){key->str, key->len};
         }
         if (q->n == CHUNK) {
             status = ask_all(l, q);
@@ -236,7 +226,7 @@ static dl_status_t scan(listing_t *l, redisReply **page) {
         dli_exchange_t exchange = {.commands = &commands,
                                    .replies = page,
                                    .lane = DLI_LANE_CALLS,
-                                   .intent = DLI_PLAIN,
+                                   .intent = DLI_READ,
                                    .deadline_ns = l->deadline_ns};
         status = dli_link_run(l->redis->link, &exchange, l->err);
     }
@@ -245,7 +235,7 @@ static dl_status_t scan(listing_t *l, redisReply **page) {
     if (status == DL_OK &&
         (p->type != REDIS_REPLY_ARRAY || p->elements != 2 || p->element[0]->type != REDIS_REPLY_STRING ||
          p->element[0]->len >= sizeof l->cursor || p->element[1]->type != REDIS_REPLY_ARRAY)) {
-        status = dli_reply_unexpected(p, "SCAN", l->err);
+        status = dli_redis_fail(l->redis, NULL, p, l->err);
     }
     if (status == DL_OK) {
         memcpy(l->cursor, p->element[0]->str, p->element[0]->len + 1);
@@ -259,10 +249,16 @@ static dl_status_t run_listing(listing_t *l, questions_t *q) {
         redisReply *page;
         status = scan(l, &page);
         if (status == DL_OK) {
+            l->pages++;
             status = ask_page(l, q, page->element[1]);
         }
         freeReplyObject(page);
     } while (status == DL_OK && !l->ended && strcmp(l->cursor, "0") != 0);
+    const dl_driver_env_t *env = l->redis->env;
+    if (status == DL_EIO && l->pages > 0 && env->now_ns() >= l->deadline_ns) {
+        return dl_driver_fail(l->err, status, 0, "%.100s: listing took longer than call_timeout (%lld ms)",
+                              l->redis->endpoint.label, (long long)env->call_timeout_ms);
+    }
     return status;
 }
 

@@ -28,7 +28,8 @@ dl_status_t dli_check_ask(const dli_check_t *check, const dli_commands_t *comman
     if (commands->out_of_memory) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    dli_exchange_t exchange = {.commands = commands, .replies = replies, .deadline_ns = check->deadline_ns};
+    dli_exchange_t exchange = {
+        .commands = commands, .replies = replies, .intent = DLI_READ, .deadline_ns = check->deadline_ns};
     return dli_link_run(check->redis->link, &exchange, err);
 }
 
@@ -98,6 +99,20 @@ static void report_transport(const dli_check_t *check) {
     if (e->password == NULL && e->tls_cert == NULL && e->host != NULL && !is_loopback(e->host)) {
         dli_check_say(check, DL_FINDING_WARNING, "password",
                       "none is configured: whoever reaches the port can free, take or forge locks");
+    }
+}
+
+static void report_prefix(const dli_check_t *check) {
+    const dli_layout_t *layout = check->redis->layout;
+    bool hash = strcmp(layout->redis_type, "hash") == 0;
+    if (check->redis->prefix_len == 0) {
+        dli_check_say(
+            check, DL_FINDING_NOTE, "prefix",
+            "it is empty: a lock's name is its whole key, so a name can meet any key of database %d, and "
+            "%s; a prefix or a database of their own keeps the locks apart",
+            check->redis->endpoint.database,
+            hash ? "dlock unlock --force deletes any hash there that looks like a lock of Redisson"
+                 : "a string there counts as a held lock, which dlock unlock --force deletes");
     }
 }
 
@@ -248,6 +263,7 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
     check.info = info != NULL ? info->str : NULL;
     report_product(&check);
     report_transport(&check);
+    report_prefix(&check);
     moment_t first, last;
     dl_error_t time_err;
     bool has_time = look(&check, &first, &time_err) == DL_OK;
@@ -255,8 +271,9 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
         report_round_trip(&check, &first);
     }
     dli_check_settings(&check);
-    dli_check_rights(&check);
-    dli_check_trial(&check);
+    if (dli_check_rights(&check)) {
+        dli_check_trial(&check);
+    }
     if (has_time) {
         uint64_t until_ns = first.before_ns + WINDOW_NS;
         (void)redis->env->poll(NULL, 0, until_ns < deadline_ns ? until_ns : deadline_ns);

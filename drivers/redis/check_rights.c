@@ -20,6 +20,7 @@ typedef struct right {
 } right_t;
 
 static const right_t rights[] = {
+    /* The first, since its refusal also tells of the keys. */
     {{"EVALSHA", "0000000000000000000000000000000000000000", "2", A_KEY, A_TOKEN_KEY},
      DL_FINDING_ERROR,
      "no lock can be taken, renewed or freed"},
@@ -98,7 +99,20 @@ static bool report_right(const dli_check_t *check, const right_t *right, const r
     return false;
 }
 
-void dli_check_rights(const dli_check_t *check) {
+/* Of a user who may run scripts but not on these keys. false: reported. */
+static bool report_keys(const dli_check_t *check, const redisReply *reply) {
+    if (reply == NULL || !dli_reply_is_error(reply, "NOPERM") || strstr(reply->str, "key") == NULL) {
+        return true;
+    }
+    dli_check_say(
+        check, DL_FINDING_ERROR, "keys",
+        "the user may not access keys '%s*' and '%s', so no lock can be taken; see dlock init --print (the "
+        "server says: %s)",
+        check->redis->prefix, check->redis->token_key, reply->str);
+    return false;
+}
+
+bool dli_check_rights(const dli_check_t *check) {
     const right_t *asked[RIGHTS_MAX];
     redisReply *replies[RIGHTS_MAX];
     dli_commands_t commands = {0};
@@ -116,8 +130,8 @@ void dli_check_rights(const dli_check_t *check) {
     memset(replies, 0, sizeof replies);
     dl_status_t status = commands.count == n ? dli_check_ask(check, &commands, replies, &err)
                                              : dl_driver_fail(&err, DL_ENOMEM, 0, "out of memory");
-    bool all = true;
-    for (size_t i = 0; i < n; i++) {
+    bool keys = report_keys(check, replies[0]), all = keys;
+    for (size_t i = keys ? 0 : 1; i < n; i++) {
         all = report_right(check, asked[i], replies[i]) && all;
     }
     if (status != DL_OK) {
@@ -127,4 +141,5 @@ void dli_check_rights(const dli_check_t *check) {
     }
     dli_check_free(replies, n);
     dli_commands_free(&commands);
+    return keys;
 }

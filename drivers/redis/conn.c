@@ -12,6 +12,7 @@
 #include "stream.h"
 
 #define NS_PER_MS 1000000u
+#define LABEL_SHOWN 80                 /* of a label, where the message has to hold more */
 #define FULL_RETRY_NS (5u * NS_PER_MS) /* a unix server's full queue cannot be polled */
 
 typedef enum state { RESOLVING, CONNECTING, SECURING, GREETING, READY, BROKEN } state_t;
@@ -49,13 +50,14 @@ static dl_status_t fail_connect(const dli_conn_t *conn, int reason, dl_error_t *
         status = reason == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
     }
     dli_dial_name(conn->address, name);
-    return dl_driver_fail(err, status, reason, "%.80s: connecting to %s: %s", conn->endpoint->label, name,
-                          strerror(reason));
+    return dl_driver_fail(err, status, reason, "%.*s: connecting to %s: %s", LABEL_SHOWN,
+                          conn->endpoint->label, name, strerror(reason));
 }
 
 static dl_status_t fail_late(const dli_conn_t *conn, dl_error_t *err) {
     static const char *const what[] = {[RESOLVING] = "the name of the server was not found in time",
-                                       [SECURING] = "no answer to the TLS handshake in time",
+                                       [SECURING] = "no answer to the TLS handshake in time (does the "
+                                                    "server speak TLS on this port?)",
                                        [GREETING] = "no answer to the handshake in time"};
     if (conn->state == CONNECTING) {
         return fail_connect(conn, conn->stream.fd < 0 ? EAGAIN : ETIMEDOUT, err);
@@ -63,8 +65,29 @@ static dl_status_t fail_late(const dli_conn_t *conn, dl_error_t *err) {
     return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: %s", conn->endpoint->label, what[conn->state]);
 }
 
-static dl_status_t settle(dli_conn_t *conn, dl_status_t status) {
-    if (status != DL_OK) {
+/* A server that expects TLS hangs up at the first words of another, or answers with an alert (record 0x15). */
+static bool may_want_tls(const dli_conn_t *conn, dl_status_t status, const dl_error_t *err) {
+    return (conn->state == SECURING || conn->state == GREETING) && conn->handshake == DLI_HANDSHAKE_HELLO &&
+           conn->endpoint->host != NULL && !conn->endpoint->tls &&
+           (strstr(err->message, "\"\\x15\"") != NULL || (status == DL_EIO && conn->stream.hung_up));
+}
+
+/* Makes the failure name the server, whoever below has met it. */
+static void name_server(const dli_conn_t *conn, dl_status_t status, dl_error_t *err) {
+    const char *label = conn->endpoint->label;
+    const char *hint = may_want_tls(conn, status, err) ? " (perhaps it wants rediss://)" : "";
+    size_t len = strlen(label) < LABEL_SHOWN ? strlen(label) : LABEL_SHOWN;
+    bool is_named = strncmp(err->message, label, len) == 0;
+    if (status != DL_ENOMEM && (!is_named || hint[0] != '\0')) {
+        dl_error_t why = *err;
+        (void)dl_driver_fail(err, status, why.native, "%.*s%s%s%s", is_named ? 0 : LABEL_SHOWN, label,
+                             is_named ? "" : ": ", why.message, hint);
+    }
+}
+
+static dl_status_t settle(dli_conn_t *conn, dl_status_t status, dl_error_t *err) {
+    if (status != DL_OK && conn->state != BROKEN) {
+        name_server(conn, status, err);
         conn->state = BROKEN;
     }
     return status;
@@ -235,7 +258,7 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
         uint64_t own_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
         conn->until_ns = own_ns < until_ns ? own_ns : until_ns;
     }
-    dl_status_t status = begin(conn, err);
+    dl_status_t status = settle(conn, begin(conn, err), err);
     if (status != DL_OK) {
         dli_conn_close(conn, false);
         return status;
@@ -300,7 +323,7 @@ dl_status_t dli_conn_step(dli_conn_t *conn, short revents, dl_error_t *err) {
     if (status == DL_OK && conn->state != READY) {
         status = step_late(conn, err);
     }
-    return settle(conn, status);
+    return settle(conn, status, err);
 }
 
 bool dli_conn_is_ready(const dli_conn_t *conn) {
@@ -322,7 +345,7 @@ dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_er
     if (status == DL_OK && dli_stream_is_broken(&conn->stream)) {
         status = dli_stream_fail(&conn->stream, err);
     }
-    return settle(conn, status);
+    return settle(conn, status, err);
 }
 
 size_t dli_conn_unsent(const dli_conn_t *conn) {
@@ -334,7 +357,7 @@ dl_status_t dli_conn_next(dli_conn_t *conn, redisReply **reply, dl_error_t *err)
     if (conn->state != READY) {
         return fail_unready(conn, err);
     }
-    return settle(conn, dli_stream_next(&conn->stream, reply, err));
+    return settle(conn, dli_stream_next(&conn->stream, reply, err), err);
 }
 
 bool dli_conn_is_quiet(dli_conn_t *conn) {

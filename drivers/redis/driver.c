@@ -99,10 +99,9 @@ static dl_status_t judge_loading(const dli_redis_t *redis, const dli_script_t *c
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
     }
-    dl_status_t status = dli_redis_fail(redis, run, err);
-    dl_error_t why = *err;
-    return dl_driver_fail(err, status, why.native, "running a script on the token key '%s': %s",
-                          redis->token_key, why.message);
+    dli_key_t key = {.len = strlen(redis->token_key)};
+    memcpy(key.at, redis->token_key, key.len);
+    return dli_redis_fail(redis, &key, run, err);
 }
 
 /* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better

@@ -12,6 +12,7 @@
 #define DEFAULT_PORT "6379"
 #define DEFAULT_CONNECT_TIMEOUT_MS 2000
 #define HOST_MAX 255
+#define LETTERS_AND_DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 /*
  * Messages repeat nothing of the URL except its scheme and the names of options: where a URL is wrong, its
@@ -139,14 +140,7 @@ static dl_status_t read_user(dli_endpoint_t *endpoint, part_t info, dl_error_t *
 }
 
 static bool is_host_name(part_t host) {
-    for (size_t i = 0; i < host.len; i++) {
-        char c = host.at[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-              strchr("-._", c) != NULL)) {
-            return false;
-        }
-    }
-    return true;
+    return strspn(host.at, LETTERS_AND_DIGITS "-._") >= host.len;
 }
 
 static bool is_ipv6(part_t host) {
@@ -205,6 +199,7 @@ static dl_status_t read_port(dli_endpoint_t *endpoint, part_t rest, dl_error_t *
 }
 
 static dl_status_t read_database(dli_endpoint_t *endpoint, part_t part, dl_error_t *err) {
+    endpoint->names_database = true;
     if (number(part, INT_MAX, &endpoint->database)) {
         return DL_OK;
     }
@@ -261,7 +256,7 @@ static dl_status_t read_unix(dli_endpoint_t *endpoint, part_t rest, dl_error_t *
 }
 
 static dl_status_t read_url(dli_endpoint_t *endpoint, const char *url, dl_error_t *err) {
-    size_t len = strspn(url, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+    size_t len = strspn(url, LETTERS_AND_DIGITS "+.-");
     if (len == 0 || strncmp(url + len, "://", 3) != 0) {
         return wrong(err, "it must be " FORMS);
     }
@@ -282,7 +277,7 @@ static dl_status_t read_url(dli_endpoint_t *endpoint, const char *url, dl_error_
 
 /* ---- what stands beside the URL ------------------------------------------------------------------------ */
 
-/* "" is given too: it takes away what the URL says. */
+/* "" is none. */
 static dl_status_t replace(char **to, const char *extra, dl_error_t *err) {
     if (extra == NULL) {
         return DL_OK;
@@ -290,6 +285,14 @@ static dl_status_t replace(char **to, const char *extra, dl_error_t *err) {
     wipe(*to);
     *to = NULL;
     return extra[0] != '\0' ? copy(extra, to, err) : DL_OK;
+}
+
+/* What the URL says too has to be the same: nobody can tell which is meant. "" takes it away. */
+static dl_status_t settle(char **to, const char *extra, const char *option, dl_error_t *err) {
+    if (extra != NULL && extra[0] != '\0' && *to != NULL && strcmp(*to, extra) != 0) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "%s: given twice: the url says another", option);
+    }
+    return replace(to, extra, err);
 }
 
 static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras, dl_error_t *err) {
@@ -324,28 +327,33 @@ static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_
     return DL_OK;
 }
 
+static dl_status_t settle_database(dli_endpoint_t *endpoint, int64_t database, dl_error_t *err) {
+    if (database > INT_MAX || (endpoint->names_database && database != endpoint->database)) {
+        const char *why =
+            database > INT_MAX ? "the number is too large" : "given twice: the url says another";
+        return dl_driver_fail(err, DL_ECONFIG, 0, "database: %s", why);
+    }
+    endpoint->database = (int)database;
+    return DL_OK;
+}
+
 static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras,
                                dl_error_t *err) {
-    dl_status_t status = replace(&endpoint->username, extras->username, err);
+    dl_status_t status = settle(&endpoint->username, extras->username, "username", err);
     if (status == DL_OK) {
-        status = replace(&endpoint->password, extras->password, err);
+        status = settle(&endpoint->password, extras->password, "password", err);
     }
     if (status == DL_OK) {
         status = read_tls(endpoint, extras, err);
     }
-    if (status == DL_OK && extras->database > INT_MAX) {
-        status = dl_driver_fail(err, DL_ECONFIG, 0, "database: the number is too large");
-    }
     if (status == DL_OK && extras->database >= 0) {
-        endpoint->database = (int)extras->database;
+        status = settle_database(endpoint, extras->database, err);
     }
     endpoint->tls_verify = extras->tls_verify;
     if (extras->connect_timeout_ms > 0) {
         endpoint->connect_timeout_ms = extras->connect_timeout_ms;
     }
-    if (extras->keepalive_ms > 0) {
-        endpoint->keepalive_s = extras->keepalive_ms / 1000 + (extras->keepalive_ms % 1000 != 0);
-    }
+    endpoint->keepalive_s = extras->keepalive_ms > 0 ? (extras->keepalive_ms - 1) / 1000 + 1 : 0;
     return status;
 }
 

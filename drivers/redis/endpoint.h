@@ -15,6 +15,7 @@ typedef struct dli_endpoint {
     char *path; /* of the unix socket */
     char *username, *password;
     int database;
+    bool names_database;                                 /* the URL does */
     char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files; the name to verify, NULL: host */
     bool tls_verify;
     int64_t connect_timeout_ms; /* of resolving, connecting and the handshake together */
@@ -33,8 +34,9 @@ typedef struct dli_endpoint_extras {
 
 /*
  * url: redis://[user[:password]@]host[:port][/database], rediss:// (TLS), unix:///path[?db=N].
- * Percent-encoding in user and password; IPv6 hosts in brackets. DL_ECONFIG says what is wrong without
- * printing the password; DL_ENOTSUP for rediss:// where the build has no TLS; DL_ENOMEM.
+ * Percent-encoding in user and password; IPv6 hosts in brackets. What both the URL and the extras give has to
+ * be the same; an empty user or password beside the URL takes away its own. DL_ECONFIG says what is wrong
+ * without printing the password; DL_ENOTSUP for rediss:// where the build has no TLS; DL_ENOMEM.
  */
 dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const dli_endpoint_extras_t *extras,
                               dl_error_t *err);

@@ -40,7 +40,7 @@ static bool lose(dli_link_t *link, dli_exchange_t *x, dl_status_t status) {
     }
     dli_pool_drop(&link->pool, x->member, true);
     x->member = NULL;
-    if (left && status != DL_EPROTO) {
+    if (left && status != DL_EPROTO && x->intent != DLI_READ) {
         char why[sizeof x->err->message];
         memcpy(why, x->err->message, sizeof why);
         status = dl_driver_fail(x->err, DL_EUNKNOWN, x->err->native, "the outcome is unknown: %s", why);

@@ -186,6 +186,10 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
         return dl_driver_fail(err, DL_ECONFIG, 0, "%s: the server has no database %d", label,
                               endpoint->database);
     }
+    if (dli_reply_is_error(reply, "NOAUTH") && endpoint->password == NULL) {
+        return dl_driver_fail(err, DL_EAUTH, 0,
+                              "%s: the server asks for a password (password or password_file)", label);
+    }
     dl_status_t status = dli_reply_fail(reply, &said);
     return dl_driver_fail(err, status, 0, "%s: %s", label, said.message);
 }

@@ -25,10 +25,12 @@ static void name_channel(const dli_redis_t *redis, const char *name, size_t name
 }
 
 static const dli_layout_t layout = {
+    .driver = "redis-hash-reentrant",
     .acquire = &dli_script_hash_acquire,
     .release = &dli_script_hash_release,
     .renew = &dli_script_hash_renew,
     .inspect = &dli_script_hash_inspect,
+    .list = &dli_script_hash_list,
     .force = &dli_script_hash_force,
     .redis_type = "hash",
     .channel = name_channel,
@@ -53,18 +55,6 @@ const dl_driver_t dli_redis_hash_driver = {
     .state_size = sizeof(dli_redis_t),
     .options = options,
     .open = open_hash,
-    .close = dli_redis_close,
-    .try_acquire = dli_redis_try_acquire,
-    .release = dli_redis_release,
-    .renew = dli_redis_renew,
-    .watch = dli_redis_watch,
-    .wait = dli_redis_wait,
-    .unwatch = dli_redis_unwatch,
-    .inspect = dli_redis_inspect,
-    .force_release = dli_redis_force_release,
-    .list = dli_redis_list,
-    .check_name = dli_redis_check_name,
-    .describe = dli_redis_describe,
-    .check = dli_redis_check,
     .init = init_hash,
+    DLI_REDIS_OPS,
 };

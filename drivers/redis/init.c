@@ -81,11 +81,13 @@ static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *userna
     bool hash = strcmp(redis->layout->redis_type, "hash") == 0;
     rule->len = 0;
     append(rule, "ACL SETUSER ");
-    append_literally(rule, username, strlen(username));
-    append(rule, " reset on >PASSWORD ~");
+    append(rule, "%s reset on >PASSWORD ~", username); /* a name, no pattern */
     append_literally(rule, redis->prefix, redis->prefix_len);
-    append(rule, "* ~");
-    append_literally(rule, redis->token_key, strlen(redis->token_key));
+    append(rule, "*");
+    if (redis->prefix_len > 0) { /* behind ~* the server takes no other pattern, and none is needed */
+        append(rule, " ~");
+        append_literally(rule, redis->token_key, strlen(redis->token_key));
+    }
     append_channels(rule, redis);
     append(rule, "%s%s%s", both_commands, hash ? hash_commands : "", redis->min_replicas > 0 ? " +wait" : "");
 }

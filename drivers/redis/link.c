@@ -30,6 +30,10 @@ void dli_link_close(dli_link_t *link, bool forked) {
     }
 }
 
+void dli_link_distrust(dli_link_t *link) {
+    dli_pool_distrust(&link->pool, link->pool.env->now_ns());
+}
+
 void dli_link_facts(dli_link_t *link, dli_facts_t *facts) {
     pthread_mutex_lock(&link->pool.mutex);
     *facts = link->pool.facts;

@@ -32,6 +32,7 @@ typedef struct dli_pool_options {
 typedef enum dli_lane { DLI_LANE_CALLS, DLI_LANE_RENEWALS } dli_lane_t;
 typedef enum dli_intent {
     DLI_PLAIN,
+    DLI_READ,  /* changes nothing: giving it up is DL_EIO, no outcome is unknown */
     DLI_CLAIM, /* if given up after it was sent, its connection is condemned */
     DLI_FREE   /* goes behind the killing of condemned connections */
 } dli_intent_t;
@@ -69,10 +70,10 @@ void dli_link_close(dli_link_t *link, bool forked);
 
 /*
  * Runs the exchange to its end. DL_OK: every reply is there (each may be an error reply). DL_EIO: surely
- * nothing left (the server is down, cannot be reached in time, or no connection is free). DL_ECANCELED: the
- * same because of stop. DL_EUNKNOWN: it left, or part of it, and replies are missing. DL_EPROTO: a reply made
- * no sense; those missing are unknown. DL_EAUTH, DL_ENOTSUP, DL_ELIMIT, DL_ENOMEM: could not connect; nothing
- * left. err is filled.
+ * nothing left (the server is down, cannot be reached in time, or no connection is free), or replies to what
+ * only reads are missing. DL_ECANCELED: the same because of stop. DL_EUNKNOWN: it left, or part of it, and
+ * replies are missing. DL_EPROTO: a reply made no sense; those missing are unknown. DL_EAUTH, DL_ENOTSUP,
+ * DL_ELIMIT, DL_ENOMEM: could not connect; nothing left. err is filled.
  */
 dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *exchange, dl_error_t *err);
 
@@ -86,6 +87,9 @@ void dli_link_want(const dli_exchange_t *exchange, struct pollfd *fd, uint64_t *
 void dli_link_step(dli_link_t *link, dli_exchange_t *exchange, short revents);
 /* `why`: DL_EIO at the deadline, DL_ECANCELED; becomes DL_EUNKNOWN where something had left. */
 void dli_link_abandon(dli_link_t *link, dli_exchange_t *exchange, dl_status_t why);
+
+/* An answer made no sense, as if it were to another question: no connection that lies idle is used again. */
+void dli_link_distrust(dli_link_t *link);
 
 /* What the last handshake learned; all zero before the first. */
 void dli_link_facts(dli_link_t *link, dli_facts_t *facts);

@@ -26,7 +26,8 @@ typedef struct dli_redis dli_redis_t;
 
 /* What the layouts of a lock differ in. */
 typedef struct dli_layout {
-    const dli_script_t *acquire, *release, *renew, *inspect, *force;
+    const char *driver; /* its name */
+    const dli_script_t *acquire, *release, *renew, *inspect, *list, *force;
     const char *redis_type; /* for SCAN: "string", "hash" */
     /* Where releases are told, with the message "0". redis-string: "dlock:released:" and the key, a name
      * that no other client of such keys uses. redis-hash-reentrant: Redisson's channel of the key. */
@@ -54,8 +55,10 @@ struct dli_redis {
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
 bool dli_redis_is_foreign(const redisReply *reply);
-/* The status for a script's answer that is an error or makes no sense, with err filled. */
-dl_status_t dli_redis_fail(const dli_redis_t *redis, const redisReply *reply, dl_error_t *err);
+/* The status for an answer of a script on this key (NULL: on no single one) that is an error or makes no sense,
+ * with err filled. */
+dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
+                           dl_error_t *err);
 
 /* ---- the ops, the same for both layouts ------------------------------------------------------------ */
 
@@ -93,5 +96,13 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
 dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
+
+/* All but open and init, which each driver gives its layout. */
+#define DLI_REDIS_OPS                                                                                     \
+    .close = dli_redis_close, .try_acquire = dli_redis_try_acquire, .release = dli_redis_release,         \
+    .renew = dli_redis_renew, .watch = dli_redis_watch, .wait = dli_redis_wait,                           \
+    .unwatch = dli_redis_unwatch, .inspect = dli_redis_inspect, .force_release = dli_redis_force_release, \
+    .list = dli_redis_list, .check_name = dli_redis_check_name, .describe = dli_redis_describe,           \
+    .check = dli_redis_check
 
 #endif

@@ -20,15 +20,52 @@ bool dli_redis_is_foreign(const redisReply *reply) {
     return dli_reply_is_error(reply, "WRONGTYPE") || dli_reply_is_error(reply, "EFOREIGN");
 }
 
-dl_status_t dli_redis_fail(const dli_redis_t *redis, const redisReply *reply, dl_error_t *err) {
-    if (dli_redis_is_foreign(reply)) {
-        return dl_driver_fail(err, DL_EFOREIGN, 0, "the key holds something that is not a lock of this kind");
+/* Keys and labels are cut so that the whole message fits. */
+#define KEY_SHOWN 64
+#define LABEL_SHOWN 64
+
+/* The key for people: its beginning, without what controls terminals, and no character cut in half. */
+static void show_key(const char *key, size_t len, char text[KEY_SHOWN + 4]) {
+    size_t shown = len <= KEY_SHOWN ? len : KEY_SHOWN;
+    while (shown < len && shown > 0 && ((unsigned char)key[shown] & 0xc0) == 0x80) {
+        shown--;
+    }
+    for (size_t i = 0; i < shown; i++) {
+        unsigned char byte = (unsigned char)key[i];
+        text[i] = byte < ' ' || byte == 0x7f ? '?' : key[i];
+    }
+    strcpy(text + shown, shown < len ? "..." : "");
+}
+
+/* Something else stands where a lock or the counter should be. */
+static dl_status_t fail_foreign(const dli_redis_t *redis, const char *key, size_t len, const char *what,
+                                const char *wanted, const char *of, dl_error_t *err) {
+    char text[KEY_SHOWN + 4];
+    show_key(key, len, text);
+    return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s' at %.*s: the key holds %s, not %s%s", text, LABEL_SHOWN,
+                          redis->endpoint.label, what, wanted, of);
+}
+
+dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
+                           dl_error_t *err) {
+    if (key != NULL && dli_redis_is_foreign(reply)) {
+        bool typed = dli_reply_is_error(reply, "WRONGTYPE");
+        return fail_foreign(redis, key->at, key->len, typed ? "a value of another type" : "another hash",
+                            "a lock of ", redis->layout->driver, err);
     }
     if (dli_reply_is_error(reply, "ETOKEN")) {
-        return dl_driver_fail(err, DL_EFOREIGN, 0, "the key '%s' holds something that is not a token counter",
-                              redis->token_key);
+        return fail_foreign(redis, redis->token_key, strlen(redis->token_key), "something else",
+                            "a token counter", "", err);
     }
-    return dli_reply_unexpected(reply, "a lock script", err);
+    const char *user = redis->endpoint.username != NULL ? redis->endpoint.username : "default";
+    dl_status_t status = dli_reply_unexpected(reply, "a lock script", err);
+    dl_error_t why = *err;
+    if (status == DL_EAUTH) {
+        return dl_driver_fail(err, status, 0,
+                              "%.*s: user '%.32s' lacks rights: see `dlock init --print` (%s)", LABEL_SHOWN,
+                              redis->endpoint.label, user, why.message);
+    }
+    return dl_driver_fail(err, status, 0, "%.*s: %s", LABEL_SHOWN, redis->endpoint.label, why.message);
 }
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
@@ -175,12 +212,13 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
         return judge_busy(reply, grant, a->err);
     }
     if (reply->type == REDIS_REPLY_ERROR) {
-        return dli_redis_fail(a->redis, reply, a->err);
+        return dli_redis_fail(a->redis, &a->key, reply, a->err);
     }
     bool fresh = a->request->level == 1;
     if (!dli_reply_int(reply, &number) || number < 0 ||
         (fresh && (uint64_t)number <= a->request->token_floor)) {
         /* Not the answer to this request, or from a server that is out of its mind; it may have the hold. */
+        dli_link_distrust(a->redis->link);
         return dl_driver_fail(a->err, DL_EUNKNOWN, 0, "the server's answer makes no sense");
     }
     if (number == 0) {
@@ -263,7 +301,8 @@ dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *r
 
 /* ---- freeing ---------------------------------------------------------------------------------------- */
 
-static dl_status_t judge_release(const dli_redis_t *redis, const redisReply *reply, dl_error_t *err) {
+static dl_status_t judge_release(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
+                                 dl_error_t *err) {
     int64_t number;
     if (dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
         return DL_OK;
@@ -271,7 +310,7 @@ static dl_status_t judge_release(const dli_redis_t *redis, const redisReply *rep
     if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
         return dl_driver_fail(err, DL_ELOST, 0, "this hold is not on the server");
     }
-    return dli_redis_fail(redis, reply, err);
+    return dli_redis_fail(redis, key, reply, err);
 }
 
 dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
@@ -299,7 +338,7 @@ dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *reque
     dl_status_t status =
         unclear(&exchange, dli_scripts_run(redis->link, &exchange, &call, 1, NULL, err), err);
     if (status == DL_OK) {
-        status = judge_release(redis, reply, err);
+        status = judge_release(redis, &key, reply, err);
     }
     freeReplyObject(reply);
     return status;

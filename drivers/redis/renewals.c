@@ -68,13 +68,13 @@ static dl_status_t check_entry(const dl_renewal_t *r) {
     return r->lease_ms < 1 || r->lease_ms > DL_LEASE_MAX_MS ? DL_EINVAL : DL_OK;
 }
 
-static dl_status_t judge(const dli_redis_t *redis, const redisReply *reply) {
+static dl_status_t judge(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply) {
     int64_t number;
     dl_error_t err;
     if (dli_reply_int(reply, &number)) {
         return number == 1 ? DL_OK : number == 0 ? DL_ELOST : DL_EPROTO;
     }
-    return dli_redis_is_foreign(reply) ? DL_ELOST : dli_redis_fail(redis, reply, &err);
+    return dli_redis_is_foreign(reply) ? DL_ELOST : dli_redis_fail(redis, key, reply, &err);
 }
 
 /* What an exchange that ended like this means for an entry without an answer. */
@@ -113,7 +113,7 @@ static bool renew_chunk(dli_redis_t *redis, dl_renewal_t *renewals, size_t n, co
         dl_renewal_t *r = room->items[i].entry;
         redisReply *reply = room->replies[i];
         any = any || reply != NULL;
-        r->status = reply != NULL ? judge(redis, reply) : without_answer(status);
+        r->status = reply != NULL ? judge(redis, &room->items[i].key, reply) : without_answer(status);
         if (room->sent_ns[i] != 0) {
             r->sent_ns = room->sent_ns[i];
         }

@@ -21,9 +21,9 @@ typedef struct chaos_hold {
     uint32_t name, who;
     atomic_bool is_claimed; /* the rest counts */
     uint64_t token;
-    uint64_t enter_ns;              /* dl_valid_ms was above 0 at or after this instant */
-    _Atomic uint64_t until_ns;      /* may act as the holder at least until here */
-    _Atomic uint64_t must_until_ns; /* the same before the leaving cut it */
+    uint64_t asked_ns;         /* before the server gave it */
+    uint64_t enter_ns;         /* dl_valid_ms was above 0 at or after this instant */
+    _Atomic uint64_t until_ns; /* may act as the holder at least until here */
 } chaos_hold_t;
 
 /* The server lost its data between these instants; to_ns is 0 while it goes on. */
@@ -36,6 +36,7 @@ typedef enum chaos_op { CHAOS_ACQUIRE, CHAOS_REENTER, CHAOS_EXTEND, CHAOS_UNLOCK
 /* In memory that all processes share. */
 typedef struct chaos_shared {
     atomic_bool is_over;     /* no new disturbances: the workers end their loops */
+    atomic_int opened;       /* processes whose clients are there */
     atomic_int looped;       /* processes whose threads have all left their loops */
     atomic_bool may_inspect; /* all have */
     atomic_int idle;         /* processes that have looked at every lock and are quiet */

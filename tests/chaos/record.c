@@ -50,7 +50,7 @@ static void judge_pair(const chaos_hold_t *hold, const chaos_hold_t *next) {
         chaos_violated("lock %u: %u entered with token %llu after %u with token %llu", next->name, next->who,
                        (unsigned long long)next->token, hold->who, (unsigned long long)hold->token);
     }
-    if (next->enter_ns < until_ns && !chaos_was_wiped(hold->enter_ns, next->enter_ns)) {
+    if (next->enter_ns < until_ns && !chaos_was_wiped(hold->asked_ns, next->enter_ns)) {
         chaos_violated(
             "lock %u: %u entered at %llu, %.3f ms before the validity of %u (entered at %llu) ended",
             next->name, next->who, (unsigned long long)next->enter_ns,

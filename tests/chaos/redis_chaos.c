@@ -254,6 +254,7 @@ int main(int argc, char **argv) {
                                       "--auto-aof-rewrite-percentage", "0", NULL);
     place.proxy = proxy_start(ct_current(), place.server->port);
     start_workers();
+    await_all(&shared->opened, 30000, "have opened their clients");
     chaos_disturb(&place);
     end_workers();
     chaos_judge_holds();

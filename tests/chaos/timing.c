@@ -30,8 +30,8 @@ static void *tick(void *arg) {
     return NULL;
 }
 
-/* How long the threads of this process, those of the library included, have waited for a processor. A thread that
- * was stopped did not. */
+/* How long the threads of this process, those of the library included, have waited for a processor. One that
+ * was stopped did not wait. */
 static uint64_t queued_ns(void) {
     uint64_t sum = 0;
     DIR *dir = opendir("/proc/self/task");

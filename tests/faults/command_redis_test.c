@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +66,59 @@ static void close_all(void) {
 }
 
 TestSuite(command_redis, .init = open_all, .fini = close_all);
+
+/* ---- what people read ---------------------------------------------------------------------------------- */
+
+/* One command to the server, as a line. */
+static void tell(const char *line) {
+    struct sockaddr_un place = {.sun_family = AF_UNIX};
+    char answer[64];
+    (void)snprintf(place.sun_path, sizeof place.sun_path, "%s", socket_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&place, sizeof place), 0);
+    cr_assert_eq(write(fd, line, strlen(line)), (ssize_t)strlen(line));
+    ssize_t got = read(fd, answer, sizeof answer);
+    cr_assert(got > 0 && answer[0] != '-', "%.*s", (int)got, answer);
+    (void)close(fd);
+}
+
+Test(command_redis, a_key_without_expiry_and_what_is_not_known_are_said_so) {
+    program_t program;
+    tell("SET dlock:theirs something\r\n");
+    (void)dlock(&program, "status", "theirs", NULL);
+    cr_assert_str_eq(program.out_text,
+                     "theirs: held by something, no expiry: it stays until somebody frees it\n");
+    (void)dlock(&program, "status", "theirs", "--json", NULL);
+    cr_assert_not_null(strstr(program.out_text, "\"token\": null, \"client\": null}"), "%s",
+                       program.out_text);
+    tell("PEXPIRE dlock:theirs 20000\r\n");
+    (void)dlock(&program, "list", "--json", NULL);
+    cr_assert_not_null(strstr(program.out_text, "\"token\": null, \"client\": null}]"), "%s",
+                       program.out_text);
+    (void)dlock(&program, "list", NULL);
+    cr_assert_eq(strncmp(program.out_text, "theirs: held by something, 1", 28), 0, "%s", program.out_text);
+    cr_assert_null(strstr(program.out_text, "token"), "%s", program.out_text);
+}
+
+/* People copy the rule from the terminal. */
+Test(command_redis, the_rule_is_printed_as_it_is_meant_and_whole) {
+    program_t program;
+    char text[1024], stars[129];
+    memset(stars, '*', sizeof stars - 1);
+    stars[sizeof stars - 1] = '\0';
+    (void)snprintf(text, sizeof text,
+                   "use: test\nbackends:\n  test: {driver: redis-string, url: \"unix://%s\", prefix: '%s'}\n",
+                   socket_path, stars);
+    write_file(config_path, text);
+    (void)dlock(&program, "init", "--print", NULL);
+    cr_assert_eq(program.status, 0, "%s", program.err_text);
+    const char *at = strstr(program.out_text, "~\\*\\*");
+    cr_assert_not_null(at, "%s", program.out_text);
+    cr_assert_null(strstr(program.out_text, "\\\\"), "%s", program.out_text);
+    const char *end = strchr(at, '\n');
+    cr_assert(end != NULL && strncmp(end - 5, " +set", 5) == 0, "%s", program.out_text);
+    cr_assert_gt(end - at, 2 * 128 * 2);
+}
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 

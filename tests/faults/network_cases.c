@@ -231,24 +231,23 @@ static void spoil_reply(ct_t *ct, proxy_t *proxy, dl_client_t *c, const proxy_pl
     expect_works(ct, c, name);
 }
 
-CT_CASE(faults, row10_reset_mid_reply, REDIS) {
+/* After each of its first bytes. */
+static void break_off_replies(ct_t *ct, proxy_act_t act) {
     proxy_t *proxy = proxy_start(ct, ct_redis(ct)->port);
     dl_client_t *c = open_behind(ct, proxy);
     for (size_t after = 0; after <= 3; after++) {
-        proxy_plan_t plan = {.act = PROXY_RESET, .after = after};
+        proxy_plan_t plan = {.act = act, .after = after};
         spoil_reply(ct, proxy, c, &plan);
     }
     proxy_stop(ct, proxy);
 }
 
+CT_CASE(faults, row10_reset_mid_reply, REDIS) {
+    break_off_replies(ct, PROXY_RESET);
+}
+
 CT_CASE(faults, row10_reply_truncated, REDIS) {
-    proxy_t *proxy = proxy_start(ct, ct_redis(ct)->port);
-    dl_client_t *c = open_behind(ct, proxy);
-    for (size_t after = 0; after <= 3; after++) {
-        proxy_plan_t plan = {.act = PROXY_CUT, .after = after};
-        spoil_reply(ct, proxy, c, &plan);
-    }
-    proxy_stop(ct, proxy);
+    break_off_replies(ct, PROXY_CUT);
 }
 
 CT_CASE(faults, row10_garbage_instead_of_a_reply, REDIS) {

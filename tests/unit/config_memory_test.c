@@ -1,81 +1,19 @@
 /* config_memory_test.c - the configuration loader when memory runs out, and what it leaves in memory. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
-#include <errno.h>
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "config_fake.h"
+#include "support/own_malloc.h"
 
-#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWN_ALLOCATOR 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define OWN_ALLOCATOR 0
-#endif
-#endif
-#ifndef OWN_ALLOCATOR
-#define OWN_ALLOCATOR 1
-#endif
+#define SECRET "hunter2hunter2"
 
 static const char yaml[] =
     "use: a\n"
     "defaults: {lease: 10s}\n"
     "backends:\n"
-    "  a: {driver: store, path: \"x$$y\", password: 'hunter2hunter2', nodes: [\"${CFG_NOT:-b}\"]}\n"
+    "  a: {driver: store, path: \"x$$y\", password: '" SECRET "', nodes: [\"${CFG_NOT:-b}\"]}\n"
     "  b: {driver: store, path: x}\n";
-
-#if OWN_ALLOCATOR
-/* How many allocations from now succeed; < 0: all. After that all fail, or only the next one. */
-static atomic_int left = -1;
-static atomic_int failed;
-static int for_ever;
-static atomic_int watched;    /* 1: look into everything that is freed */
-static const char *forbidden; /* what must not be in it */
-static atomic_int leaks;
-
-/* These stand in for the C library's in the whole process, libyaml included. */
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
-void __libc_free(void *memory);
-size_t malloc_usable_size(void *memory);
-
-static int should_fail(void) {
-    int now = atomic_load(&left);
-    if (now < 0) {
-        return 0;
-    }
-    if (now > 0) {
-        atomic_store(&left, now - 1);
-        return 0;
-    }
-    atomic_store(&left, for_ever ? 0 : -1);
-    atomic_fetch_add(&failed, 1);
-    errno = ENOMEM;
-    return 1;
-}
-
-void *malloc(size_t size) {
-    return should_fail() ? NULL : __libc_malloc(size);
-}
-
-void *calloc(size_t n, size_t size) {
-    return should_fail() ? NULL : __libc_calloc(n, size);
-}
-
-void *realloc(void *old, size_t size) {
-    return should_fail() ? NULL : __libc_realloc(old, size);
-}
-
-void free(void *memory) {
-    if (watched && memory != NULL &&
-        memmem(memory, malloc_usable_size(memory), forbidden, strlen(forbidden)) != NULL) {
-        atomic_fetch_add(&leaks, 1);
-    }
-    __libc_free(memory);
-}
-#endif
 
 /* Everything from the text to the values. */
 static dl_status_t load_and_resolve(dl_error_t *err) {
@@ -88,7 +26,7 @@ static dl_status_t load_and_resolve(dl_error_t *err) {
     }
     status = dli_config_resolve(config, "a", fake_store, &driver, fake_core, &core, err);
     if (status == DL_OK) {
-        cr_assert_str_eq(driver.values[STORE_PASSWORD].string, "hunter2hunter2");
+        cr_assert_str_eq(driver.values[STORE_PASSWORD].string, SECRET);
     } else {
         cr_assert_null(driver.memory);
         cr_assert_null(core.memory);
@@ -104,22 +42,20 @@ Test(config_memory, enough_memory_is_enough) {
     cr_assert_eq(load_and_resolve(&err), DL_OK, "%s", err.message);
 }
 
-#if OWN_ALLOCATOR /* a sanitizer, or another C library, has an allocator of its own */
+#if OWN_MALLOC
 
 /* The n-th allocation fails, for every n until all succeed. */
-static void fail_each(int always) {
+static void fail_each(int for_ever) {
     dl_error_t err = {0};
     dl_status_t status = DL_ENOMEM;
     int n = 0;
-    for_ever = always;
     for (; status != DL_OK; n++) {
-        atomic_store(&failed, 0);
-        atomic_store(&left, n);
+        own_malloc_fail_after(n, for_ever);
         status = load_and_resolve(&err);
-        atomic_store(&left, -1);
+        own_malloc_fail_after(-1, 0);
         cr_assert_lt(n, 10000);
         if (status != DL_OK) {
-            cr_assert_gt(atomic_load(&failed), 0);
+            cr_assert_gt(own_malloc_failed(), 0);
             cr_assert_eq(status, DL_ENOMEM, "allocation %d: %s", n, err.message);
             cr_assert_eq(err.status, DL_ENOMEM);
         }
@@ -139,17 +75,16 @@ Test(config_memory, each_allocation_fails_and_all_after_it) {
 Test(config_memory, secrets_are_wiped_before_memory_is_freed) {
     dl_error_t err = {0};
     /* volatile, or the compiler drops the copy and its free. */
-    char *volatile probe = strdup("hunter2hunter2");
-    forbidden = "hunter2hunter2";
-    watched = 1;
+    char *volatile probe = strdup(SECRET);
+    own_malloc_watch(SECRET);
     dl_status_t status = load_and_resolve(&err);
-    watched = 0;
+    own_malloc_watch(NULL);
     cr_assert_eq(status, DL_OK, "%s", err.message);
-    cr_assert_eq(atomic_load(&leaks), 0);
+    cr_assert_eq(own_malloc_found(), 0);
     /* The test must be able to fail. */
-    watched = 1;
+    own_malloc_watch(SECRET);
     free(probe);
-    watched = 0;
-    cr_assert_eq(atomic_load(&leaks), 1);
+    own_malloc_watch(NULL);
+    cr_assert_eq(own_malloc_found(), 1);
 }
 #endif

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/sys.h"
 #include "dlock/driver.h"
@@ -31,6 +32,20 @@ static inline dl_driver_env_t make_env(const char *client_uuid,
                              .cond_broadcast = dli_sys_real.cond_broadcast,
                              .report = report,
                              .count = count};
+}
+
+static inline dl_request_t make_request(const char *name, const char *owner, uint64_t hold_id,
+                                        uint64_t deadline_ns) {
+    return (dl_request_t){
+        .name = name,
+        .name_len = strlen(name),
+        .owner = owner,
+        .hold_id = hold_id,
+        .level = 1,
+        .lease_ms = 30000,
+        .deadline_ns = deadline_ns,
+        .stop = {{-1, -1}},
+    };
 }
 
 static inline void make_folder(char *folder, size_t size) {

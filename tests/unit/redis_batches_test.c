@@ -66,12 +66,12 @@ Test(redis_batches, a_batch_to_a_stopped_server_ends_in_time_with_outcomes) {
     fill_renewals();
     c.driver->renew(c.state, renewals, HOLDS, in_ms(2000));
     cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST);
-    kill(server, SIGSTOP);
+    kill(server.pid, SIGSTOP);
     fill_renewals();
     uint64_t began_ns = dli_sys_real.now_ns();
     c.driver->renew(c.state, renewals, HOLDS, began_ns + 300 * MS);
     uint64_t ended_ns = dli_sys_real.now_ns();
-    kill(server, SIGCONT);
+    kill(server.pid, SIGCONT);
     cr_assert(ended_ns - began_ns < 400 * MS, "%lu ms", (unsigned long)((ended_ns - began_ns) / MS));
     for (int i = 0; i < HOLDS; i++) {
         cr_assert(renewals[i].status == DL_EUNKNOWN || renewals[i].status == DL_EIO, "%d",
@@ -180,6 +180,49 @@ Test(redis_batches, a_list_leaves_out_what_is_no_lock) {
         }
 }
 
+static int stop_the_server(void *arg, const char *name, const dl_lock_info_t *info) {
+    (void)arg;
+    (void)name;
+    (void)info;
+    kill(server.pid, SIGSTOP);
+    return 0;
+}
+
+/* A list and an inspection while the server is stopped. */
+static void expect_no_answer(client_t *c) {
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    cr_assert_eq(c->driver->list(c->state, "", 0, stop_the_server, NULL, in_ms(100), &c->err), DL_EIO);
+    cr_assert_null(strstr(c->err.message, "unknown"), "%s", c->err.message);
+    cr_assert_not_null(strstr(c->err.message, ": no answer in time"), "%s", c->err.message);
+    cr_assert_eq(c->driver->inspect(c->state, "x", 1, in_ms(100), &info, &c->err), DL_EIO);
+    cr_assert_null(strstr(c->err.message, "unknown"), "%s", c->err.message);
+}
+
+Test(redis_batches, what_only_reads_has_no_unknown_outcome) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            must_open(&c, *d, UUID_A);
+            fill_renewals();
+            for (int i = 0; i < HOLDS; i++) {
+                cr_assert_eq(lock_name(&c, names[i], A, (uint64_t)i + 1), DL_OK);
+            }
+            ask("EVAL", "for i = 1, 9000 do redis.call('set', KEYS[1] .. i, i) end", "1", "dlock:other",
+                NULL);
+            dl_status_t listed = c.driver->list(c.state, "", 0, stop_the_server, NULL, in_ms(300), &c.err);
+            kill(server.pid, SIGCONT);
+            cr_assert_eq(listed, DL_EIO, "%s", c.err.message);
+            cr_assert_not_null(strstr(c.err.message, "listing took longer than call_timeout"), "%s",
+                               c.err.message);
+            cr_assert(look(&c, names[0]).held);
+            kill(server.pid, SIGSTOP);
+            expect_no_answer(&c);
+            kill(server.pid, SIGCONT);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
 /* ---- replicas --------------------------------------------------------------------------------------- */
 
 Test(redis_batches, a_lock_without_its_replicas_is_refused_and_gone) {
@@ -235,32 +278,22 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
 
 Test(redis_batches, a_lock_that_a_replica_has_is_taken) {
     client_t c;
-    char first[sizeof folder];
-    pid_t first_server = server;
-    redisContext *first_redis = redis;
-    ask("CONFIG", "SET", "repl-diskless-sync-delay", "0", NULL);
+    server_t first = server, replica;
     ask("CONFIG", "SET", "repl-diskless-sync", "yes", NULL);
     prepare(&c, drivers[0], UUID_A);
     set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
     cr_assert_eq(open_prepared(&c), DL_OK);
-    char first_port[sizeof port];
-    memcpy(first_port, port, sizeof port);
-    memcpy(first, folder, sizeof first);
-    set_up();
-    ask("REPLICAOF", "127.0.0.1", first_port, NULL);
-    redisContext *replica = redis;
-    redis = first_redis;
+    start_server(&replica, free_port());
+    tell(&replica, "REPLICAOF 127.0.0.1 %d", server.port);
     /* The first write may reach it within the copy it begins with, the second comes after that. */
     for (int i = 0; i < 2; i++) {
         ask("SET", "before", "1", NULL);
         cr_assert_str_eq(ask("WAIT", "1", "20000", NULL), "1");
     }
     cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
-    redis = replica;
+    server = replica;
     cr_assert_str_eq(ask("GET", LOCK, NULL), A ":1");
+    server = first;
     shut(&c);
-    tear_down();
-    server = first_server;
-    redis = first_redis;
-    memcpy(folder, first, sizeof first);
+    end_server(&replica);
 }

@@ -3,93 +3,19 @@
 #ifndef REDIS_CHECK_FIXTURE_H
 #define REDIS_CHECK_FIXTURE_H
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <hiredis/hiredis.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "core/sys.h"
-#include "dlock/driver.h"
 #include "drivers/registry.h"
+#include "redis_process.h"
 
-/* ---- servers ---------------------------------------------------------------------------------------- */
-
-typedef struct server {
-    pid_t pid;
-    int port;
-    char folder[48];
-    redisContext *admin;
-} server_t;
-
-static inline int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
-static inline void become_server(const server_t *server) {
-    char port[8];
-    snprintf(port, sizeof port, "%d", server->port);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
-    const char *program = getenv("DLOCK_REDIS_SERVER");
-    program = program != NULL ? program : "redis-server";
-    execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--dir", server->folder, "--save", "",
-           "--appendonly", "no", "--logfile", "server.log", "--repl-diskless-sync-delay", "0", (char *)NULL);
-    _exit(127);
-}
-
-static inline void start(server_t *server) {
-    *server = (server_t){.folder = "/tmp/dlock-check-test-XXXXXX"};
-    cr_assert_not_null(mkdtemp(server->folder));
-    server->port = free_port();
-    server->pid = fork();
-    if (server->pid == 0) {
-        become_server(server);
-    }
-    for (int i = 0; i < 1000; i++) {
-        server->admin = redisConnect("127.0.0.1", server->port);
-        if (server->admin != NULL && server->admin->err == 0) {
-            return;
-        }
-        redisFree(server->admin);
-        cr_assert_eq(waitpid(server->pid, NULL, WNOHANG), 0, "redis-server has ended");
-        (void)poll(NULL, 0, 10); /* it tells nobody when it is ready */
-    }
-    cr_assert_fail("redis-server does not start");
-}
-
-static inline void stop(server_t *server) {
-    char command[80];
-    redisFree(server->admin);
-    kill(server->pid, SIGKILL);
-    waitpid(server->pid, NULL, 0);
-    snprintf(command, sizeof command, "rm -rf '%s'", server->folder);
-    cr_assert_eq(system(command), 0);
-}
-
-/* One command, whose answer is no error. */
-static inline void tell(server_t *server, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    redisReply *reply = redisvCommand(server->admin, format, args);
-    va_end(args);
-    cr_assert_not_null(reply, "%s", server->admin->errstr);
-    cr_assert_neq(reply->type, REDIS_REPLY_ERROR, "%s: %s", format, reply->str);
-    freeReplyObject(reply);
-}
+/* ---- the server ------------------------------------------------------------------------------------- */
 
 /* Redis 6.0 has no rules about channels, and takes no part of a command away. */
 static inline bool is_old(server_t *server) {
@@ -120,11 +46,11 @@ static inline void type_in(server_t *server, const char *line) {
 static server_t server;
 
 static inline void set_up(void) {
-    start(&server);
+    start_server(&server, free_port());
 }
 
 static inline void tear_down(void) {
-    stop(&server);
+    end_server(&server);
 }
 
 /* ---- findings --------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@ Test(redis_check, a_fresh_server_is_told_what_it_gives_and_what_a_restart_takes)
         findings_t found;
         check_with(drivers[i], "", &found);
         cr_expect_eq(worst(&found), DL_FINDING_WARNING);
+        cr_expect_eq(level_of(&found, "prefix"), -1);
         EXPECT(&found, "server", DL_FINDING_OK, "127.0.0.1");
         EXPECT(&found, "transport", DL_FINDING_OK, "loopback");
         EXPECT(&found, "round trip", DL_FINDING_OK, "ms");
@@ -91,7 +92,7 @@ Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
     findings_t found;
     check_with("redis-string", ", min_replicas: 1, replica_shortfall: warn", &found);
     EXPECT(&found, "replication", DL_FINDING_WARNING, "granted all the same");
-    start(&replica);
+    start_server(&replica, free_port());
     tell(&replica, "REPLICAOF 127.0.0.1 %d", server.port);
     /* A fresh replica may not answer for the first second: several quick answers show that it is over. WAIT
      * counts the replicas that have the last write of its connection. */
@@ -114,7 +115,7 @@ Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
     tell(&server, "CONFIG SET min-replicas-to-write 2");
     check_with("redis-string", "", &found);
     EXPECT(&found, "min-replicas-to-write", DL_FINDING_ERROR, "refuses writes");
-    stop(&replica);
+    end_server(&replica);
 }
 
 Test(redis_check, a_server_that_does_not_answer_is_the_status_and_a_finding) {

@@ -19,10 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/sys.h"
+#include "driver_env.h"
 #include "drivers/redis/conn.h"
 
-#define MS ((uint64_t)1000000)
 #define SLACK_MS 500      /* by which a busy machine may be late */
 #define PATIENCE_MS 10000 /* of what must come; a test that reaches it has failed */
 
@@ -47,29 +46,13 @@ static inline void count_nothing(void *core, dl_count_t what, uint64_t n) {
 }
 
 static inline void set_up(void) {
-    env = (dl_driver_env_t){.size = sizeof env,
-                            .client_uuid = "aaaaaaaa-0000-0000-0000-000000000001",
-                            .client_label = "my host:17",
-                            .call_timeout_ms = 2000,
-                            .lease_ms = 30000,
-                            .now_ns = dli_sys_real.now_ns,
-                            .poll = dli_sys_real.poll,
-                            .random = dli_sys_real.random,
-                            .thread_start = dli_sys_real.thread_start,
-                            .thread_join = dli_sys_real.thread_join,
-                            .cond_wait = dli_sys_real.cond_wait,
-                            .cond_init = dli_sys_real.cond_init,
-                            .cond_broadcast = dli_sys_real.cond_broadcast,
-                            .report = note_nothing,
-                            .count = count_nothing};
-    snprintf(folder, sizeof folder, "/tmp/dlock-redis-test-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
+    env = make_env("aaaaaaaa-0000-0000-0000-000000000001", note_nothing, count_nothing);
+    env.client_label = "my host:17";
+    make_folder(folder, sizeof folder);
 }
 
 static inline void remove_folder(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    delete_folder(folder);
 }
 
 /* ---- the connection ---------------------------------------------------------------------------------- */

@@ -131,6 +131,7 @@ Test(redis_names, names_that_are_not_there) {
     set_place("fails", 1);
     played_code = EAI_NONAME;
     must_fail(&place, DL_EIO, "cannot look up 'fails'");
+    cr_assert_eq(strncmp(err.message, place.label, strlen(place.label)), 0, "%s", err.message);
     played_code = EAI_AGAIN;
     must_fail(&place, DL_EIO, "cannot look up 'fails'");
     played_code = EAI_MEMORY;

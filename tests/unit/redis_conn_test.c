@@ -92,7 +92,8 @@ Test(redis_conn, refuses_servers_that_cannot_keep_locks) {
     must_reject(HELLO_IS("7.0.15", "standalone", "slave"), DL_EIO, "is a replica; locks need the primary");
     must_reject("-ERR unknown command `HELLO`, with args beginning with: `2`, `AUTH`, `x`\r\n", DL_ENOTSUP,
                 "older than Redis 6.0");
-    must_reject("-NOAUTH HELLO must be called with the client already authenticated\r\n", DL_EAUTH, "NOAUTH");
+    must_reject("-NOAUTH HELLO must be called with the client already authenticated\r\n", DL_EAUTH,
+                "0: the server asks for a password (password or password_file)");
     must_reject("-WRONGPASS invalid username-password pair\r\n", DL_EAUTH, "WRONGPASS");
     must_reject("-LOADING Redis is loading the dataset in memory\r\n", DL_EIO, "LOADING");
     must_reject("-ERR max number of clients reached\r\n", DL_ELIMIT, "max number of clients");
@@ -103,7 +104,10 @@ Test(redis_conn, refuses_servers_that_cannot_keep_locks) {
 
 Test(redis_conn, refuses_what_is_no_answer) {
     serve_tcp();
-    must_reject("HTTP/1.1 400 Bad Request\r\n\r\n", DL_EPROTO, "");
+    must_reject("HTTP/1.1 400 Bad Request\r\n\r\n", DL_EPROTO, place.label);
+    cr_assert_null(strstr(err.message, "rediss://"), "%s", err.message);
+    /* An alert of TLS. */
+    must_reject("\x15\x03\x01", DL_EPROTO, "(perhaps it wants rediss://)");
     must_reject("%1\r\n+server\r\n+redis\r\n", DL_EPROTO, "");
     must_reject("*1000000000\r\n", DL_EPROTO, "");
     must_reject("+OK\r\n", DL_EPROTO, "HELLO");
@@ -137,6 +141,9 @@ Test(redis_conn, a_hang_up_is_seen_in_every_state) {
             }
             cr_assert_eq(status, DL_EIO, "%s: %s", dl_status_name(status), err.message);
             cr_assert_not_null(strstr(err.message, "the server closed the connection"), "%s", err.message);
+            /* Only who has said nothing may have expected TLS. */
+            cr_assert_eq(strstr(err.message, "(perhaps it wants rediss://)") != NULL, i < 2, "%s",
+                         err.message);
             dli_conn_close(conn, false);
         }
     }

@@ -115,9 +115,11 @@ Test(redis_tls, against_a_plain_port_and_the_other_way_round) {
     mixed.connect_timeout_ms = 300;
     cr_assert_null(connect_to(&mixed, &status)); /* it says an error in plain text, or nothing at all */
     cr_assert(status == DL_EPROTO || status == DL_EIO, "%s: %s", dl_status_name(status), err.message);
+    cr_assert_not_null(strstr(err.message, "does the server speak TLS on this port?"), "%s", err.message);
     memcpy(plain.port, secure.port, sizeof plain.port);
     cr_assert_null(connect_to(&plain, &status));
     cr_assert(status == DL_EPROTO || status == DL_EIO, "%s: %s", dl_status_name(status), err.message);
+    cr_assert_not_null(strstr(err.message, "perhaps it wants rediss://"), "%s", err.message);
     stop(&server);
 }
 
@@ -129,7 +131,8 @@ Test(redis_tls, silence_and_hang_up_during_its_handshake) {
     place.tls_verify = false;
     place.connect_timeout_ms = 100;
     uint64_t before = now_ms();
-    must_fail(&place, DL_EIO, "no answer to the TLS handshake in time");
+    must_fail(&place, DL_EIO,
+              "no answer to the TLS handshake in time (does the server speak TLS on this port?)");
     cr_assert_lt(now_ms() - before, 100 + SLACK_MS);
     close(accept(listener, NULL, NULL));
     place.connect_timeout_ms = PATIENCE_MS;

@@ -5,12 +5,9 @@
 
 #include <stdatomic.h>
 
-#include "core/sys.h"
 #include "drivers/redis/options.h"
 #include "drivers/redis/redis.h"
 #include "redis_scripts_fixture.h"
-
-#define MS ((uint64_t)1000000)
 
 static atomic_int warnings;
 static char warned[512];
@@ -58,23 +55,8 @@ static inline void set_text(client_t *c, int option, const char *text) {
 }
 
 static inline void prepare(client_t *c, const dl_driver_t *driver, const char *uuid) {
-    *c = (client_t){.driver = driver,
-                    .env = {.size = sizeof c->env,
-                            .client_uuid = uuid,
-                            .client_label = "host:1",
-                            .call_timeout_ms = 2000,
-                            .lease_ms = 30000,
-                            .now_ns = dli_sys_real.now_ns,
-                            .poll = dli_sys_real.poll,
-                            .random = dli_sys_real.random,
-                            .thread_start = dli_sys_real.thread_start,
-                            .thread_join = dli_sys_real.thread_join,
-                            .cond_init = dli_sys_real.cond_init,
-                            .cond_wait = dli_sys_real.cond_wait,
-                            .cond_broadcast = dli_sys_real.cond_broadcast,
-                            .report = note_report,
-                            .count = note_count}};
-    snprintf(c->url, sizeof c->url, "unix://%s", socket_path);
+    *c = (client_t){.driver = driver, .env = make_env(uuid, note_report, note_count)};
+    snprintf(c->url, sizeof c->url, "unix://%s", server.path);
     set_text(c, DLI_REDIS_OPT_URL, c->url);
     set_text(c, DLI_REDIS_OPT_PREFIX, "dlock:");
     set_text(c, DLI_REDIS_OPT_TOKEN_KEY, TOKENS);
@@ -113,16 +95,7 @@ static inline dl_status_t open_and_shut(client_t *c) {
 }
 
 static inline dl_request_t request(const char *name, const char *owner, uint64_t hold_id) {
-    return (dl_request_t){
-        .name = name,
-        .name_len = strlen(name),
-        .owner = owner,
-        .hold_id = hold_id,
-        .level = 1,
-        .lease_ms = 30000,
-        .deadline_ns = in_ms(2000),
-        .stop = {{-1, -1}},
-    };
+    return make_request(name, owner, hold_id, in_ms(2000));
 }
 
 static inline dl_status_t lock_full(client_t *c, const dl_request_t *r, dl_grant_t *grant) {

@@ -115,7 +115,7 @@ Test(redis_driver, it_says_what_it_is_connected_to) {
     must_open(&c, drivers[0], UUID_A);
     c.driver->describe(c.state, text, sizeof text);
     cr_assert(begins(text, "Redis ") || begins(text, "Valkey "), "%s", text);
-    snprintf(expected, sizeof expected, " at unix://%s", socket_path);
+    snprintf(expected, sizeof expected, " at unix://%s", server.path);
     cr_assert_not_null(strstr(text, expected), "%s", text);
     shut(&c);
 }
@@ -182,6 +182,40 @@ Test(redis_driver, levels_are_shown_by_the_hash) {
     shut(&c);
 }
 
+static void expect_words(const client_t *c, const char *first, const char *second) {
+    const char *message = c->err.message;
+    cr_assert(strstr(message, first) != NULL && strstr(message, second) != NULL, "'%s' and '%s' in: %s",
+              first, second, message);
+}
+
+Test(redis_driver, a_name_in_an_error_is_short_and_controls_no_terminal) {
+    static const char name[] =
+        "a\x1b[2J\n\xc3\xa4"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4";
+    client_t c;
+    char key[128];
+    must_open(&c, drivers[1], UUID_A);
+    snprintf(key, sizeof key, "dlock:%s", name);
+    ask("SET", key, "x", NULL);
+    cr_assert_eq(lock_name(&c, name, A, 1), DL_EFOREIGN);
+    expect_words(&c, "'dlock:a?[2J?\xc3\xa4xxx", "xxx\xc3\xa4\xc3\xa4...' at unix://");
+    shut(&c);
+}
+
+Test(redis_driver, a_right_that_is_missed_at_a_lock_is_said_with_user_and_server) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            ask("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", NULL);
+            open_as_narrow(&c, *d);
+            cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+            ask("ACL", "SETUSER", "narrow", "-time", NULL);
+            cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EAUTH);
+            expect_words(&c, "unix://", "user 'narrow' lacks rights: see `dlock init --print`");
+            shut(&c);
+        }
+}
+
 Test(redis_driver, foreign_values_are_told_apart_and_stay) {
     for
         EACH_DRIVER(d) {
@@ -191,12 +225,14 @@ Test(redis_driver, foreign_values_are_told_apart_and_stay) {
             ask("RPUSH", LOCK, "x", NULL);
             cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EFOREIGN);
             cr_assert_null(strstr(c.err.message, TOKENS));
+            expect_words(&c, "'" LOCK "' at unix://", "a value of another type, not a lock of ");
+            expect_words(&c, (*d)->name, "");
             cr_assert_eq(free_name(&c, "orders", A, 1), DL_ELOST);
             cr_assert_eq(force_name(&c, "orders"), DL_EFOREIGN);
             cr_assert_str_eq(ask("LRANGE", LOCK, "0", "-1", NULL), "[x]");
             ask("SET", TOKENS, "no number", NULL);
             cr_assert_eq(lock_name(&c, "others", A, 2), DL_EFOREIGN);
-            cr_assert_not_null(strstr(c.err.message, TOKENS), "%s", c.err.message);
+            expect_words(&c, "'" TOKENS "' at unix://", "not a token counter");
             ask("DEL", TOKENS, NULL);
             shut(&c);
         }
@@ -205,7 +241,15 @@ Test(redis_driver, foreign_values_are_told_apart_and_stay) {
     ask("DEL", LOCK, NULL);
     ask("HSET", LOCK, "mode", "read", NULL);
     cr_assert_eq(lock_name(&hash, "orders", A, 1), DL_EFOREIGN);
+    expect_words(&hash, "'" LOCK "' at unix://", "another hash, not a lock of redis-hash-reentrant");
     cr_assert_eq(force_name(&hash, "orders"), DL_EFOREIGN);
+    expect_words(&hash, "'" LOCK "' at unix://", "another hash");
+    /* A counter of somebody's is no lock, and not freed by force. */
+    ask("DEL", LOCK, NULL);
+    ask("HSET", LOCK, "clicks:7", "5", NULL);
+    cr_assert_eq(lock_name(&hash, "orders", A, 1), DL_EFOREIGN);
+    cr_assert_eq(force_name(&hash, "orders"), DL_EFOREIGN);
+    cr_assert_str_eq(ask("HGET", LOCK, "clicks:7", NULL), "5");
     cr_assert_eq(free_name(&hash, "orders", A, 1), DL_ELOST);
     shut(&hash);
 }

@@ -113,21 +113,26 @@ Test(redis_endpoint, a_url_of_a_unix_socket) {
     }
 }
 
-Test(redis_endpoint, what_stands_beside_the_url_wins) {
+Test(redis_endpoint, what_stands_beside_the_url) {
     dli_endpoint_extras_t extras = nothing();
-    extras.username = "other";
+    extras.username = "app";
     extras.password = "secret";
-    extras.database = 0;
+    extras.database = 5;
     extras.connect_timeout_ms = 700;
     extras.keepalive_ms = 1001;
-    make("redis://app:pw@cache/5", &extras);
-    expect_text(endpoint.username, "other");
+    make("redis://cache", &extras);
+    expect_text(endpoint.username, "app");
     expect_text(endpoint.password, "secret");
-    cr_assert_eq(endpoint.database, 0);
+    cr_assert_eq(endpoint.database, 5);
     cr_assert_eq(endpoint.connect_timeout_ms, 700);
     cr_assert_eq(endpoint.keepalive_s, 2, "rounded up: 0 would switch it off");
-    cr_assert_str_eq(endpoint.label, "redis://cache:6379/0");
+    cr_assert_str_eq(endpoint.label, "redis://cache:6379/5");
     cr_assert_neq(endpoint.password, extras.password, "a copy");
+    dli_endpoint_free(&endpoint);
+    /* The same once more. */
+    make("redis://app:secret@cache/5", &extras);
+    expect_text(endpoint.password, "secret");
+    cr_assert_eq(endpoint.database, 5);
     dli_endpoint_free(&endpoint);
     /* Not given: the URL decides. */
     extras = nothing();
@@ -138,7 +143,7 @@ Test(redis_endpoint, what_stands_beside_the_url_wins) {
     dli_endpoint_free(&endpoint);
     /* One of the two. */
     extras.password = "secret";
-    make("redis://app:pw@cache/5", &extras);
+    make("redis://app@cache/5", &extras);
     expect_text(endpoint.username, "app");
     expect_text(endpoint.password, "secret");
     dli_endpoint_free(&endpoint);
@@ -155,6 +160,25 @@ Test(redis_endpoint, what_stands_beside_the_url_wins) {
     expect_text(endpoint.password, "a%20b");
     cr_assert_eq(endpoint.database, 3);
     cr_assert_eq(endpoint.keepalive_s, 0);
+    dli_endpoint_free(&endpoint);
+}
+
+Test(redis_endpoint, what_is_given_twice_has_to_be_the_same) {
+    dli_endpoint_extras_t extras = nothing();
+    extras.password = "hunter2";
+    expect_failure("redis://app:pw@cache/5", &extras, DL_ECONFIG,
+                   "password: given twice: the url says another");
+    expect_failure("redis://:hunter22@cache", &extras, DL_ECONFIG,
+                   "password: given twice: the url says another");
+    extras = nothing();
+    extras.username = "other";
+    expect_failure("redis://app@cache/5", &extras, DL_ECONFIG, "username: given twice: the url says another");
+    extras = nothing();
+    extras.database = 2;
+    expect_failure("redis://cache/5", &extras, DL_ECONFIG, "database: given twice: the url says another");
+    expect_failure("unix:///s?db=0", &extras, DL_ECONFIG, "database: given twice: the url says another");
+    make("redis://cache/", &extras);
+    cr_assert_eq(endpoint.database, 2);
     dli_endpoint_free(&endpoint);
 }
 

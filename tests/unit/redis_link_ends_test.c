@@ -11,7 +11,7 @@ TestSuite(redis_link_ends, .init = set_up, .fini = tear_down, .timeout = 60);
 Test(redis_link_ends, a_call_ends_at_its_deadline_whatever_the_server_does) {
     open_link();
     warm_up(1);
-    kill(server_pid, SIGSTOP);
+    kill(server.pid, SIGSTOP);
     dl_error_t err;
     uint64_t begun = now_ms();
     cr_assert_eq(ask_full("PING", DLI_PLAIN, 60, NULL, &err), DL_EUNKNOWN);
@@ -27,7 +27,7 @@ Test(redis_link_ends, a_call_ends_at_its_deadline_whatever_the_server_does) {
     cr_assert_eq(run(&late), DL_EIO);
     cr_assert_eq(late.x.sent_ns, 0);
     clear(&late);
-    kill(server_pid, SIGCONT);
+    kill(server.pid, SIGCONT);
     cr_assert_eq(atomic_load(&warnings), 0, "%s",
                  reported); /* these deadlines say nothing about the server */
     cr_assert_eq(ask("PING"), DL_OK);
@@ -124,7 +124,7 @@ Test(redis_link_ends, a_claim_whose_answer_would_come_too_late_is_not_sent) {
     cr_assert_not_null(strstr(claim.err.message, "no time is left"), "%s", claim.err.message);
     clear(&claim);
     pthread_join(thread, NULL);
-    cr_assert_eq(tell("EXISTS it"), 0);
+    cr_assert_eq(tell(&server, "EXISTS it"), 0);
     cr_assert_eq(ask_full("SET it mine", DLI_CLAIM, 100, NULL, NULL), DL_OK);
     cr_assert_eq(atomic_load(&relay_pairs), 1);
 }
@@ -169,10 +169,10 @@ Test(redis_link_ends, a_stop_descriptor_ends_a_call_wherever_it_stands) {
     options.max_total = 1;
     open_link();
     warm_up(1);
-    kill(server_pid, SIGSTOP);
+    kill(server.pid, SIGSTOP);
     cr_assert_eq(run_stopped(0), DL_EUNKNOWN);  /* waiting for the reply */
     cr_assert_eq(run_stopped(1), DL_ECANCELED); /* waiting for the handshake */
-    kill(server_pid, SIGCONT);
+    kill(server.pid, SIGCONT);
     warm_up(1);
     call_t busy;
     prepare(&busy, "PING", 2000);
@@ -216,10 +216,7 @@ Test(redis_link_ends, a_forked_child_closes_descriptors_and_disturbs_nobody) {
     int before = descriptors();
     open_link();
     call_t calls[6];
-    for (int i = 0; i < 6; i++) {
-        prepare(&calls[i], "ECHO parent", 5000);
-        begin(&calls[i]); /* two of them queue */
-    }
+    begin_all(calls, 6, "ECHO parent", 5000); /* two of them queue */
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {

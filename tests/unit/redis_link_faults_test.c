@@ -11,8 +11,8 @@ TestSuite(redis_link_faults, .init = set_up, .fini = tear_down, .timeout = 60);
 Test(redis_link_faults, a_restarted_server_costs_no_error_and_is_reported) {
     open_link_over_tcp();
     warm_up(3);
-    stop_server();
-    start_server();
+    kill_server(&server);
+    boot_server(&server);
     cr_assert_eq(ask("PING"), DL_OK);
     cr_assert_eq(connections(), 1);
     cr_assert_eq(atomic_load(&reconnects), 1);
@@ -23,8 +23,8 @@ Test(redis_link_faults, a_restarted_server_costs_no_error_and_is_reported) {
 Test(redis_link_faults, a_server_that_is_down_is_tried_rarely_and_reported_once) {
     open_link();
     warm_up(1);
-    stop_server();
-    int listener = listen_at(server_path, 64), accepted = 0, failed = 0, client;
+    kill_server(&server);
+    int listener = listen_at(server.path, 64), accepted = 0, failed = 0, client;
     dl_error_t err = {.message = ""};
     uint64_t begun = now_ms();
     /* Accepts and hangs up: a proxy whose server is gone. */
@@ -49,8 +49,8 @@ Test(redis_link_faults, a_server_that_is_down_is_tried_rarely_and_reported_once)
     cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
     cr_assert(was_reported("cannot be used"), "%s", reported);
     close(listener);
-    unlink(server_path);
-    start_server();
+    unlink(server.path);
+    boot_server(&server);
     begun = now_ms();
     while (ask("PING") != DL_OK) {
         cr_assert(now_ms() - begun < 700);
@@ -61,10 +61,10 @@ Test(redis_link_faults, a_server_that_is_down_is_tried_rarely_and_reported_once)
 }
 
 Test(redis_link_faults, only_one_call_at_a_time_tries_a_server_that_is_down) {
-    stop_server();
+    kill_server(&server);
     open_link();
     cr_assert_eq(ask("PING"), DL_EIO); /* refused */
-    int listener = listen_at(server_path, 64);
+    int listener = listen_at(server.path, 64);
     call_t calls[8];
     int trying = 0;
     AWAIT(({
@@ -94,16 +94,16 @@ Test(redis_link_faults, only_one_call_at_a_time_tries_a_server_that_is_down) {
     cr_assert_eq(calls[0].x.status, DL_ECANCELED);
     clear(&calls[0]);
     close(listener);
-    unlink(server_path);
-    start_server();
+    unlink(server.path);
+    boot_server(&server);
 }
 
 /* It may hang on a network that has come back meanwhile. */
 Test(redis_link_faults, who_tries_for_long_does_not_keep_others_from_trying) {
-    stop_server();
+    kill_server(&server);
     open_link();
     cr_assert_eq(ask("PING"), DL_EIO);
-    int listener = listen_at(server_path, 64); /* greets nobody */
+    int listener = listen_at(server.path, 64); /* greets nobody */
     call_t calls[2];
     for (int i = 0; i < 2; i++) {
         AWAIT(({
@@ -122,21 +122,21 @@ Test(redis_link_faults, who_tries_for_long_does_not_keep_others_from_trying) {
         clear(&calls[i]);
     }
     close(listener);
-    unlink(server_path);
-    start_server();
+    unlink(server.path);
+    boot_server(&server);
 }
 
 Test(redis_link_faults, a_wrong_password_is_told_as_such_and_does_not_hammer) {
-    tell("ACL SETUSER default >right");
-    tell("ACL SETUSER admin on nopass ~* +@all");
-    open_link_as(server_path, "default", "wrong");
-    long long before = info("stats", "total_connections_received:");
+    tell(&server, "ACL SETUSER default >right");
+    tell(&server, "ACL SETUSER admin on nopass ~* +@all");
+    open_link_as(server.path, "default", "wrong");
+    long long before = info(&server, "stats", "total_connections_received:");
     uint64_t begun = now_ms();
     int n = 0;
     for (; now_ms() - begun < 300; n++) {
         cr_assert_eq(ask("PING"), DL_EAUTH);
     }
-    long long made = info("stats", "total_connections_received:") - before;
+    long long made = info(&server, "stats", "total_connections_received:") - before;
     cr_assert(made < 30 && n > 10 * made, "%lld connections in %d calls", made, n);
     cr_assert_eq(atomic_load(&warnings), 1);
     cr_assert_not(was_reported("wrong "), "%s", reported);
@@ -145,7 +145,7 @@ Test(redis_link_faults, a_wrong_password_is_told_as_such_and_does_not_hammer) {
 Test(redis_link_faults, after_a_failover_no_connection_of_before_is_used_again) {
     open_link();
     warm_up(4);
-    tell("REPLICAOF 127.0.0.1 1");
+    tell(&server, "REPLICAOF 127.0.0.1 1");
     call_t call;
     prepare(&call, "SET a 1", 2000);
     cr_assert_eq(run(&call), DL_OK, "%s", call.err.message);
@@ -153,16 +153,14 @@ Test(redis_link_faults, after_a_failover_no_connection_of_before_is_used_again) 
     clear(&call);
     AWAIT(connections() == 0);
     cr_assert_eq(ask("PING"), DL_EIO); /* a replica is refused */
-    tell("REPLICAOF NO ONE");
+    tell(&server, "REPLICAOF NO ONE");
     AWAIT(ask("SET a 1") == DL_OK);
 }
 
 /* ---- unknown outcomes ------------------------------------------------------------------------------- */
 
 static int has(const char *key) {
-    char line[64];
-    snprintf(line, sizeof line, "EXISTS %s", key);
-    return (int)tell(line);
+    return (int)tell(&server, "EXISTS %s", key);
 }
 
 /* A claim that the network holds back on the first connection while the caller gives up. */
@@ -183,10 +181,10 @@ Test(redis_link_faults, a_claim_given_up_is_never_carried_out_after_its_release)
     AWAIT(connections() == 1);
     cr_assert_not(has("lock"), "the claim overtook its release");
     /* Confirmed: nobody is killed twice. */
-    long long kills = info("commandstats", "cmdstat_client|kill:calls=");
+    long long kills = info(&server, "commandstats", "cmdstat_client|kill:calls=");
     cr_assert_eq(kills, 1);
     cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), kills);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), kills);
     cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
 }
 
@@ -196,14 +194,14 @@ Test(redis_link_faults, only_a_claim_is_killed_and_only_by_a_release) {
     atomic_store(&relay_held[0], 1);
     cr_assert_eq(ask_full("SET plain 1", DLI_PLAIN, 40, NULL, NULL), DL_EUNKNOWN);
     cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), -1);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), -1);
     atomic_store(&relay_held[0], 0);
     AWAIT(has("plain"));
     atomic_store(&relay_held[1], 1);
     cr_assert_eq(ask_full("SET lock 1", DLI_CLAIM, 40, NULL, NULL), DL_EUNKNOWN);
     cr_assert_eq(ask_full("GET lock", DLI_PLAIN, 2000, NULL, NULL), DL_OK);
     cr_assert_eq(ask_full("SET other 1", DLI_CLAIM, 2000, NULL, NULL), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), -1);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), -1);
 }
 
 Test(redis_link_faults, each_release_kills_until_one_kill_is_confirmed) {
@@ -228,7 +226,7 @@ Test(redis_link_faults, each_release_kills_until_one_kill_is_confirmed) {
 }
 
 Test(redis_link_faults, a_server_that_refuses_to_kill_is_asked_once) {
-    tell("ACL SETUSER tame on >pw ~* +@all -client|kill");
+    tell(&server, "ACL SETUSER tame on >pw ~* +@all -client|kill");
     relay_listener = listen_at(relay_path, PAIRS);
     cr_assert_eq(pthread_create(&relay_thread, NULL, relay, NULL), 0);
     open_link_as(relay_path, "tame", "pw");
@@ -239,8 +237,8 @@ Test(redis_link_faults, a_server_that_refuses_to_kill_is_asked_once) {
         cr_assert_eq(ask_full("SET lock mine", DLI_CLAIM, 40, NULL, NULL), DL_EUNKNOWN);
         cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
     }
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), 0);
-    redisReply *stats = redisCommand(admin, "INFO commandstats");
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), 0);
+    redisReply *stats = redisCommand(server.admin, "INFO commandstats");
     cr_assert_not_null(
         strstr(stats->str, "cmdstat_client|kill:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1"));
     freeReplyObject(stats);
@@ -252,11 +250,11 @@ Test(redis_link_faults, what_another_server_was_asked_is_not_killed_here) {
     open_link_over_relay();
     warm_up(1);
     give_up_claim("SET lock mine");
-    stop_server();
-    start_server();
+    kill_server(&server);
+    boot_server(&server);
     AWAIT(ask("PING") == DL_OK);
     cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), -1);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), -1);
     cr_assert(was_reported("restarted or replaced"), "%s", reported);
 }
 
@@ -266,7 +264,7 @@ Test(redis_link_faults, many_claims_given_up_are_all_killed_by_one_release) {
     open_link();
     call_t calls[12];
     warm_up(12);
-    kill(server_pid, SIGSTOP);
+    kill(server.pid, SIGSTOP);
     for (int i = 0; i < 12; i++) {
         prepare(&calls[i], "INCR claims", 2000);
         calls[i].x.intent = DLI_CLAIM;
@@ -278,9 +276,9 @@ Test(redis_link_faults, many_claims_given_up_are_all_killed_by_one_release) {
         cr_assert_not_null(strstr(calls[i].err.message, "cancelled"), "%s", calls[i].err.message);
         clear(&calls[i]);
     }
-    kill(server_pid, SIGCONT);
+    kill(server.pid, SIGCONT);
     cr_assert_eq(ask_full("SET claims 0", DLI_FREE, 2000, NULL, NULL), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_client|kill:calls="), 12);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), 12);
     AWAIT(connections() == 1);
     char answer[64];
     cr_assert_eq(ask_full("GET claims", DLI_PLAIN, 2000, answer, NULL), DL_OK);
@@ -335,7 +333,7 @@ Test(redis_link_faults, replies_that_came_before_the_end_stay_with_the_caller) {
         cr_assert(env.poll(&fd, 1, until_ns) > 0);
         dli_link_step(link_, &call.x, fd.revents);
     }
-    tell("CLIENT KILL TYPE normal SKIPME yes");
+    tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(drive(&call), DL_EUNKNOWN);
     cr_assert_str_eq(call.replies[0]->str, "here");
     cr_assert_null(call.replies[1]);
@@ -382,10 +380,10 @@ Test(redis_link_faults, many_threads_get_each_their_own_answers) {
         cr_assert_eq(pthread_create(&threads[i], NULL, ask_often, (void *)(i + 1)), 0);
     }
     for (int i = 0; i < 20; i++) {
-        tell("CLIENT PAUSE 5");
+        tell(&server, "CLIENT PAUSE 5");
         (void)poll(NULL, 0, 5);
         if (i % 4 == 0) {
-            tell("CLIENT KILL TYPE normal SKIPME yes");
+            tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
         }
     }
     for (int i = 0; i < THREADS; i++) {

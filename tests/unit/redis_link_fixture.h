@@ -3,108 +3,28 @@
 #ifndef REDIS_LINK_FIXTURE_H
 #define REDIS_LINK_FIXTURE_H
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/sys.h"
 #include "drivers/redis/link.h"
+#include "redis_process.h"
 
-#define MS ((uint64_t)1000000)
-
-/* Looks until it is true; nobody tells when. */
-#define AWAIT(cond)                                                  \
-    do {                                                             \
-        for (int tries_ = 0; !(cond); tries_++) {                    \
-            cr_assert(tries_ < 5000, "%s did not come true", #cond); \
-            (void)poll(NULL, 0, 1);                                  \
-        }                                                            \
-    } while (0)
-
-/* ---- the server ------------------------------------------------------------------------------------- */
-
-static char folder[64], server_path[96];
-static pid_t server_pid;
-static int server_port; /* 0: the unix socket only */
-static redisContext *admin;
-
-static inline int try_admin(void) {
-    admin = redisConnectUnix(server_path);
-    if (admin != NULL && admin->err == 0) {
-        return 1;
-    }
-    redisFree(admin);
-    admin = NULL;
-    return 0;
-}
-
-static inline void start_server(void) {
-    const char *program = getenv("DLOCK_REDIS_SERVER");
-    program = program != NULL ? program : "redis-server";
-    char port[8];
-    snprintf(port, sizeof port, "%d", server_port);
-    fflush(NULL);
-    server_pid = fork();
-    if (server_pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
-        execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--unixsocket", server_path, "--dir",
-               folder, "--save", "", "--appendonly", "no", "--logfile", "server.log", (char *)NULL);
-        _exit(127);
-    }
-    AWAIT(try_admin());
-}
-
-static inline void stop_server(void) {
-    redisFree(admin);
-    admin = NULL;
-    kill(server_pid, SIGKILL);
-    waitpid(server_pid, NULL, 0);
-    unlink(server_path);
-}
-
-/* The answer of the server as a number; an error fails the test. */
-static inline long long tell(const char *line) {
-    const char *argv[16];
-    char copy[256];
-    int argc = 0;
-    snprintf(copy, sizeof copy, "%s", line);
-    for (char *rest = copy, *word; (word = strtok_r(rest, " ", &rest)) != NULL && argc < 16;) {
-        argv[argc++] = word;
-    }
-    redisReply *reply = redisCommandArgv(admin, argc, argv, NULL);
-    cr_assert_not_null(reply);
-    cr_assert_neq(reply->type, REDIS_REPLY_ERROR, "%s: %s", line, reply->str);
-    long long number = reply->integer;
-    freeReplyObject(reply);
-    return number;
-}
-
-/* The number behind `key` in an INFO section; -1: not there. */
-static inline long long info(const char *section, const char *key) {
-    redisReply *reply = redisCommand(admin, "INFO %s", section);
-    cr_assert_not_null(reply);
-    const char *at = strstr(reply->str, key);
-    long long number = at == NULL ? -1 : atoll(at + strlen(key));
-    freeReplyObject(reply);
-    return number;
-}
+static server_t server; /* on its unix socket only, until a test wants a port */
 
 /* Connections of the link. */
 static inline int connections(void) {
-    return (int)info("clients", "connected_clients:") - 1;
+    return (int)info(&server, "clients", "connected_clients:") - 1;
 }
 
 /* ---- the environment -------------------------------------------------------------------------------- */
@@ -175,22 +95,16 @@ static inline void open_link_as(const char *path, const char *username, const ch
 }
 
 static inline void open_link(void) {
-    open_link_as(server_path, NULL, NULL);
+    open_link_as(server.path, NULL, NULL);
 }
 
 /* A server of its own, since a port may be somebody else's by the time it starts. */
 static inline void open_link_over_tcp(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
     char url[64];
-    stop_server();
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    close(fd);
-    server_port = ntohs(address.sin_port);
-    start_server();
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", server_port);
+    kill_server(&server);
+    server.port = free_port();
+    boot_server(&server);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", server.port);
     open_link_at(url, NULL, NULL);
 }
 
@@ -207,35 +121,17 @@ static inline void close_link(void) {
 }
 
 static inline void set_up(void) {
-    snprintf(folder, sizeof folder, "/tmp/dlock-link-test-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(server_path, sizeof server_path, "%s/server", folder);
-    snprintf(relay_path, sizeof relay_path, "%s/relay", folder);
-    env = (dl_driver_env_t){.size = sizeof env,
-                            .client_uuid = "aaaaaaaa-0000-0000-0000-000000000001",
-                            .client_label = "host:1",
-                            .call_timeout_ms = 2000,
-                            .lease_ms = 30000,
-                            .now_ns = dli_sys_real.now_ns,
-                            .poll = dli_sys_real.poll,
-                            .random = dli_sys_real.random,
-                            .thread_start = dli_sys_real.thread_start,
-                            .thread_join = dli_sys_real.thread_join,
-                            .cond_init = dli_sys_real.cond_init,
-                            .cond_wait = dli_sys_real.cond_wait,
-                            .cond_broadcast = dli_sys_real.cond_broadcast,
-                            .report = note_report,
-                            .count = note_count};
+    start_server(&server, 0);
+    snprintf(relay_path, sizeof relay_path, "%s/relay", server.folder);
+    env = make_env("aaaaaaaa-0000-0000-0000-000000000001", note_report, note_count);
     options = (dli_pool_options_t){.max_total = 8,
                                    .max_idle = 8,
                                    .borrow_timeout_ms = 1000,
                                    .idle_timeout_ms = 60000,
                                    .idle_check_ms = 50};
-    start_server();
 }
 
 static inline void tear_down(void) {
-    char command[128];
     close_link();
     if (relay_listener > 0) {
         atomic_store(&relay_stop, 1);
@@ -247,9 +143,7 @@ static inline void tear_down(void) {
         }
         close(relay_listener);
     }
-    stop_server();
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    end_server(&server);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------ */
@@ -278,6 +172,14 @@ static inline void prepare(call_t *call, const char *line, uint64_t ms) {
 
 static inline void begin(call_t *call) {
     dli_link_begin(link_, &call->x, &call->err);
+}
+
+/* n calls at once, each of this line. */
+static inline void begin_all(call_t *calls, int n, const char *line, uint64_t ms) {
+    for (int i = 0; i < n; i++) {
+        prepare(&calls[i], line, ms);
+        begin(&calls[i]);
+    }
 }
 
 /* Drives a call that has begun; gives up at its deadline. */
@@ -334,10 +236,7 @@ static inline dl_status_t ask(const char *line) {
 static inline void warm_up(int n) {
     call_t calls[16];
     cr_assert(n <= 16);
-    for (int i = 0; i < n; i++) {
-        prepare(&calls[i], "PING", 2000);
-        begin(&calls[i]);
-    }
+    begin_all(calls, n, "PING", 2000);
     for (int i = 0; i < n; i++) {
         cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
         clear(&calls[i]);

@@ -14,7 +14,7 @@ static pthread_t relay_thread;
 
 static inline void relay_accept(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", server_path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", server.path);
     int at = atomic_load(&relay_pairs);
     relay_fds[at][0] = accept4(relay_listener, NULL, NULL, SOCK_CLOEXEC);
     relay_fds[at][1] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

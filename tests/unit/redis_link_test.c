@@ -8,14 +8,14 @@ TestSuite(redis_link, .init = set_up, .fini = tear_down, .timeout = 60);
 
 Test(redis_link, calls_one_after_the_other_share_one_connection) {
     open_link();
-    long long before = info("stats", "total_connections_received:");
+    long long before = info(&server, "stats", "total_connections_received:");
     for (int i = 0; i < 100; i++) {
         char line[32], answer[64];
         snprintf(line, sizeof line, "ECHO number-%d", i);
         cr_assert_eq(ask_full(line, DLI_PLAIN, 2000, answer, NULL), DL_OK);
         cr_assert_str_eq(answer, line + 5);
     }
-    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+    cr_assert_eq(info(&server, "stats", "total_connections_received:"), before + 1);
     cr_assert_eq(atomic_load(&round_trips), 100);
     cr_assert_eq(atomic_load(&reconnects), 0);
     dli_facts_t facts;
@@ -68,10 +68,7 @@ Test(redis_link, whoever_queues_first_gets_the_connection_first) {
     options.max_total = 1;
     open_link();
     call_t calls[4];
-    for (int i = 0; i < 4; i++) {
-        prepare(&calls[i], "PING", 2000);
-        begin(&calls[i]);
-    }
+    begin_all(calls, 4, "PING", 2000);
     for (int i = 0; i < 4; i++) {
         cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
         for (int j = i + 1; j < 4; j++) {
@@ -86,10 +83,7 @@ Test(redis_link, who_leaves_the_queue_passes_on_what_it_was_called_to) {
     options.max_total = 1;
     open_link();
     call_t calls[4];
-    for (int i = 0; i < 4; i++) {
-        prepare(&calls[i], "PING", 2000);
-        begin(&calls[i]);
-    }
+    begin_all(calls, 4, "PING", 2000);
     dli_link_abandon(link_, &calls[2].x, DL_ECANCELED); /* from the middle */
     cr_assert_eq(calls[2].x.status, DL_ECANCELED);
     cr_assert_eq(drive(&calls[0]), DL_OK);
@@ -118,10 +112,7 @@ Test(redis_link, a_full_pool_refuses_after_the_borrow_timeout_or_the_deadline) {
     options.borrow_timeout_ms = 80;
     open_link();
     call_t busy[2];
-    for (int i = 0; i < 2; i++) {
-        prepare(&busy[i], "PING", 2000);
-        begin(&busy[i]);
-    }
+    begin_all(busy, 2, "PING", 2000);
     dl_error_t err;
     uint64_t begun = now_ms();
     cr_assert_eq(ask_full("PING", DLI_PLAIN, 2000, NULL, &err), DL_EIO);
@@ -172,10 +163,10 @@ Test(redis_link, connections_idle_for_too_long_are_closed_not_used) {
     cr_assert_eq(connections(), 3);
     uint64_t since = now_ms();
     AWAIT(now_ms() - since > 70);
-    long long before = info("stats", "total_connections_received:");
+    long long before = info(&server, "stats", "total_connections_received:");
     cr_assert_eq(ask("PING"), DL_OK);
     AWAIT(connections() == 1);
-    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+    cr_assert_eq(info(&server, "stats", "total_connections_received:"), before + 1);
 }
 
 Test(redis_link, min_idle_connections_are_made_ahead_and_again) {
@@ -186,7 +177,7 @@ Test(redis_link, min_idle_connections_are_made_ahead_and_again) {
     AWAIT(connections() == 3);
     uint64_t since = now_ms();
     AWAIT(now_ms() - since > 2); /* so that they are looked at */
-    tell("CLIENT KILL TYPE normal SKIPME yes");
+    tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(ask("PING"), DL_OK);
     AWAIT(connections() == 3);
     cr_assert(atomic_load(&reconnects) >= 1);
@@ -197,9 +188,9 @@ Test(redis_link, idle_connections_are_tested_and_dead_ones_closed) {
     options.idle_timeout_ms = 0;
     open_link();
     warm_up(2);
-    AWAIT(info("commandstats", "cmdstat_ping:calls=") >= 2 + 4);
+    AWAIT(info(&server, "commandstats", "cmdstat_ping:calls=") >= 2 + 4);
     cr_assert_eq(connections(), 2);
-    tell("CLIENT KILL TYPE normal SKIPME yes");
+    tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(ask("PING"), DL_OK);
     AWAIT(atomic_load(&reconnects) >= 1);
 }
@@ -210,22 +201,22 @@ Test(redis_link, a_call_may_take_a_connection_whose_test_is_not_answered_yet) {
     open_link();
     call_t call;
     warm_up(1);
-    long long before = info("stats", "total_connections_received:");
+    long long before = info(&server, "stats", "total_connections_received:");
     for (int i = 0; i < 10; i++) {
         char answer[64];
-        kill(server_pid, SIGSTOP);
+        kill(server.pid, SIGSTOP);
         uint64_t since = now_ms();
         AWAIT(now_ms() - since > 70); /* longer than idle_check: PING was sent */
         prepare(&call, "ECHO mine", 2000);
         begin(&call);
-        kill(server_pid, SIGCONT);
+        kill(server.pid, SIGCONT);
         cr_assert_eq(drive(&call), DL_OK, "%s", call.err.message);
         cr_assert_str_eq(call.replies[0]->str, "mine");
         clear(&call);
         cr_assert_eq(ask_full("ECHO next", DLI_PLAIN, 2000, answer, NULL), DL_OK);
         cr_assert_str_eq(answer, "next");
     }
-    cr_assert_eq(info("stats", "total_connections_received:"), before);
+    cr_assert_eq(info(&server, "stats", "total_connections_received:"), before);
 }
 
 Test(redis_link, a_connection_that_does_not_answer_its_test_is_closed) {
@@ -234,21 +225,18 @@ Test(redis_link, a_connection_that_does_not_answer_its_test_is_closed) {
     open_link_over_relay();
     warm_up(2);
     atomic_store(&relay_held[0], 1);
-    long long before = info("stats", "total_connections_received:");
-    AWAIT(info("commandstats", "cmdstat_ping:calls=") >= 6);
+    long long before = info(&server, "stats", "total_connections_received:");
+    AWAIT(info(&server, "commandstats", "cmdstat_ping:calls=") >= 6);
     uint64_t since = now_ms();
     AWAIT(now_ms() - since > 300);
     char answer[64];
     call_t calls[2];
-    for (int i = 0; i < 2; i++) {
-        prepare(&calls[i], "ECHO x", 1000);
-        begin(&calls[i]);
-    }
+    begin_all(calls, 2, "ECHO x", 1000);
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);
         clear(&calls[i]);
     }
-    cr_assert_eq(info("stats", "total_connections_received:"), before + 1);
+    cr_assert_eq(info(&server, "stats", "total_connections_received:"), before + 1);
     cr_assert_eq(ask_full("ECHO y", DLI_PLAIN, 1000, answer, NULL), DL_OK);
     cr_assert_str_eq(answer, "y");
 }
@@ -260,11 +248,11 @@ Test(redis_link, test_on_borrow_replaces_dead_connections_before_anything_is_sen
     for (int i = 0; i < 50; i++) {
         /* At once after a use, where nobody looks otherwise. */
         cr_assert_eq(ask("PING"), DL_OK);
-        tell("CLIENT KILL TYPE normal SKIPME yes");
+        tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
         cr_assert_eq(ask("SET a 1"), DL_OK);
     }
     cr_assert(atomic_load(&reconnects) >= 50);
-    long long before = info("commandstats", "cmdstat_ping:calls=");
+    long long before = info(&server, "commandstats", "cmdstat_ping:calls=");
     cr_assert_eq(ask("GET a"), DL_OK);
-    cr_assert_eq(info("commandstats", "cmdstat_ping:calls="), before + 1);
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), before + 1);
 }

@@ -1,22 +1,9 @@
 /* redis_memory_test.c - commands, answers and URLs of the Redis drivers when memory runs out. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
-#include <stdatomic.h>
-
 #include "drivers/redis/endpoint.h"
 #include "drivers/redis/scripts.h"
 #include "redis_codec.h"
-
-#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWN_ALLOCATOR 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define OWN_ALLOCATOR 0
-#endif
-#endif
-#ifndef OWN_ALLOCATOR
-#define OWN_ALLOCATOR 1
-#endif
+#include "support/own_malloc.h"
 
 TestSuite(redis_memory, .timeout = 60);
 
@@ -149,71 +136,7 @@ Test(redis_memory, enough_memory_is_enough) {
     }
 }
 
-#if OWN_ALLOCATOR /* a sanitizer, or another C library, has an allocator of its own */
-/* How many allocations from now succeed; < 0: all. After that all fail, or only the next one. */
-static atomic_int left = -1;
-static atomic_int failed;
-static int for_ever;
-static atomic_int watched; /* 1: look for the secret in everything that is freed */
-static atomic_int leaks;
-static atomic_long balance; /* blocks that are in use, while it is counted */
-static atomic_int counting;
-
-/* These stand in for the C library's in the whole process, hiredis included. */
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
-void __libc_free(void *memory);
-size_t malloc_usable_size(void *memory);
-
-static int should_fail(void) {
-    int now = atomic_load(&left);
-    if (now < 0) {
-        return 0;
-    }
-    if (now > 0) {
-        atomic_store(&left, now - 1);
-        return 0;
-    }
-    atomic_store(&left, for_ever ? 0 : -1);
-    atomic_fetch_add(&failed, 1);
-    errno = ENOMEM;
-    return 1;
-}
-
-static void *count(void *memory) {
-    if (memory != NULL && counting) {
-        atomic_fetch_add(&balance, 1);
-    }
-    return memory;
-}
-
-void *malloc(size_t size) {
-    return should_fail() ? NULL : count(__libc_malloc(size));
-}
-
-void *calloc(size_t n, size_t size) {
-    return should_fail() ? NULL : count(__libc_calloc(n, size));
-}
-
-void *realloc(void *old, size_t size) {
-    if (should_fail()) {
-        return NULL;
-    }
-    return old == NULL ? count(__libc_realloc(old, size)) : __libc_realloc(old, size);
-}
-
-void free(void *memory) {
-    if (watched && memory != NULL &&
-        memmem(memory, malloc_usable_size(memory), SECRET, strlen(SECRET)) != NULL) {
-        atomic_fetch_add(&leaks, 1);
-    }
-    if (memory != NULL && counting) {
-        atomic_fetch_sub(&balance, 1);
-    }
-    __libc_free(memory);
-}
-
+#if OWN_MALLOC
 /* Giving a lock back and renewing it must not fail for lack of memory. */
 Test(redis_memory, commands_of_the_usual_size_need_none) {
     dli_commands_t commands = {0};
@@ -223,35 +146,30 @@ Test(redis_memory, commands_of_the_usual_size_need_none) {
         {key, sizeof key}, {key, 128}, dli_slice("owner"), {key, sizeof key}, dli_slice("1")};
     static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
     dli_script_call_t call = {&script, 2, sizeof argv / sizeof argv[0], argv};
-    for_ever = 1;
-    atomic_store(&left, 0);
+    own_malloc_fail_after(0, 1);
     dli_script_encode(&commands, &call, false);
     dli_commands_add_words(&commands, "CLIENT", "KILL", "ID", "12345678", NULL);
     bool fits = !commands.out_of_memory && commands.count == 2;
     dli_commands_free(&commands);
-    atomic_store(&left, -1);
+    own_malloc_fail_after(-1, 0);
     cr_assert(fits);
-    cr_assert_eq(atomic_load(&failed), 0);
+    cr_assert_eq(own_malloc_failed(), 0);
 }
 
 /* The n-th allocation fails, for every n until none has to. */
-static void fail_each(int always) {
-    for_ever = always;
+static void fail_each(int for_ever) {
     for (size_t i = 0; i < DEEDS; i++) {
         int n = 0, refused = 0;
         do {
             cr_assert_lt(n, 10000);
-            atomic_store(&failed, 0);
-            atomic_store(&balance, 0);
-            atomic_store(&left, n++);
-            atomic_store(&counting, 1);
+            own_malloc_count();
+            own_malloc_fail_after(n++, for_ever);
             dl_status_t status = deeds[i]();
-            atomic_store(&counting, 0);
-            atomic_store(&left, -1);
-            cr_assert_eq(atomic_load(&balance), 0, "deed %zu leaks at allocation %d", i, n);
+            own_malloc_fail_after(-1, 0);
+            cr_assert_eq(own_malloc_balance(), 0, "deed %zu leaks at allocation %d", i, n);
             refused += status == DL_ENOMEM;
-            cr_assert(status == DL_OK || atomic_load(&failed) > 0);
-        } while (atomic_load(&failed) > 0);
+            cr_assert(status == DL_OK || own_malloc_failed() > 0);
+        } while (own_malloc_failed() > 0);
         cr_assert_geq(refused, 4, "deed %zu: %d", i, refused);
     }
 }
@@ -268,16 +186,16 @@ Test(redis_memory, each_allocation_fails_and_all_after_it) {
 Test(redis_memory, passwords_are_wiped_before_memory_is_freed) {
     /* volatile, or the compiler drops the copy and its free. */
     char *volatile probe = strdup(SECRET);
-    watched = 1;
+    own_malloc_watch(SECRET);
     dl_status_t made = make_endpoint(), encoded = encode();
-    watched = 0;
+    own_malloc_watch(NULL);
     cr_assert_eq(made, DL_OK);
     cr_assert_eq(encoded, DL_OK);
-    cr_assert_eq(atomic_load(&leaks), 0);
+    cr_assert_eq(own_malloc_found(), 0);
     /* The test must be able to fail. */
-    watched = 1;
+    own_malloc_watch(SECRET);
     free(probe);
-    watched = 0;
-    cr_assert_eq(atomic_load(&leaks), 1);
+    own_malloc_watch(NULL);
+    cr_assert_eq(own_malloc_found(), 1);
 }
 #endif

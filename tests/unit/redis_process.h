@@ -21,12 +21,12 @@
 #include "driver_env.h"
 
 /* Looks until it is true; nobody tells when. */
-#define AWAIT(cond)                                                            \
-    do {                                                                       \
-        for (uint64_t end_ = dli_sys_real.now_ns() + 15000 * MS; !(cond);) {   \
+#define AWAIT(cond)                                                                   \
+    do {                                                                              \
+        for (uint64_t end_ = dli_sys_real.now_ns() + 15000 * MS; !(cond);) {          \
             cr_assert_lt(dli_sys_real.now_ns(), end_, "%s did not come true", #cond); \
-            (void)poll(NULL, 0, 1);                                            \
-        }                                                                      \
+            (void)poll(NULL, 0, 1);                                                   \
+        }                                                                             \
     } while (0)
 
 typedef struct server {

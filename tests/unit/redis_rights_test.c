@@ -9,12 +9,11 @@ TestSuite(redis_rights, .init = set_up, .fini = tear_down, .timeout = 60);
 #define LOGIN ", username: locker, password: opensesame"
 
 /* The rule that dlock init --print gives, with the password in it. */
-static void ask_rule(const char *driver, const char *more, char *rule, size_t size) {
-    char path[96], yaml[1024];
+static void read_rule(const char *yaml, char *rule, size_t size) {
+    char path[96];
     findings_t found = {.n = 0};
     dl_error_t err;
     snprintf(path, sizeof path, "%s/dlock.yaml", server.folder);
-    write_yaml(yaml, sizeof yaml, driver, more);
     FILE *file = fopen(path, "w");
     cr_assert(file != NULL && fputs(yaml, file) >= 0 && fclose(file) == 0);
     cr_assert_eq(dl_backend_init(path, NULL, DL_INIT_PRINT, keep, &found, &err), DL_OK, "%s", err.message);
@@ -23,6 +22,12 @@ static void ask_rule(const char *driver, const char *more, char *rule, size_t si
     const char *at = strstr(text, ">PASSWORD");
     cr_assert_not_null(at, "%s", text);
     snprintf(rule, size, "%.*s>opensesame%s", (int)(at - text), text, at + strlen(">PASSWORD"));
+}
+
+static void ask_rule(const char *driver, const char *more, char *rule, size_t size) {
+    char yaml[1024];
+    write_yaml(yaml, sizeof yaml, driver, more);
+    read_rule(yaml, rule, size);
 }
 
 static void *lock_it(void *arg) {
@@ -174,6 +179,49 @@ Test(redis_rights, each_missing_right_is_named_with_its_cost) {
         tell(&server, "ACL SETUSER locker %s", give);
     }
     dl_client_close(client);
+}
+
+/* A client whose prefix is this, as the user `locker`. */
+static void write_prefixed(char *yaml, size_t size, const char *driver, const char *prefix) {
+    snprintf(yaml, size,
+             "use: b\nbackends:\n  b: {driver: %s, url: \"redis://127.0.0.1:%d/1\", prefix: '%s'%s}\n",
+             driver, server.port, prefix, LOGIN);
+}
+
+Test(redis_rights, the_printed_rule_of_every_prefix_is_taken_by_a_server_and_enough) {
+    static const char *const prefixes[] = {
+        "", "app:", "a*[b]?c\\d^:", "with space \"quote:", "*", "\xc3\xa4{x}:"};
+    for (size_t i = 0; i < 2 * sizeof prefixes / sizeof prefixes[0]; i++) {
+        char yaml[1024], rule[4096];
+        findings_t found = {.n = 0};
+        dl_client_t *client;
+        dl_error_t err;
+        write_prefixed(yaml, sizeof yaml, drivers[i % 2], prefixes[i / 2]);
+        read_rule(yaml, rule, sizeof rule);
+        type_in(&server, rule);
+        cr_assert_eq(dl_client_open_text(yaml, strlen(yaml), NULL, &client, &err), DL_OK, "%s: %s", rule,
+                     err.message);
+        cr_assert_eq(dl_client_check(client, keep, &found, &err), DL_OK, "%s", err.message);
+        EXPECT(&found, "rights", DL_FINDING_OK, "every command");
+        EXPECT(&found, "locking", DL_FINDING_OK, "taken");
+        EXPECT(&found, "wake-up", DL_FINDING_OK, "wakes");
+        cr_expect_eq(level_of(&found, "prefix"), i / 2 == 0 ? (int)DL_FINDING_NOTE : -1);
+        const char *failed = use_everything(client);
+        cr_expect_null(failed, "%s: %s with %s", drivers[i % 2], failed, rule);
+        dl_client_close(client);
+    }
+}
+
+Test(redis_rights, keys_that_the_user_may_not_touch_are_named_and_nothing_else_is) {
+    for (size_t i = 0; i < 2; i++) {
+        findings_t found;
+        type_in(&server, "ACL SETUSER locker reset on >opensesame ~zz:* ~dlock_tokens &* +@all");
+        check_with(drivers[i], LOGIN, &found);
+        EXPECT(&found, "keys", DL_FINDING_ERROR, "the user may not access keys 'app:*' and 'dlock_tokens'");
+        cr_expect_eq(level_of(&found, "locking"), -1);
+        cr_expect_eq(level_of(&found, "EVALSHA"), -1);
+        cr_expect_eq(level_of(&found, "rights"), -1);
+    }
 }
 
 Test(redis_rights, init_connects_and_says_that_nothing_is_to_be_created) {

@@ -3,21 +3,15 @@
 #ifndef REDIS_SCRIPTS_FIXTURE_H
 #define REDIS_SCRIPTS_FIXTURE_H
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <hiredis/hiredis.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "drivers/redis/scripts.h"
+#include "redis_process.h"
 
 #define UUID_A "aaaaaaaa-0000-4000-8000-000000000001"
 #define UUID_B "bbbbbbbb-0000-4000-8000-000000000002"
@@ -43,65 +37,20 @@ static const layout_t layouts[] = {
 
 #define EACH_LAYOUT(l) (const layout_t *l = layouts; l < layouts + 2; l++)
 
-static char folder[64], socket_path[96], port[8];
-static pid_t server;
-static redisContext *redis;
-
-/* ---- the server ------------------------------------------------------------------------------------- */
-
-/* For replicas, which cannot follow a unix socket. */
-static inline void choose_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    close(fd);
-    snprintf(port, sizeof port, "%d", ntohs(address.sin_port));
-}
-
-static inline void become_server(void) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
-    const char *program = getenv("DLOCK_REDIS_SERVER");
-    program = program != NULL ? program : "redis-server";
-    execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--unixsocket", socket_path, "--dir",
-           folder, "--save", "", "--appendonly", "no", "--logfile", "server.log", (char *)NULL);
-    _exit(127);
-}
+static server_t server; /* on a port too: replicas cannot follow a unix socket */
 
 static inline redisContext *must_connect(void) {
-    for (int i = 0; i < 1000; i++) {
-        redisContext *c = redisConnectUnix(socket_path);
-        cr_assert_not_null(c);
-        if (c->err == 0) {
-            return c;
-        }
-        redisFree(c);
-        (void)poll(NULL, 0, 10); /* it tells nobody when it is ready */
-    }
-    cr_assert_fail("the server does not start");
-    return NULL;
+    redisContext *c = dial(&server);
+    cr_assert_not_null(c);
+    return c;
 }
 
 static inline void set_up(void) {
-    snprintf(folder, sizeof folder, "/tmp/dlock-scripts-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
-    snprintf(socket_path, sizeof socket_path, "%s/socket", folder);
-    choose_port();
-    server = fork();
-    if (server == 0) {
-        become_server();
-    }
-    redis = must_connect();
+    start_server(&server, free_port());
 }
 
 static inline void tear_down(void) {
-    char command[96];
-    redisFree(redis);
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    end_server(&server);
 }
 
 /* ---- asking it -------------------------------------------------------------------------------------- */
@@ -153,7 +102,7 @@ static inline const char *__attribute__((sentinel)) ask(const char *first, ...) 
     va_start(args, first);
     int argc = gather(argv, 1, args);
     va_end(args);
-    return send_words(redis, argc, argv);
+    return send_words(server.admin, argc, argv);
 }
 
 /* One script, on a connection: keys and arguments, ended by NULL. */
@@ -169,7 +118,7 @@ run_on(redisContext *c, const dli_script_t *script, const char *keys, ...) {
 
 static inline const char *take_at(const layout_t *l, const char *owner, const char *hold_id,
                                   const char *level, const char *lease_ms, const char *floor) {
-    return run_on(redis, l->acquire, "2", LOCK, TOKENS, owner, hold_id, level, lease_ms, floor, NULL);
+    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, level, lease_ms, floor, NULL);
 }
 
 static inline const char *take(const layout_t *l, const char *owner, const char *hold_id) {
@@ -177,20 +126,20 @@ static inline const char *take(const layout_t *l, const char *owner, const char 
 }
 
 static inline const char *drop(const layout_t *l, const char *owner, const char *hold_id, const char *level) {
-    return run_on(redis, l->release, "1", LOCK, owner, hold_id, level, CHANNEL, NULL);
+    return run_on(server.admin, l->release, "1", LOCK, owner, hold_id, level, CHANNEL, NULL);
 }
 
 static inline const char *renew(const layout_t *l, const char *owner, const char *hold_id,
                                 const char *lease_ms) {
-    return run_on(redis, l->renew, "1", LOCK, owner, hold_id, lease_ms, NULL);
+    return run_on(server.admin, l->renew, "1", LOCK, owner, hold_id, lease_ms, NULL);
 }
 
 static inline const char *inspect(const layout_t *l) {
-    return run_on(redis, l->inspect, "1", LOCK, NULL);
+    return run_on(server.admin, l->inspect, "1", LOCK, NULL);
 }
 
 static inline const char *force(const layout_t *l) {
-    return run_on(redis, l->force, "1", LOCK, CHANNEL, NULL);
+    return run_on(server.admin, l->force, "1", LOCK, CHANNEL, NULL);
 }
 
 /* ---- judging ---------------------------------------------------------------------------------------- */

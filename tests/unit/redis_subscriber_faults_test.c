@@ -15,16 +15,16 @@ static void calm(dl_watch_t *w) {
 
 Test(redis_subscriber_faults, a_restarted_server_wakes_waiters_twice_and_then_hears) {
     dl_watch_t *w = must_watch("orders"), *other = must_watch("other");
-    kill_server();
+    kill_server(&server);
     must_wake(w); /* try again: a message may be lost */
     must_wake(other);
     must_sleep(w); /* not yet long enough for being woken without cause */
-    start_server();
+    boot_server(&server);
     must_wake(w); /* try again: whatever happened meanwhile was not heard */
     must_wake(other);
     AWAIT(subscribed_channels() == 2);
     calm(w);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     must_sleep(other);
     cr_assert_eq(atomic_load(&reconnects), 1);
@@ -34,7 +34,7 @@ Test(redis_subscriber_faults, a_restarted_server_wakes_waiters_twice_and_then_he
 
 Test(redis_subscriber_faults, waiters_look_now_and_then_while_the_server_is_down) {
     dl_watch_t *w = must_watch("orders");
-    kill_server();
+    kill_server(&server);
     must_wake(w);
     uint64_t before_ns = now_shifted();
     for (int i = 0; i < 4; i++) {
@@ -48,7 +48,7 @@ Test(redis_subscriber_faults, waiters_look_now_and_then_while_the_server_is_down
 
 Test(redis_subscriber_faults, while_the_server_is_down_a_new_watch_fails_at_once) {
     dl_watch_t *w = must_watch("orders"), *none;
-    kill_server();
+    kill_server(&server);
     must_wake(w);
     AWAIT(watch("other", 300, &none) == DL_EIO); /* the first may still wait for the connection */
     for (int i = 0; i < 40; i++) {
@@ -62,9 +62,9 @@ Test(redis_subscriber_faults, while_the_server_is_down_a_new_watch_fails_at_once
         cr_assert_not_null(strstr(err.message, "refused"), "%s", err.message);
         (void)poll(NULL, 0, 10); /* time for the thread to forget, if it were to */
     }
-    start_server();
+    boot_server(&server);
     AWAIT(watch("orders", 5000, &w) == DL_OK); /* it goes on connecting, though nobody waited meanwhile */
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     unwatch(w);
 }
@@ -78,7 +78,7 @@ static unsigned known_failures(void) {
 
 Test(redis_subscriber_faults, the_first_watch_waits_for_a_server_that_comes_up) {
     dl_watch_t *none;
-    kill_server();
+    kill_server(&server);
     uint64_t before_ns = now_shifted();
     cr_assert_eq(watch("orders", 400, &none), DL_EIO);
     cr_assert_geq(now_shifted() - before_ns, 390 * MS);
@@ -89,7 +89,7 @@ Test(redis_subscriber_faults, the_first_watch_waits_for_a_server_that_comes_up) 
     before_ns = now_shifted();
     cr_assert_eq(watch("orders", 400, &none), DL_EIO);
     cr_assert_geq(now_shifted() - before_ns, 390 * MS);
-    start_server();
+    boot_server(&server);
     dl_watch_t *w = NULL;
     AWAIT(watch("orders", 5000, &w) == DL_OK);
     unwatch(w);
@@ -98,11 +98,11 @@ Test(redis_subscriber_faults, the_first_watch_waits_for_a_server_that_comes_up) 
 Test(redis_subscriber_faults, a_killed_connection_comes_back) {
     dl_watch_t *w = must_watch("orders");
     for (int i = 0; i < 5; i++) {
-        cr_assert_eq(tell("CLIENT KILL TYPE pubsub"), 1);
+        cr_assert_eq(tell(&server, "CLIENT KILL TYPE pubsub"), 1);
         must_wake(w);
         AWAIT(subscribed_channels() == 1);
         calm(w);
-        cr_assert_eq(tell("PUBLISH orders 0"), 1);
+        cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
         must_wake(w);
     }
     unwatch(w);
@@ -122,7 +122,7 @@ Test(redis_subscriber_faults, a_stopped_server_is_noticed) {
     cr_assert_eq(kill(server.pid, SIGCONT), 0);
     AWAIT(subscribed_channels() >= 1);
     calm(w);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     unwatch(w);
 }
@@ -144,7 +144,7 @@ Test(redis_subscriber_faults, a_healthy_silent_server_is_pinged_and_kept) {
 /* A server that is busy with a script refuses PING and SUBSCRIBE for a while. */
 Test(redis_subscriber_faults, a_busy_server_is_no_refusal) {
     dl_watch_t *w = must_watch("orders"), *other = NULL;
-    tell("CONFIG SET lua-time-limit 10");
+    tell(&server, "CONFIG SET lua-time-limit 10");
     redisContext *second = redisConnect("127.0.0.1", server.port);
     cr_assert_eq(redisAppendCommand(second, "EVAL %s 0", "while true do end"), REDIS_OK);
     int done = 0;
@@ -154,10 +154,10 @@ Test(redis_subscriber_faults, a_busy_server_is_no_refusal) {
     (void)poll(NULL, 0, 50); /* past the limit; only then does the server answer at all */
     dl_status_t status = watch("other", 300, &other);
     cr_assert_eq(status, DL_EIO, "%s %s", dl_status_name(status), err.message);
-    tell("SCRIPT KILL");
+    tell(&server, "SCRIPT KILL");
     AWAIT(watch("other", 5000, &other) == DL_OK);
     AWAIT(subscribed_channels() == 2);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     cr_assert_eq(atomic_load(&warnings), 0);
     unwatch(w);
@@ -168,7 +168,7 @@ Test(redis_subscriber_faults, a_busy_server_is_no_refusal) {
 /* ---- permissions ------------------------------------------------------------------------------------ */
 
 Test(redis_subscriber_faults, who_may_not_subscribe_is_told_and_others_may) {
-    tell("ACL SETUSER ann on >pw ~* +@all resetchannels &mine:*");
+    tell(&server, "ACL SETUSER ann on >pw ~* +@all resetchannels &mine:*");
     dli_subscriber_close(subscriber, false);
     open_as("ann:pw@");
     dl_watch_t *none, *w = must_watch("mine:1");
@@ -180,7 +180,7 @@ Test(redis_subscriber_faults, who_may_not_subscribe_is_told_and_others_may) {
     cr_assert_eq(atomic_load(&warnings), 1);
     cr_assert_not_null(strstr(last_warning, "NOPERM"), "%s", last_warning);
     dl_watch_t *second = must_watch("mine:2");
-    cr_assert_eq(tell("PUBLISH mine:1 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH mine:1 0"), 1);
     must_wake(w);
     must_sleep(second);
     unwatch(second);
@@ -189,11 +189,11 @@ Test(redis_subscriber_faults, who_may_not_subscribe_is_told_and_others_may) {
 }
 
 Test(redis_subscriber_faults, a_permission_taken_away_breaks_its_waits_only) {
-    tell("ACL SETUSER ann on >pw ~* +@all &*");
+    tell(&server, "ACL SETUSER ann on >pw ~* +@all &*");
     dli_subscriber_close(subscriber, false);
     open_as("ann:pw@");
     dl_watch_t *mine = must_watch("mine:1"), *yours = must_watch("yours:1"), *also = must_watch("mine:2");
-    tell("ACL SETUSER ann resetchannels &mine:*"); /* the server closes the connection */
+    tell(&server, "ACL SETUSER ann resetchannels &mine:*"); /* the server closes the connection */
     dl_status_t status = DL_OK;
     AWAIT((status = wait_ms(yours, 5000)) != DL_OK);
     cr_assert_eq(status, DL_ENOTSUP);
@@ -202,11 +202,11 @@ Test(redis_subscriber_faults, a_permission_taken_away_breaks_its_waits_only) {
     AWAIT(subscribed_channels() == 2);
     calm(mine);
     calm(also);
-    cr_assert_eq(tell("PUBLISH mine:1 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH mine:1 0"), 1);
     must_wake(mine);
-    cr_assert_eq(tell("PUBLISH mine:2 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH mine:2 0"), 1);
     must_wake(also);
-    tell("ACL SETUSER ann allchannels");
+    tell(&server, "ACL SETUSER ann allchannels");
     yours = must_watch("yours:1");
     unwatch(mine);
     unwatch(also);
@@ -216,7 +216,7 @@ Test(redis_subscriber_faults, a_permission_taken_away_breaks_its_waits_only) {
 
 Test(redis_subscriber_faults, a_wrong_password_is_not_waited_for) {
     dl_watch_t *none;
-    tell("ACL SETUSER ann on >pw ~* +@all");
+    tell(&server, "ACL SETUSER ann on >pw ~* +@all");
     dli_subscriber_close(subscriber, false);
     open_as("ann:wrong@");
     uint64_t before_ns = now_shifted();

@@ -3,28 +3,24 @@
 #ifndef REDIS_SUBSCRIBER_FIXTURE_H
 #define REDIS_SUBSCRIBER_FIXTURE_H
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/sys.h"
 #include "drivers/redis/subscriber.h"
+#include "redis_process.h"
 
-#define MS ((uint64_t)1000000)
 #define SECOND (1000 * MS)
 
 /* ---- the environment -------------------------------------------------------------------------------- */
@@ -73,106 +69,24 @@ static int start_thread(pthread_t *thread, void *(*fn)(void *), void *arg) {
 static dl_driver_env_t env;
 static const dl_stop_t no_stop = {{-1, -1}};
 
-static void make_env(void) {
-    env = (dl_driver_env_t){.size = sizeof env,
-                            .client_uuid = "aaaaaaaa-0000-0000-0000-000000000001",
-                            .client_label = "host:1",
-                            .call_timeout_ms = 2000,
-                            .lease_ms = 30000,
-                            .now_ns = now_shifted,
-                            .poll = poll_shifted,
-                            .random = dli_sys_real.random,
-                            .thread_start = start_thread,
-                            .thread_join = dli_sys_real.thread_join,
-                            .cond_init = dli_sys_real.cond_init,
-                            .cond_wait = dli_sys_real.cond_wait,
-                            .cond_broadcast = dli_sys_real.cond_broadcast,
-                            .report = note_report,
-                            .count = note_count};
-}
-
 static inline uint64_t in_ms(uint64_t ms) {
     return now_shifted() + ms * MS;
 }
 
-/* Looks every few milliseconds whether something has become true that tells nobody. */
-#define AWAIT(condition)                                                                \
-    do {                                                                                \
-        for (uint64_t until_ns_ = dli_sys_real.now_ns() + 15 * SECOND; !(condition);) { \
-            cr_assert_lt(dli_sys_real.now_ns(), until_ns_, "never: " #condition);       \
-            (void)poll(NULL, 0, 2);                                                     \
-        }                                                                               \
-    } while (0)
-
 /* ---- the server ------------------------------------------------------------------------------------- */
 
-static struct {
-    pid_t pid;
-    int port;
-    char folder[48];
-    redisContext *admin;
-} server;
-
-static void start_server(void) {
-    char port[8];
-    snprintf(port, sizeof port, "%d", server.port);
-    server.pid = fork();
-    if (server.pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
-        const char *program = getenv("DLOCK_REDIS_SERVER");
-        program = program != NULL ? program : "redis-server";
-        execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--dir", server.folder, "--save", "",
-               "--appendonly", "no", "--logfile", "server.log", (char *)NULL);
-        _exit(127);
-    }
-    AWAIT((server.admin = redisConnect("127.0.0.1", server.port)) != NULL &&
-          (server.admin->err == 0 || (redisFree(server.admin), false)));
-}
-
-static void kill_server(void) {
-    redisFree(server.admin);
-    server.admin = NULL;
-    kill(server.pid, SIGKILL);
-    cr_assert_eq(waitpid(server.pid, NULL, 0), server.pid);
-}
-
-static int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
-/* One command; the number that is its answer, or the length of it. */
-static long long tell(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    redisReply *reply = redisvCommand(server.admin, format, args);
-    va_end(args);
-    cr_assert_not_null(reply, "%s: %s", format, server.admin->errstr);
-    cr_assert_neq(reply->type, REDIS_REPLY_ERROR, "%s: %s", format, reply->str);
-    long long number = reply->type == REDIS_REPLY_INTEGER ? reply->integer : (long long)reply->elements;
-    freeReplyObject(reply);
-    return number;
-}
+static server_t server;
 
 /* How many commands of this kind the server has carried out. */
 static inline long long calls_of(const char *command) {
     char start[48];
     snprintf(start, sizeof start, "cmdstat_%s:calls=", command);
-    redisReply *reply = redisCommand(server.admin, "INFO commandstats");
-    cr_assert_not_null(reply);
-    const char *at = strstr(reply->str, start);
-    long long calls = at == NULL ? 0 : atoll(at + strlen(start));
-    freeReplyObject(reply);
-    return calls;
+    long long calls = info(&server, "commandstats", start);
+    return calls < 0 ? 0 : calls;
 }
 
 static inline long long subscribed_channels(void) {
-    return tell("PUBSUB CHANNELS");
+    return tell(&server, "PUBSUB CHANNELS");
 }
 
 /* ---- the subscriber --------------------------------------------------------------------------------- */
@@ -200,23 +114,18 @@ static void set_up(void) {
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
     files.rlim_cur = files.rlim_max;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
-    make_env();
-    strcpy(server.folder, "/tmp/dlock-subscriber-XXXXXX");
-    cr_assert_not_null(mkdtemp(server.folder));
-    server.port = free_port();
-    start_server();
+    env = make_env("aaaaaaaa-0000-0000-0000-000000000001", note_report, note_count);
+    env.now_ns = now_shifted;
+    env.poll = poll_shifted;
+    env.thread_start = start_thread;
+    start_server(&server, free_port());
     open_as("");
 }
 
 static void tear_down(void) {
-    char command[80];
     dli_subscriber_close(subscriber, false);
     dli_endpoint_free(&endpoint);
-    if (server.admin != NULL) {
-        kill_server();
-    }
-    snprintf(command, sizeof command, "rm -rf '%s'", server.folder);
-    cr_assert_eq(system(command), 0);
+    end_server(&server);
 }
 
 static inline dl_status_t watch(const char *channel, uint64_t ms, dl_watch_t **made) {

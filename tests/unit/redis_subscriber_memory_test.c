@@ -18,7 +18,7 @@ static dl_status_t live_once(void) {
     status = watch("orders", 5000, &w);
     cr_assert_eq(status == DL_OK, w != NULL);
     if (status == DL_OK) {
-        tell("PUBLISH orders 0");
+        tell(&server, "PUBLISH orders 0");
         must_wake(w); /* by the message, or by the loss of the connection */
         unwatch(w);
     }
@@ -55,13 +55,13 @@ Test(redis_subscriber_memory, a_thread_without_memory_recovers) {
     dl_watch_t *w = must_watch("orders"), *other = must_watch("other");
     for (int n = 1; n <= 20; n++) {
         alloc_fail_at(n, n % 2);
-        tell("CLIENT KILL TYPE pubsub");
+        tell(&server, "CLIENT KILL TYPE pubsub");
         must_wake(w);
         (void)wait_ms(w, 20);
         alloc_fail_at(0, 0);
         AWAIT(subscribed_channels() == 2);
         while (wait_ms(w, 30) == DL_OK) {}
-        cr_assert_eq(tell("PUBLISH orders 0"), 1);
+        cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
         must_wake(w);
     }
     unwatch(w);

@@ -11,10 +11,10 @@ TestSuite(redis_subscriber, .init = set_up, .fini = tear_down, .timeout = 60);
 Test(redis_subscriber, a_message_wakes_the_watch_once) {
     dl_watch_t *w = must_watch("orders");
     must_sleep(w);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     must_sleep(w);
-    cr_assert_eq(tell("PUBLISH other 0"), 0);
+    cr_assert_eq(tell(&server, "PUBLISH other 0"), 0);
     must_sleep(w);
     unwatch(w);
 }
@@ -24,7 +24,7 @@ Test(redis_subscriber, a_message_between_watch_and_wait_is_not_lost) {
     for (int i = 0; i < 200; i++) {
         snprintf(channel, sizeof channel, "orders:%d", i);
         dl_watch_t *w = must_watch(channel);
-        cr_assert_eq(tell("PUBLISH %s 0", channel), 1, "%s is not subscribed to", channel);
+        cr_assert_eq(tell(&server, "PUBLISH %s 0", channel), 1, "%s is not subscribed to", channel);
         must_wake(w);
         unwatch(w);
     }
@@ -34,7 +34,7 @@ Test(redis_subscriber, channels_are_any_bytes) {
     dl_watch_t *one, *other;
     cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0b", 5, in_ms(5000), &no_stop, &one, &err), DL_OK);
     cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0c", 5, in_ms(5000), &no_stop, &other, &err), DL_OK);
-    cr_assert_eq(tell("PUBLISH %b 0", "a\r\n\0c", (size_t)5), 1);
+    cr_assert_eq(tell(&server, "PUBLISH %b 0", "a\r\n\0c", (size_t)5), 1);
     must_wake(other);
     must_sleep(one);
     unwatch(one);
@@ -60,12 +60,12 @@ Test(redis_subscriber, watches_of_a_channel_share_its_subscription) {
         w[i] = must_watch("orders");
     }
     cr_assert_eq(calls_of("subscribe"), 1);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     for (int i = 0; i < 3; i++) {
         must_wake(w[i]);
     }
     unwatch(w[1]);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w[0]);
     must_wake(w[2]);
     unwatch(w[2]);
@@ -86,7 +86,7 @@ Test(redis_subscriber, a_subscription_lingers_and_then_ends) {
     cr_assert_eq(calls_of("unsubscribe"), 1);
     dl_watch_t *w = must_watch("orders");
     cr_assert_eq(calls_of("subscribe"), 2);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     unwatch(w);
 }
@@ -98,7 +98,7 @@ Test(redis_subscriber, a_connection_without_channels_is_closed_and_comes_back) {
     atomic_fetch_add(&clock_ahead_ns, 11 * SECOND);
     AWAIT(open_descriptors() == before - 1);
     dl_watch_t *w = must_watch("orders");
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
     unwatch(w);
     cr_assert_eq(atomic_load(&reconnects), 0);
@@ -114,7 +114,7 @@ Test(redis_subscriber, two_thousand_channels) {
     cr_assert_eq(subscribed_channels(), MANY);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < MANY; i++) {
-            cr_assert_eq(tell("PUBLISH orders:%d 0", i), 1);
+            cr_assert_eq(tell(&server, "PUBLISH orders:%d 0", i), 1);
         }
         for (int i = 0; i < MANY; i++) {
             must_wake(w[i]);
@@ -122,7 +122,7 @@ Test(redis_subscriber, two_thousand_channels) {
         must_sleep(w[MANY / 2]);
         if (round == 0) {
             long long before = calls_of("subscribe");
-            cr_assert_eq(tell("CLIENT KILL TYPE pubsub"), 1);
+            cr_assert_eq(tell(&server, "CLIENT KILL TYPE pubsub"), 1);
             AWAIT(subscribed_channels() == MANY);
             cr_assert_leq(calls_of("subscribe") - before, 10, "many channels go into one command");
             AWAIT(wait_ms(w[MANY - 1], 0) == DL_OK); /* all have been woken, some once, some twice */
@@ -242,11 +242,11 @@ Test(redis_subscriber, a_forked_child_only_closes_descriptors) {
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0);
-    cr_assert_eq(tell("PUBLISH orders 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     void *result;
     pthread_join(waiter, &result);
     cr_assert_eq((dl_status_t)(intptr_t)result, DL_OK);
-    cr_assert_eq(tell("PUBLISH other 0"), 1);
+    cr_assert_eq(tell(&server, "PUBLISH other 0"), 1);
     must_wake(other);
     cr_assert_eq(calls_of("subscribe"), 3);
     unwatch(other);

@@ -18,12 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/sys.h"
-#include "dlock/driver.h"
+#include "driver_env.h"
 #include "drivers/registry.h"
 #include "drivers/sqlite/sqlite.h"
 
-#define MS ((uint64_t)1000000)
 #define SECOND ((uint64_t)1000000000)
 #define UUID_A "aaaaaaaa-0000-0000-0000-000000000001"
 #define UUID_B "bbbbbbbb-0000-0000-0000-000000000002"
@@ -81,24 +79,10 @@ static inline uint64_t in_ms(uint64_t ms) {
 }
 
 static inline dl_status_t open_options(client_t *c, const char *uuid, const char *file, int create) {
-    *c = (client_t){
-        .env = {.size = sizeof c->env,
-                .client_uuid = uuid,
-                .client_label = "host:1",
-                .call_timeout_ms = 2000,
-                .lease_ms = 30000,
-                .now_ns = now_shifted,
-                .poll = poll_shifted,
-                .random = dli_sys_real.random,
-                .thread_start = dli_sys_real.thread_start,
-                .thread_join = dli_sys_real.thread_join,
-                .cond_init = dli_sys_real.cond_init,
-                .cond_wait = cond_wait_shifted,
-                .cond_broadcast = dli_sys_real.cond_broadcast,
-                .report = note_report,
-                .count = note_count},
-        .state = calloc(1, driver()->state_size),
-    };
+    *c = (client_t){.env = make_env(uuid, note_report, note_count), .state = calloc(1, driver()->state_size)};
+    c->env.now_ns = now_shifted;
+    c->env.poll = poll_shifted;
+    c->env.cond_wait = cond_wait_shifted;
     dl_option_value_t values[] = {{.is_set = file != NULL, .string = file}, {.is_set = 1, .number = create}};
     return driver()->open(c->state, values, &c->env, in_ms(2000), &c->err);
 }
@@ -114,16 +98,7 @@ static inline void must_close(client_t *c) {
 }
 
 static inline dl_request_t request(const char *name, const char *owner, uint64_t hold_id) {
-    return (dl_request_t){
-        .name = name,
-        .name_len = strlen(name),
-        .owner = owner,
-        .hold_id = hold_id,
-        .level = 1,
-        .lease_ms = 30000,
-        .deadline_ns = in_ms(2000),
-        .stop = {{-1, -1}},
-    };
+    return make_request(name, owner, hold_id, in_ms(2000));
 }
 
 static inline dl_status_t take_full(client_t *c, const dl_request_t *r, dl_grant_t *grant) {
@@ -192,15 +167,12 @@ static inline int ended(pid_t pid) {
 }
 
 static inline void set_up(void) {
-    snprintf(folder, sizeof folder, "/tmp/dlock-sqlite-test-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
+    make_folder(folder, sizeof folder);
     snprintf(path, sizeof path, "%s/locks.db", folder);
 }
 
 static inline void tear_down(void) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    delete_folder(folder);
 }
 
 /* Runs SQL on the file by a connection of a child process, which has its own locks. */

@@ -4,7 +4,8 @@
 -- Answers the token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there;
 -- {PTTL, "owner:hold id" or a foreign owner, 1 if it is a client of this library} when another holds it; an
 -- error when neither can be.
--- Numbers stay below 2^53, where they are exact; they are never turned into text by Lua.
+-- include hash_lock.lua
+-- include token.lua
 local fields = redis.pcall('hlen', KEYS[1])
 if type(fields) == 'table' then
     return fields
@@ -12,12 +13,8 @@ end
 local level = tonumber(ARGV[3])
 local lease = tonumber(ARGV[4])
 if fields > 0 then
-    local f = fields <= 2 and redis.call('hgetall', KEYS[1]) or {}
-    if f[3] and f[1] == f[3] .. ':h' then
-        f = {f[3], f[4], f[1], f[2]}
-    end
-    if not f[1] or not string.find(f[1], '.:t?%d+$') or not string.find(f[2], '^%d+$')
-        or f[3] and (f[3] ~= f[1] .. ':h' or not string.find(f[4], '^%d+$')) then
+    local f = read_lock(KEYS[1], fields)
+    if not f then
         return {err = 'EFOREIGN not a lock'}
     end
     local holder, hold = f[1], f[4]
@@ -43,17 +40,9 @@ if fields > 0 then
 elseif level > 1 then
     return 0
 end
-local last = redis.pcall('get', KEYS[2])
-if type(last) == 'table' then
-    return string.find(last.err, 'WRONGTYPE', 1, true) and {err = 'ETOKEN not a counter'} or last
-end
-if last and not string.find(last, '^%d+$') then
-    return {err = 'ETOKEN not a counter'}
-end
-local now = redis.call('time')
-local token = math.max(tonumber(last or 0), tonumber(ARGV[5]), now[1] * 1000000 + now[2]) + 1
-if token >= 9007199254740992 then
-    return {err = 'ETOKEN not a counter of this size'}
+local token = next_token()
+if type(token) == 'table' then
+    return token
 end
 -- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
 -- be there without a token.

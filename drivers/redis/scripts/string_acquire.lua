@@ -3,7 +3,8 @@
 -- ARGV  owner, hold id, level, lease ms, token floor
 -- Answers the token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there;
 -- {PTTL, value, 1 if a client of this library wrote it} when another holds it; an error when neither can be.
--- Numbers stay below 2^53, where they are exact; they are never turned into text by Lua.
+-- include string_ours.lua
+-- include token.lua
 local own = ARGV[1] .. ':' .. ARGV[2]
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
@@ -23,21 +24,12 @@ if held then
     local older = string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'
         and string.match(held, '^%d+$', #ARGV[1] + 2)
     if not older or tonumber(older) > tonumber(ARGV[2]) then
-        local ours = string.find(held, '^[%x%-]+:t?%d+:%d+$') and string.find(held, ':', 1, true) == 37
-        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours and 1 or 0}
+        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), is_ours(held) and 1 or 0}
     end
 end
-local last = redis.pcall('get', KEYS[2])
-if type(last) == 'table' then
-    return string.find(last.err, 'WRONGTYPE', 1, true) and {err = 'ETOKEN not a counter'} or last
-end
-if last and not string.find(last, '^%d+$') then
-    return {err = 'ETOKEN not a counter'}
-end
-local now = redis.call('time')
-local token = math.max(tonumber(last or 0), tonumber(ARGV[5]), now[1] * 1000000 + now[2]) + 1
-if token >= 9007199254740992 then
-    return {err = 'ETOKEN not a counter of this size'}
+local token = next_token()
+if type(token) == 'table' then
+    return token
 end
 -- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
 -- be there without a token.

@@ -1,9 +1,9 @@
 -- string_inspect.lua - who holds a lock whose key is a string.
 -- KEYS  lock
 -- Answers nil: nobody; or {PTTL, value, 1 if a client of this library wrote it, levels, token or 0}.
+-- include string_ours.lua
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' or not held then
     return held
 end
-local ours = string.find(held, '^[%x%-]+:t?%d+:%d+$') and string.find(held, ':', 1, true) == 37
-return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours and 1 or 0, 1, 0}
+return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), is_ours(held) and 1 or 0, 1, 0}

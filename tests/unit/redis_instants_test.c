@@ -1,0 +1,93 @@
+/* redis_instants_test.c - when a request counts as sent, and whom a long one does not delay. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_driver_fixture.h"
+
+#include <pthread.h>
+
+TestSuite(redis_instants, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- when it was sent ------------------------------------------------------------------------------- */
+
+static uint64_t first_poll_ns; /* 0: nobody has waited yet */
+
+/* A driver waits only for what it has sent. */
+static int poll_noted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (first_poll_ns == 0) {
+        first_poll_ns = dli_sys_real.now_ns();
+    }
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+/* The server answers nothing for a moment, so that the next request has to be waited for. */
+static uint64_t pause_server(void) {
+    cr_assert_str_eq(ask("CLIENT", "PAUSE", "60", NULL), "OK");
+    first_poll_ns = 0;
+    return dli_sys_real.now_ns();
+}
+
+static void expect_between(uint64_t before_ns, uint64_t sent_ns, const char *what) {
+    cr_assert(first_poll_ns > 0, "%s: nobody waited", what);
+    cr_assert_geq(sent_ns, before_ns, "%s: counts from before the call", what);
+    cr_assert_leq(sent_ns, first_poll_ns, "%s: counts from the reply", what);
+}
+
+Test(redis_instants, a_request_counts_from_before_the_server_had_it) {
+    for (int i = 0; i < 4; i++) {
+        client_t c;
+        dl_grant_t grant;
+        prepare(&c, drivers[i % 2], UUID_A);
+        c.env.poll = poll_noted;
+        if (i >= 2) {
+            set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+            set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 10);
+            set_text(&c, DLI_REDIS_OPT_REPLICA_SHORTFALL, "warn");
+        }
+        cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+        cr_assert_eq(lock_name(&c, "warm", A, 1), DL_OK); /* there is a connection now */
+        dl_request_t r = request("orders", A, 2);
+        uint64_t before_ns = pause_server();
+        cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+        expect_between(before_ns, grant.sent_ns, "a lock");
+        dl_renewal_t renewal = {.name = "orders", .name_len = 6, .owner = A, .hold_id = 2, .lease_ms = 30000};
+        before_ns = pause_server();
+        c.driver->renew(c.state, &renewal, 1, in_ms(2000));
+        cr_assert_eq(renewal.status, DL_OK);
+        expect_between(before_ns, renewal.sent_ns, "a renewal");
+        ask("FLUSHALL", NULL);
+        shut(&c);
+    }
+}
+
+/* ---- who waits for whom ----------------------------------------------------------------------------- */
+
+static void *lock_slowly(void *arg) {
+    client_t *c = arg;
+    dl_request_t r = request("orders", A, 1);
+    dl_grant_t grant = {.session_fd = -1, .busy_ms = -1};
+    dl_error_t err;
+    cr_assert_eq(c->driver->try_acquire(c->state, NULL, &r, &grant, &err), DL_OK, "%s", err.message);
+    return NULL;
+}
+
+Test(redis_instants, a_renewal_does_not_wait_for_a_connection_of_the_calls) {
+    client_t c;
+    pthread_t thread;
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MAX_TOTAL, 1);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 800);
+    set_text(&c, DLI_REDIS_OPT_REPLICA_SHORTFALL, "warn");
+    cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+    /* The only connection for calls waits for a replica that is not there. */
+    cr_assert_eq(pthread_create(&thread, NULL, lock_slowly, &c), 0);
+    uint64_t until_ns = in_ms(2000);
+    while (strcmp(ask("EXISTS", LOCK, NULL), "1") != 0) {
+        cr_assert_lt(dli_sys_real.now_ns(), until_ns);
+    }
+    dl_renewal_t renewal = {.name = "orders", .name_len = 6, .owner = A, .hold_id = 1, .lease_ms = 60000};
+    c.driver->renew(c.state, &renewal, 1, in_ms(400));
+    cr_assert_eq(renewal.status, DL_OK, "%d", (int)renewal.status);
+    cr_assert_gt(left_ms(), 59000);
+    pthread_join(thread, NULL);
+    shut(&c);
+}
