@@ -28,7 +28,7 @@ int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t ot
 
 /* check_settings.c: what eviction, persistence, replicas and limits of the server do to locks. */
 void dli_check_settings(const dli_check_t *check);
-/* check_rights.c: what the user lacks, found by trying. false: not even the keys, so nothing else can work. */
+/* check_rights.c: what the user lacks, found by trying. false: not even its keys, so nothing works. */
 bool dli_check_rights(const dli_check_t *check);
 /* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it. */
 void dli_check_trial(const dli_check_t *check);

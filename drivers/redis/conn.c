@@ -65,7 +65,7 @@ static dl_status_t fail_late(const dli_conn_t *conn, dl_error_t *err) {
     return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: %s", conn->endpoint->label, what[conn->state]);
 }
 
-/* A server that expects TLS hangs up at the first words of another, or answers with an alert (record 0x15). */
+/* A server that expects TLS hangs up at other words, or answers with an alert (record 0x15). */
 static bool may_want_tls(const dli_conn_t *conn, dl_status_t status, const dl_error_t *err) {
     return (conn->state == SECURING || conn->state == GREETING) && conn->handshake == DLI_HANDSHAKE_HELLO &&
            conn->endpoint->host != NULL && !conn->endpoint->tls &&

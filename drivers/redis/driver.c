@@ -101,7 +101,10 @@ static dl_status_t judge_loading(const dli_redis_t *redis, const dli_script_t *c
     }
     dli_key_t key = {.len = strlen(redis->token_key)};
     memcpy(key.at, redis->token_key, key.len);
-    return dli_redis_fail(redis, &key, run, err);
+    dl_status_t status = dli_redis_fail(redis, &key, run, err);
+    dl_error_t why = *err;
+    return dl_driver_fail(err, status, why.native, "running a script on the token key '%s': %s",
+                          redis->token_key, why.message);
 }
 
 /* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better

@@ -55,8 +55,8 @@ struct dli_redis {
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
 bool dli_redis_is_foreign(const redisReply *reply);
-/* The status for an answer of a script on this key (NULL: on no single one) that is an error or makes no sense,
- * with err filled. */
+/* The status for an answer of a script on this key (NULL: on no single one) that is an error or makes no
+ * sense, with err filled. */
 dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
                            dl_error_t *err);
 

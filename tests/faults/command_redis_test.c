@@ -1,4 +1,4 @@
-/* command_redis_test.c - dlock run over a Redis server that stops or dies: what it started ends in time. */
+/* command_redis_test.c - dlock over a Redis server: what it prints, and that what it started ends in time. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <inttypes.h>

@@ -22,7 +22,7 @@
 
 #include "dlock/dlock.h"
 
-enum { WORDS = 4, WORD_MAX = 300, LOCKS_MAX = 64 };
+enum { WORDS = 4, WORD_MAX = 300, LOCKS_MAX = 128 };
 
 typedef struct command {
     int count;

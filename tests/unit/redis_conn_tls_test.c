@@ -26,7 +26,11 @@ static void make_certificates(const char *dates) {
         "for a in ca other; do openssl req -x509 $P -keyout $a.key -out $a.crt -days 2 -subj /CN=$a; done &&"
         "openssl req $P -keyout server.key -out server.csr -subj /CN=locks.test &&"
         "echo 'subjectAltName=DNS:locks.test,IP:127.0.0.1' >ext &&"
-        "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt %s "
+        "printf '[ca]\\ndefault_ca=c\\n[c]\\ndatabase=index\\nserial=serial\\nnew_certs_dir=.\\n"
+        "default_md=sha256\\npolicy=p\\n[p]\\ncommonName=supplied\\n' >ca.cnf && : >index && echo 01 >serial "
+        "&&"
+        "openssl ca -batch -config ca.cnf -cert ca.crt -keyfile ca.key -in server.csr -out server.crt "
+        "-notext %s "
         "-extfile ext && chmod 644 *.key",
         folder, dates);
 }
@@ -99,7 +103,7 @@ Test(redis_tls, certificates_of_clients) {
 
 Test(redis_tls, an_expired_certificate) {
     server_t server;
-    make_certificates("-days -1");
+    make_certificates("-startdate 20200101000000Z -enddate 20200102000000Z");
     dli_endpoint_t endpoint = start_tls(&server, "no");
     must_fail(&endpoint, DL_EAUTH, "certificate has expired");
     stop(&server);

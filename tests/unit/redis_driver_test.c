@@ -85,6 +85,12 @@ static void open_as_narrow(client_t *c, const dl_driver_t *driver) {
     set_text(c, DLI_REDIS_OPT_PASSWORD, "secret");
 }
 
+static void expect_words(const client_t *c, const char *first, const char *second) {
+    const char *message = c->err.message;
+    cr_assert(strstr(message, first) != NULL && strstr(message, second) != NULL, "'%s' and '%s' in: %s",
+              first, second, message);
+}
+
 Test(redis_driver, a_user_who_may_not_load_scripts_can_lock_all_the_same) {
     ask("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-script", NULL);
     ask("ACL", "SETUSER", "narrow", "&*", NULL); /* before 7 there is no such permission */
@@ -107,6 +113,7 @@ Test(redis_driver, a_user_who_may_not_run_scripts_or_touch_the_tokens_learns_it_
     ask("ACL", "SETUSER", "narrow", "resetkeys", "~dlock:*", "+@all", NULL);
     open_as_narrow(&c, drivers[1]);
     cr_assert_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
+    expect_words(&c, "the token key '" TOKENS "'", "user 'narrow' lacks rights");
 }
 
 Test(redis_driver, it_says_what_it_is_connected_to) {
@@ -180,12 +187,6 @@ Test(redis_driver, levels_are_shown_by_the_hash) {
     cr_assert_eq(look(&c, "orders").holds, 1);
     cr_assert_eq(free_name(&c, "orders", A, 7), DL_OK);
     shut(&c);
-}
-
-static void expect_words(const client_t *c, const char *first, const char *second) {
-    const char *message = c->err.message;
-    cr_assert(strstr(message, first) != NULL && strstr(message, second) != NULL, "'%s' and '%s' in: %s",
-              first, second, message);
 }
 
 Test(redis_driver, a_name_in_an_error_is_short_and_controls_no_terminal) {

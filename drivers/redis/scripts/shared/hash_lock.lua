@@ -1,6 +1,6 @@
 -- hash_lock.lua - what a hash is as a lock.
--- {owner, level} of another client, {owner, level, owner:h, hold id} of ours; nil: no lock. Other data that looks
--- like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
+-- {owner, level} of another client, {owner, level, owner:h, hold id} of ours; nil: no lock. Other data that
+-- looks like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
 local function read_lock(key, fields)
     local f = fields <= 2 and redis.call('hgetall', key) or {}
     if f[3] and f[1] == f[3] .. ':h' then
