@@ -48,6 +48,7 @@ static void drop_connection(dli_subscriber_t *s) {
     dli_conn_close(atomic_exchange(&s->conn, NULL), false);
     dli_commands_clear(&s->commands);
     s->dues.len = 0;
+    s->broke = (dl_error_t){0};
 }
 
 /* ---- losing the connection -------------------------------------------------------------------------- */
@@ -66,8 +67,8 @@ static void wake_all(dli_subscriber_t *s, bool wake_sleepers) {
     }
 }
 
-static void lose(dli_subscriber_t *s, const dl_error_t *why) {
-    drop_connection(s);
+/* True: there was one that was ready. */
+static bool lose(dli_subscriber_t *s, const dl_error_t *why) {
     uint64_t now = s->env->now_ns();
     pthread_mutex_lock(&s->mutex);
     bool lost = s->ready;
@@ -87,13 +88,16 @@ static void lose(dli_subscriber_t *s, const dl_error_t *why) {
     }
     dli_channels_reset(&s->channels);
     wake_all(s, wake_sleepers);
-    pthread_mutex_unlock(&s->mutex);
-    s->retry_ns = now + pause_ns(s);
-    if (lost) {
-        char text[400];
-        snprintf(text, sizeof text, "lost the connection that hears of releases: %s", why->message);
-        s->env->report(s->env->core, DL_LOG_INFO, text);
+    if (s->leader != NULL) {
+        /* Even one whose watch is in the making: the descriptor that it polls may soon be another file's.
+         * Until it wakes no harm is done: it only polls it, and reads nothing but a connection that is
+         * ready. */
+        dli_watch_wake(s->leader);
     }
+    pthread_mutex_unlock(&s->mutex);
+    drop_connection(s);
+    s->retry_ns = now + pause_ns(s);
+    return lost;
 }
 
 /* ---- a connection that is ready --------------------------------------------------------------------- */
@@ -101,8 +105,11 @@ static void lose(dli_subscriber_t *s, const dl_error_t *why) {
 static void become_ready(dli_subscriber_t *s) {
     uint64_t now = s->env->now_ns();
     s->ready_ns = s->heard_ns = now;
+    struct pollfd fd;
+    dli_conn_want(atomic_load(&s->conn), &fd);
     pthread_mutex_lock(&s->mutex);
     s->ready = true;
+    s->fd = fd.fd;
     s->failures = 0;
     s->why = (dl_error_t){0};
     pthread_mutex_unlock(&s->mutex);
@@ -143,6 +150,29 @@ static dl_status_t hear(dli_subscriber_t *s, dl_error_t *err) {
     }
 }
 
+bool dli_listener_read(dli_subscriber_t *s) {
+    pthread_mutex_lock(&s->io);
+    bool ready = s->ready && s->broke.status == DL_OK;
+    if (ready) {
+        dli_conn_t *conn = atomic_load(&s->conn);
+        dl_error_t err = {0};
+        struct pollfd fd;
+        size_t dues = s->dues.len;
+        dl_status_t status = dli_conn_step(conn, POLLIN, &err);
+        status = status == DL_OK ? hear(s, &err) : status;
+        if (status != DL_OK) {
+            s->broke = err;
+            s->broke.status = status;
+        }
+        dli_conn_want(conn, &fd);
+        if (status != DL_OK || s->dues.len != dues || (fd.events & POLLOUT) != 0) {
+            dli_listener_poke(s); /* to lose it, to say what follows from the answers, to write the rest */
+        }
+    }
+    pthread_mutex_unlock(&s->io);
+    return ready;
+}
+
 static dl_status_t check_silence(const dli_subscriber_t *s, dl_error_t *err) {
     uint64_t patience_ns = (uint64_t)s->env->call_timeout_ms * DLI_ONE_MS_NS;
     if (s->dues.len == 0 || s->env->now_ns() < s->asked_ns + patience_ns) {
@@ -170,7 +200,12 @@ static dl_status_t speak(dli_subscriber_t *s, dl_error_t *err) {
 /* One turn of a connection that is there. */
 static dl_status_t go_on(dli_subscriber_t *s, short revents, dl_error_t *err) {
     dli_conn_t *conn = atomic_load(&s->conn);
-    dl_status_t status = dli_conn_step(conn, revents, err);
+    if (s->broke.status != DL_OK) {
+        *err = s->broke;
+        return err->status;
+    }
+    /* Whoever was to read may not have come to it, and is not to be taken for a silent server. */
+    dl_status_t status = dli_conn_step(conn, s->ready ? POLLIN : revents, err);
     if (status != DL_OK || !dli_conn_is_ready(conn)) {
         return status;
     }
@@ -181,7 +216,6 @@ static dl_status_t go_on(dli_subscriber_t *s, short revents, dl_error_t *err) {
     if (status == DL_OK) {
         status = check_silence(s, err); /* after hearing: the answer may have lain there all the time */
     }
-    warn_of_refusal(s);
     return status == DL_OK ? speak(s, err) : status;
 }
 
@@ -194,7 +228,7 @@ static void begin_to_connect(dli_subscriber_t *s) {
     uint64_t allowed_ms = (uint64_t)(own_ms > 0 ? own_ms : s->env->call_timeout_ms);
     uint64_t until_ns = s->env->now_ns() + allowed_ms * DLI_ONE_MS_NS;
     if (dli_conn_start(s->endpoint, s->env, until_ns, &conn, &err) != DL_OK) {
-        lose(s, &err);
+        (void)lose(s, &err);
         return;
     }
     atomic_store(&s->conn, conn);
@@ -252,16 +286,53 @@ static bool look(dli_subscriber_t *s, size_t *channels, uint64_t *wanted_until_n
     return !closing;
 }
 
+/* Once nobody leads, the next leader is awaited until the next look, if nobody sleeps and no answer is due.
+ * Messages cannot pile up for longer. */
+static bool leaves_reading(dli_subscriber_t *s) {
+    pthread_mutex_lock(&s->mutex);
+    bool led = s->leader != NULL;
+    bool leaves = led || (s->was_led && s->sleepers == 0 && s->dues.len == 0);
+    s->was_led = led;
+    pthread_mutex_unlock(&s->mutex);
+    return leaves;
+}
+
+/* Everything up to the next sleep. */
+static uint64_t prepare(dli_subscriber_t *s, size_t channels, uint64_t wanted_until_ns, struct pollfd *fd) {
+    pthread_mutex_lock(&s->io);
+    uint64_t until_ns = plan(s, channels, wanted_until_ns);
+    *fd = (struct pollfd){.fd = -1};
+    if (atomic_load(&s->conn) != NULL) {
+        dli_conn_want(atomic_load(&s->conn), fd);
+        if (s->ready && leaves_reading(s)) {
+            fd->events &= POLLOUT;
+            fd->fd = fd->events != 0 ? fd->fd : -1;
+        }
+    }
+    pthread_mutex_unlock(&s->io);
+    return until_ns;
+}
+
+static void take_turn(dli_subscriber_t *s, short revents) {
+    dl_error_t err = {0};
+    pthread_mutex_lock(&s->io);
+    bool lost = atomic_load(&s->conn) != NULL && go_on(s, revents, &err) != DL_OK && lose(s, &err);
+    pthread_mutex_unlock(&s->io);
+    if (lost) {
+        char text[400];
+        snprintf(text, sizeof text, "lost the connection that hears of releases: %s", err.message);
+        s->env->report(s->env->core, DL_LOG_INFO, text);
+    }
+    warn_of_refusal(s);
+}
+
 void *dli_listener_main(void *arg) {
     dli_subscriber_t *s = arg;
     size_t channels;
     uint64_t wanted_until_ns;
     while (look(s, &channels, &wanted_until_ns)) {
-        uint64_t until_ns = plan(s, channels, wanted_until_ns);
-        struct pollfd fds[2] = {{.fd = s->poke_fd, .events = POLLIN}, {.fd = -1}};
-        if (atomic_load(&s->conn) != NULL) {
-            dli_conn_want(atomic_load(&s->conn), &fds[1]);
-        }
+        struct pollfd fds[2] = {{.fd = s->poke_fd, .events = POLLIN}};
+        uint64_t until_ns = prepare(s, channels, wanted_until_ns, &fds[1]);
         if (s->env->poll(fds, 2, until_ns) < 0) {
             fds[0].revents = fds[1].revents = 0;
         }
@@ -270,10 +341,7 @@ void *dli_listener_main(void *arg) {
             ssize_t n = read(s->poke_fd, &count, sizeof count);
             (void)n;
         }
-        dl_error_t err = {0};
-        if (atomic_load(&s->conn) != NULL && go_on(s, fds[1].revents, &err) != DL_OK) {
-            lose(s, &err);
-        }
+        take_turn(s, fds[1].revents);
     }
     drop_connection(s);
     dli_commands_free(&s->commands);

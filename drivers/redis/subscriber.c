@@ -19,6 +19,7 @@ dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_
     s->env = env;
     s->poke_fd = -1;
     pthread_mutex_init(&s->mutex, NULL);
+    pthread_mutex_init(&s->io, NULL);
     *subscriber = s;
     return DL_OK;
 }
@@ -57,6 +58,7 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
     }
     dli_channels_free(&s->channels);
     pthread_mutex_destroy(&s->mutex);
+    pthread_mutex_destroy(&s->io);
     free(s);
 }
 
@@ -160,6 +162,8 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_
         free(made);
         return dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor for a wait: %s", strerror(errno));
     }
+    /* What has come before this watch shall not wake it. */
+    (void)dli_listener_read(s);
     pthread_mutex_lock(&s->mutex);
     dl_status_t status = join(s, channel, len, made, err);
     bool joined = status == DL_OK;
@@ -181,16 +185,63 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_
 
 /* ---- wait and unwatch ------------------------------------------------------------------------------- */
 
+/* The descriptor that the sleeper has to look after as the leader, or -1. */
+static int begin_to_sleep(dli_subscriber_t *s, dl_watch_t *watch) {
+    pthread_mutex_lock(&s->mutex);
+    bool leads = s->ready && s->leader == NULL;
+    if (leads) {
+        s->leader = watch;
+        s->was_led = true;
+    } else {
+        s->sleepers++;
+    }
+    int fd = leads ? s->fd : -1;
+    pthread_mutex_unlock(&s->mutex);
+    return fd;
+}
+
+static void end_sleep(dli_subscriber_t *s, const dl_watch_t *watch) {
+    pthread_mutex_lock(&s->mutex);
+    bool led = s->leader == watch;
+    if (led) {
+        s->leader = NULL;
+    } else {
+        s->sleepers--;
+    }
+    bool others = s->sleepers > 0;
+    pthread_mutex_unlock(&s->mutex);
+    if (led && others) {
+        dli_listener_poke(s); /* they rely on somebody who reads */
+    }
+}
+
+/* As poll; reads the connection meanwhile if the last entry is its descriptor. */
+static int sleep_and_read(dli_subscriber_t *s, struct pollfd fds[4], uint64_t deadline_ns) {
+    for (;;) {
+        int n = s->env->poll(fds, 4, deadline_ns);
+        if (n != 1 || fds[3].revents == 0) {
+            return n;
+        }
+        /* A flood of messages for others does not put off the end. */
+        if (!dli_listener_read(s) || s->env->now_ns() >= deadline_ns) {
+            fds[3].fd = -1;
+        }
+    }
+}
+
 dl_status_t dli_subscriber_wait(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
                                 const dl_stop_t *stop, dl_error_t *err) {
-    struct pollfd fds[3] = {
+    struct pollfd fds[4] = {
         {.fd = watch->fd, .events = POLLIN},
         {.fd = stop->fd[0], .events = POLLIN},
         {.fd = stop->fd[1], .events = POLLIN},
+        {.fd = begin_to_sleep(s, watch), .events = POLLIN},
     };
-    int n = s->env->poll(fds, 3, deadline_ns);
+    int n = sleep_and_read(s, fds, deadline_ns);
+    int reason = errno;
+    end_sleep(s, watch);
     if (n < 0) {
-        return dl_driver_fail(err, DL_EIO, errno, "cannot wait: %s", strerror(errno));
+        return dl_driver_fail(err, DL_EIO, reason, "cannot wait: %s", strerror(reason));
     }
     if (n == 0) {
         return dl_driver_fail(err, DL_ETIMEDOUT, 0, "the wait is over");

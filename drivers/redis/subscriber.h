@@ -6,11 +6,12 @@
 #include "conn.h"
 
 /*
- * A thread owns the connection; it starts with the first watch. Watches of one channel share one
- * subscription, which lingers for a moment after the last of them, so that who waits again and again does
- * not subscribe each time. When the connection dies, every wait is woken (it may have missed a message),
- * the thread connects again with backoff, subscribes to everything anew and wakes every wait once more. A
- * silent server is found by PING.
+ * A thread keeps the connection; it starts with the first watch. Whoever waits reads it, one at a time, so
+ * that a message wakes its waiter without a detour. Watches of one channel share one subscription, which
+ * lingers for a moment after the last of them, so that who waits again and again does not subscribe each
+ * time. When the connection dies, every wait is woken (it may have missed a message), the thread connects
+ * again with backoff, subscribes to everything anew and wakes every wait once more. A silent server is found
+ * by PING.
  */
 typedef struct dli_subscriber dli_subscriber_t;
 

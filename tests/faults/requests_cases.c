@@ -30,7 +30,7 @@ CT_CASE(faults, row12_late_duplicates_of_everything, .traits = CT_REPLAY | CT_CA
         CT_OK(dl_extend(lock, ct_lease_ms(ct) + generation, CT_ERR));
         CT_OK(dl_unlock(lock, CT_ERR));
     }
-    CT_OK(dl_lock(lock, CT_ERR));
+    take(ct, lock, 20 * ct_lease_ms(ct)); /* renewed by nobody */
     dl_lock_info_t before = ct_server_info(ct, "row 12");
     for (int round = 0; round < 2; round++) {
         for (int i = 3; i >= 0; i--) {
