@@ -16,7 +16,7 @@ TestSuite(redis_leader, .init = set_up, .fini = tear_down, .timeout = 60);
 
 typedef struct sleeper {
     pthread_t thread;
-    char channel[16];
+    char channel[32];
     dl_watch_t *watch;
     uint64_t ms; /* how long it sleeps at most */
     int stop_fd;
