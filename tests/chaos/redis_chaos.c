@@ -65,7 +65,7 @@ uint64_t chaos_draw(uint64_t *random, uint64_t bound) {
     return bound == 0 ? 0 : *random % bound;
 }
 
-static void say(const char *format, va_list args) {
+__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list args) {
     char line[600];
     int n = snprintf(line, sizeof line,
                      "redis_chaos: [%llu] %d: ", (unsigned long long)(chaos_now_ns() / CHAOS_NS_PER_MS),

@@ -6,7 +6,7 @@ TestSuite(redis_tls, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static char ca[100], cert[100], key[100], other_ca[100];
 
-static void shell(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void shell(const char *format, ...) {
     char command[1200];
     va_list args;
     va_start(args, format);
