@@ -57,6 +57,9 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
         return fail_foreign(redis, redis->token_key, strlen(redis->token_key), "something else",
                             "a token counter", "", err);
     }
+    if (reply->type != REDIS_REPLY_ERROR) {
+        dli_link_distrust(redis->link); /* perhaps the answer to something else */
+    }
     const char *user = redis->endpoint.username != NULL ? redis->endpoint.username : "default";
     dl_status_t status = dli_reply_unexpected(reply, "a lock script", err);
     dl_error_t why = *err;
@@ -190,10 +193,12 @@ static dl_status_t send_attempt(attempt_t *a) {
     return unclear(&exchange, status, a->err);
 }
 
-static dl_status_t judge_busy(const redisReply *reply, dl_grant_t *grant, dl_error_t *err) {
+static dl_status_t judge_busy(const attempt_t *a, const redisReply *reply, dl_grant_t *grant) {
+    dl_error_t *err = a->err;
     int64_t left_ms = -1, ours = 0;
     if (reply->elements < 3 || !dli_reply_int(reply->element[0], &left_ms) ||
         !dli_reply_int(reply->element[2], &ours)) {
+        dli_link_distrust(a->redis->link);
         return dl_driver_fail(err, DL_EUNKNOWN, 0, "the server answered with a list of another kind");
     }
     grant->busy_ms = left_ms < 0 ? -1 : left_ms;
@@ -209,7 +214,7 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
     const redisReply *reply = a->replies[0];
     int64_t number;
     if (reply->type == REDIS_REPLY_ARRAY) {
-        return judge_busy(reply, grant, a->err);
+        return judge_busy(a, reply, grant);
     }
     if (reply->type == REDIS_REPLY_ERROR) {
         return dli_redis_fail(a->redis, &a->key, reply, a->err);

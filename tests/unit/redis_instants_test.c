@@ -1,4 +1,4 @@
-/* redis_instants_test.c - when a request counts as sent, and whom a long one does not delay. */
+/* redis_instants_test.c - when a request counts as sent, whom it delays, what its answer cannot be. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_driver_fixture.h"
 
@@ -90,4 +90,49 @@ Test(redis_instants, a_renewal_does_not_wait_for_a_connection_of_the_calls) {
     cr_assert_gt(left_ms(), 59000);
     pthread_join(thread, NULL);
     shut(&c);
+}
+
+/* ---- an answer that cannot be its own ---------------------------------------------------------------- */
+
+static dl_request_t asked; /* what is under way */
+
+/* Until the answer comes the client has seen a larger token: so it is the answer to something older. */
+static int poll_while_tokens_rise(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    asked.token_floor = UINT64_C(1) << 52;
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+/* The number of the connection that was made last. */
+static long long newest_connection(void) {
+    long long newest = 0;
+    const char *list = ask("CLIENT", "LIST", "TYPE", "normal", NULL);
+    for (const char *line = list; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        long long id = 0;
+        if (sscanf(line, "id=%lld ", &id) == 1 && id > newest) {
+            newest = id;
+        }
+    }
+    cr_assert_gt(newest, 0, "%s", list);
+    return newest;
+}
+
+Test(redis_instants, after_an_answer_to_something_else_no_idle_connection_is_used) {
+    for (int i = 0; i < 2; i++) {
+        client_t c;
+        dl_grant_t grant;
+        prepare(&c, drivers[i], UUID_A);
+        c.env.poll = poll_while_tokens_rise;
+        asked = request("warm", A, 1);
+        cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+        cr_assert_eq(lock_name(&c, "warm", A, 1), DL_OK, "%s", c.err.message);
+        cr_assert_eq(free_name(&c, "warm", A, 1), DL_OK, "%s", c.err.message);
+        long long before = newest_connection();
+        asked = request("orders", A, 2);
+        cr_assert_eq(lock_full(&c, &asked, &grant), DL_EUNKNOWN, "%s", c.err.message);
+        cr_assert_lt(newest_connection(), before, "the connection is closed");
+        cr_assert_eq(free_name(&c, "orders", A, 2), DL_OK, "%s", c.err.message);
+        cr_assert_gt(newest_connection(), before, "its connection was used again");
+        shut(&c);
+    }
 }
