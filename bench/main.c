@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include "bench.h"
+#ifdef DLOCK_BENCH_MYSQL
+#include "mysql_floor.h"
+#endif
 #ifdef DLOCK_BENCH_REDIS
 #include "redis.h"
 #endif
@@ -22,6 +25,10 @@ static const struct {
     {"redis-pair", bench_redis_pair},
     {"redis-handoff", bench_redis_handoff},
     {"redis-threads", bench_redis_threads},
+#endif
+#ifdef DLOCK_BENCH_MYSQL
+    {"mysql-pair", bench_mysql_pair},
+    {"mysql-wake", bench_mysql_wake},
 #endif
 };
 

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#ifdef DLOCK_HAVE_MYSQL
+#include "mysql/mysql.h"
+#endif
 #ifdef DLOCK_HAVE_REDIS
 #include "redis/redis.h"
 #endif
@@ -40,9 +43,27 @@ static const entry_t entries[] = {
 #endif
     },
     {.name = "redlock", .build_option = "DLOCK_WITH_REDIS"},
-    {.name = "mysql-pessimistic", .build_option = "DLOCK_WITH_MYSQL"},
-    {.name = "mysql-lease", .build_option = "DLOCK_WITH_MYSQL"},
-    {.name = "mysql-optimistic", .build_option = "DLOCK_WITH_MYSQL"},
+    {
+        .name = "mysql-pessimistic",
+        .build_option = "DLOCK_WITH_MYSQL",
+#ifdef DLOCK_HAVE_MYSQL
+        .driver = &dli_mysql_pessimistic_driver,
+#endif
+    },
+    {
+        .name = "mysql-lease",
+        .build_option = "DLOCK_WITH_MYSQL",
+#ifdef DLOCK_HAVE_MYSQL
+        .driver = &dli_mysql_lease_driver,
+#endif
+    },
+    {
+        .name = "mysql-optimistic",
+        .build_option = "DLOCK_WITH_MYSQL",
+#ifdef DLOCK_HAVE_MYSQL
+        .driver = &dli_mysql_optimistic_driver,
+#endif
+    },
 };
 
 #define ENTRY_COUNT (sizeof entries / sizeof entries[0])

@@ -3,7 +3,7 @@
 #ifndef DLI_REDIS_POOL_H
 #define DLI_REDIS_POOL_H
 
-#include "breaker.h"
+#include "drivers/breaker.h"
 #include "condemned.h"
 #include "link.h"
 

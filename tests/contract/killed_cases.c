@@ -80,7 +80,8 @@ CT_CASE(killed, holder_that_was_stopped_past_its_lease_knows_and_harms_nobody, .
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, name);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
-    CT_OK(dl_trylock_for(lock, ct_lease_ms(ct) + ct_tolerance_ms(ct), DL_LEASE_AUTO, CT_ERR));
+    int64_t wait_ms = ct_server_lease_ms(ct, ct_lease_ms(ct)) + ct_tolerance_ms(ct);
+    CT_OK(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, CT_ERR));
     if (ct_caps(ct) & DL_CAP_FENCE) {
         CT_GT(dl_token(lock), token);
     }

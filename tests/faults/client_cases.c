@@ -68,7 +68,8 @@ CT_CASE(faults, row02_holder_stopped_longer_than_its_lease, .traits = CT_PROCESS
     ct_process_stop(ct, victim);
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, name);
-    CT_OK(dl_trylock_for(lock, ct_lease_ms(ct) + ct_tolerance_ms(ct), DL_LEASE_AUTO, CT_ERR));
+    int64_t wait_ms = ct_server_lease_ms(ct, ct_lease_ms(ct)) + ct_tolerance_ms(ct);
+    CT_OK(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, CT_ERR));
     uint64_t token = dl_token(lock);
     ct_send(ct, victim, 1);
     ct_process_continue(ct, victim);
@@ -132,7 +133,8 @@ CT_CASE(faults, row03_process_stopped_between_sending_and_reading, .traits = CT_
     (void)ct_recv(ct, victim);
     CT_CHECK(ct_server_info(ct, name).held);
     ct_process_stop(ct, victim);
-    CT_OK(dl_trylock_for(lock, ct_lease_ms(ct) + ct_tolerance_ms(ct), DL_LEASE_AUTO, CT_ERR));
+    int64_t wait_ms = ct_server_lease_ms(ct, ct_lease_ms(ct)) + ct_tolerance_ms(ct);
+    CT_OK(dl_trylock_for(lock, wait_ms, DL_LEASE_AUTO, CT_ERR));
     ct_process_continue(ct, victim);
     ct_send(ct, victim, 1);
     ct_process_wait(ct, victim);

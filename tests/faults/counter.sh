@@ -2,8 +2,10 @@
 # counter.sh - runs the counter under one backend of a file that has them all: only `use:` differs.
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tests/faults/counter.sh COUNTER sqlite|redis-string|redis-hash-reentrant [OPTION]...
-# Without options the full numbers: 8 processes x 4 threads, 20,000 increments. Starts a Redis server where it needs one.
+# usage: tests/faults/counter.sh COUNTER BACKEND [OPTION]...
+#   sqlite, redis-string, redis-hash-reentrant, mysql-pessimistic, mysql-lease or mysql-optimistic
+# Without options the full numbers: 8 processes x 4 threads, 20,000 increments. Starts a Redis server where it needs
+# one; for the MySQL backends run it by with_mysql.
 set -euo pipefail
 
 counter=$1 backend=$2
@@ -16,12 +18,21 @@ clean_up() {
 }
 trap clean_up EXIT
 
+if [[ $backend == mysql-* ]]; then
+    : "${DLOCK_TEST_MYSQL_SOCKET:?run this by with_mysql}"
+fi
+mysql="socket: \"${DLOCK_TEST_MYSQL_SOCKET:-/nowhere}\", user: ${DLOCK_TEST_MYSQL_USER:-nobody},\
+ password: ${DLOCK_TEST_MYSQL_PASSWORD:-none}, database: ${DLOCK_TEST_MYSQL_DATABASE:-none}, create: true"
+
 cat >"$work/dlock.yaml" <<EOF
 use: $backend
 backends:
   sqlite: {driver: sqlite, path: "$work/locks.db"}
   redis-string: {driver: redis-string, url: "unix://$work/redis.sock"}
   redis-hash-reentrant: {driver: redis-hash-reentrant, url: "unix://$work/redis.sock"}
+  mysql-pessimistic: {driver: mysql-pessimistic, $mysql}
+  mysql-lease: {driver: mysql-lease, $mysql}
+  mysql-optimistic: {driver: mysql-optimistic, $mysql}
 EOF
 
 if [[ $backend == redis-* ]]; then

@@ -1,6 +1,6 @@
 /* redis_cases.c - faults of the data on a Redis server (rows 15 to 17): gone, replaced, without expiry. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "faults/wire.h"
+#include "faults/redis_wire.h"
 
 static int is_string(ct_t *ct) {
     return strcmp(ct_driver_name(ct), "redis-string") == 0;
@@ -272,7 +272,7 @@ CT_CASE(shipped_bugs, a_lock_without_expiry_is_never_made, REDIS) {
 }
 
 CT_CASE(shipped_bugs, a_lock_whose_reply_was_lost_counts_once_on_the_server, REDIS) {
-    proxy_t *proxy = proxy_start(ct, ct_redis(ct)->port);
+    proxy_t *proxy = start_proxy(ct);
     dl_client_t *c = open_behind(ct, proxy);
     dl_lock_t *lock = ct_lock(ct, c, "resent");
     proxy_plan_t lost = {.request = "resent", .way = PROXY_REPLIES, .act = PROXY_CUT};

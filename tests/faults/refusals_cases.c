@@ -4,12 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "faults/wire.h"
-
-/* The message of the last failing call says this word. */
-#define SAYS(word)                                                                          \
-    CT_CHECKF(strstr(ct_last_err()->message, word) != NULL, "not a word of '%s': %s", word, \
-              ct_last_err()->message)
+#include "faults/redis_wire.h"
 
 /* ---- ACL -------------------------------------------------------------------------------------------- */
 

@@ -56,8 +56,9 @@ check "$source_dir" || die "the include rule is broken"
 # (Without the line it passes, so it is that line that it finds.)
 while read -r file include; do
     rm -rf "$work/tree"
-    mkdir -p "$work/tree"/{include/dlock,core,config,drivers/sqlite,cli,bench,examples}
+    mkdir -p "$work/tree"/{include/dlock,core,config,drivers/sqlite,drivers/mysql/link,cli,bench,examples}
     touch "$work/tree"/{include/dlock/dlock.h,include/dlock/driver.h,core/sys.h,config/config.h,drivers/registry.h}
+    touch "$work/tree/drivers/mysql/lock.h"
     echo '#include "dlock/dlock.h"' >"$work/tree/include/dlock/driver.h"
     check "$work/tree" || die "self-check: a clean tree does not pass"
     echo "#include \"$include\"" >"$work/tree/$file"
@@ -65,6 +66,8 @@ while read -r file include; do
 done <<'EOF'
 drivers/sqlite/planted.c core/sys.h
 drivers/sqlite/planted.c ../../core/sys.h
+drivers/mysql/link/planted.c drivers/mysql/lock.h
+drivers/mysql/link/planted.c ../lock.h
 drivers/planted.c core/sys.h
 core/planted.c config/config.h
 core/planted.c drivers/registry.h

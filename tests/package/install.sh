@@ -65,7 +65,7 @@ static=("${static[@]/#-ldlock/$libdir/libdlock.a}")
 ! objdump -p "$work/by_pc_static" | grep -q 'NEEDED.*libdlock' || die "the static program needs libdlock.so"
 runs "$work/by_pc_static"
 # A shared program must not be told to link what only the library needs.
-for inner in sqlite3 hiredis ssl; do
+for inner in sqlite3 hiredis ssl mariadb mysqlclient; do
     [[ " ${shared[*]} " != *"-l$inner "* ]] || die "dlock.pc tells users of the shared library to link $inner"
 done
 

@@ -67,6 +67,9 @@ typedef struct ct ct_t; /* one running case */
 #define CT_FORK_THREADS 0x200u  /* a child of ct_fork may start threads, so open a client: not under TSan */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
 #define CT_REDIS 0x400u /* behind it is a Redis server of the case's own: ct_redis of redis_server.h */
+#define CT_WHOLE_SECONDS 0x2000u /* the server ends a silent holder's lease at the next whole second */
+#define CT_MYSQL 0x800u          /* behind it is a MariaDB or MySQL server: ct_mysql of mysql_server.h */
+#define CT_NETWORK 0x1000u       /* the server is reached by TCP: a proxy fits before it */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 
@@ -186,6 +189,8 @@ int64_t ct_call_timeout_ms(ct_t *ct);
 /* How much later than promised (T + this) counts as in time: 100 virtual, 250 × time scale real.
  * The time scale is $DLOCK_TEST_TIME_SCALE (an integer, for sanitizers and valgrind), 1 by default. */
 int64_t ct_tolerance_ms(ct_t *ct);
+/* How long the server waits for a silent holder with this lease: longer where it counts in whole seconds. */
+int64_t ct_server_lease_ms(ct_t *ct, int64_t lease_ms);
 /* The machine sleeps for this long: the clock jumps and resume descriptors fire. Only CT_VIRTUAL. */
 void ct_suspend_ms(ct_t *ct, int64_t ms);
 

@@ -37,6 +37,10 @@ int64_t ct_tolerance_ms(ct_t *ct) {
     return ct->traits & CT_VIRTUAL ? 100 : 250 * ct->time_scale;
 }
 
+int64_t ct_server_lease_ms(ct_t *ct, int64_t lease_ms) {
+    return ct->traits & CT_WHOLE_SECONDS ? (lease_ms + 999) / 1000 * 1000 : lease_ms;
+}
+
 void ct_suspend_ms(ct_t *ct, int64_t ms) {
     CT_CHECKF(sim_active(), "ct_suspend_ms needs the trait CT_VIRTUAL");
     sim_suspend((uint64_t)ms * DLI_NS_PER_MS);

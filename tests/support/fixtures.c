@@ -8,6 +8,9 @@
 #include "drivers/registry.h"
 #include "support/contract.h"
 #include "support/fakes.h"
+#ifdef DLOCK_HAVE_MYSQL
+#include "support/mysql_fixture.h"
+#endif
 #ifdef DLOCK_HAVE_REDIS
 #include "support/redis_fixture.h"
 #endif
@@ -34,7 +37,11 @@ static void path_option(const char *dir, char *yaml, size_t size) {
 
 #define A_REDIS_SERVER                                                                                  \
     (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_ALLOC | \
-     CT_REDIS)
+     CT_REDIS | CT_NETWORK)
+
+#define A_MYSQL_SERVER                                                                                 \
+    (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_ALLOC | CT_MYSQL | \
+     CT_NETWORK)
 
 static const fixture_t fixtures[] = {
     {"fake-lease", fake_lease_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_server_reset, NULL,
@@ -55,6 +62,14 @@ static const fixture_t fixtures[] = {
     {"redis-hash-reentrant", redis_hash_driver, A_REDIS_SERVER, redis_unix_option, NULL, redis_fixture_start,
      redis_fixture_stop},
 #endif
+#ifdef DLOCK_HAVE_MYSQL
+    {"mysql-pessimistic", mysql_pessimistic_driver, A_MYSQL_SERVER | CT_WHOLE_SECONDS, mysql_unix_option,
+     NULL, mysql_fixture_start, mysql_fixture_stop},
+    {"mysql-lease", mysql_lease_driver, A_MYSQL_SERVER | CT_REPLAY | CT_PLAIN_POLLING, mysql_tcp_option, NULL,
+     mysql_fixture_start, mysql_fixture_stop},
+    {"mysql-optimistic", mysql_optimistic_driver, A_MYSQL_SERVER | CT_REPLAY | CT_PLAIN_POLLING,
+     mysql_unix_option, NULL, mysql_fixture_start, mysql_fixture_stop},
+#endif
 #ifdef CT_WITH_EXAMPLE_DRIVER
     {"file-table", custom_driver, IN_A_FILE | CT_REPLAY | CT_PLAIN_POLLING, path_option, NULL, NULL, NULL},
 #endif
@@ -66,7 +81,13 @@ static const char *const left_out[] = {
     "sqlite",
 #endif
 #ifndef DLOCK_HAVE_REDIS
-    "redis-string", "redis-hash-reentrant",
+    "redis-string",
+    "redis-hash-reentrant",
+#endif
+#ifndef DLOCK_HAVE_MYSQL
+    "mysql-pessimistic",
+    "mysql-lease",
+    "mysql-optimistic",
 #endif
 #ifndef CT_WITH_EXAMPLE_DRIVER
     "file-table",
@@ -85,6 +106,22 @@ const fixture_t *fixture_find(const char *name) {
         }
     }
     return NULL;
+}
+
+void fixtures_begin(const fixture_t *only) {
+#ifdef DLOCK_HAVE_MYSQL
+    if (only == NULL || (only->traits & CT_MYSQL)) {
+        mysql_fixture_share();
+    }
+#else
+    (void)only;
+#endif
+}
+
+void fixtures_end(void) {
+#ifdef DLOCK_HAVE_MYSQL
+    mysql_fixture_unshare();
+#endif
 }
 
 /* ---- the table ------------------------------------------------------------------------------------ */
@@ -111,6 +148,9 @@ static const word_t trait_words[] = {{CT_REAL_TIME, "REAL_TIME"},
                                      {CT_ALLOC, "ALLOC"},
                                      {CT_PLAIN_POLLING, "PLAIN_POLLING"},
                                      {CT_REDIS, "REDIS"},
+                                     {CT_MYSQL, "MYSQL"},
+                                     {CT_WHOLE_SECONDS, "WHOLE_SECONDS"},
+                                     {CT_NETWORK, "NETWORK"},
                                      {0, NULL}};
 
 static size_t put_words(char *text, size_t size, size_t at, uint32_t bits, const word_t *words) {

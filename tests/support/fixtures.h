@@ -25,6 +25,10 @@ typedef struct fixture {
 const fixture_t *fixture_at(size_t i);
 const fixture_t *fixture_find(const char *name);
 
+/* Around a run of many cases: what they can share is started once. `only` not NULL: for this fixture. */
+void fixtures_begin(const fixture_t *only);
+void fixtures_end(void);
+
 /* Compares every fixture with the committed table (tests/contract/caps.txt), and the table with the fixtures.
  * Writes one line for each difference; returns how many. `only` not NULL: this fixture alone. */
 int fixtures_compare(const char *table_path, const fixture_t *only);

@@ -279,12 +279,16 @@ int main(int argc, char **argv) {
         puts("FAIL caps: the caps of a driver are not those of the committed table");
         counts.failed++;
     }
+    if (!choice.list) {
+        fixtures_begin(only);
+    }
     for (size_t i = 0; fixture_at(i) != NULL; i++) {
         if (only == NULL || fixture_at(i) == only) {
             run_fixture(fixture_at(i), &choice, &counts);
         }
     }
     wait_for_jobs(1, &counts);
+    fixtures_end();
     if (!choice.list) {
         printf("%d passed, %d failed, %d not applicable\n", counts.passed, counts.failed,
                counts.not_applicable);

@@ -175,8 +175,9 @@ static void act(link_t *link, int way) {
 /* Takes in what was read, with the planned act at its place. */
 static void pass(link_t *link, int way, const char *bytes, size_t len) {
     *(way == 0 ? &counts.requests : &counts.replies) += (int64_t)len;
-    if (way == 0 && plan.op != 0 && planned == NULL &&
-        (plan.request[0] == 0 || memmem(bytes, len, plan.request, strlen(plan.request)) != NULL)) {
+    if (plan.op != 0 && planned == NULL &&
+        (plan.request[0] == 0 ||
+         (way == 0 && memmem(bytes, len, plan.request, strlen(plan.request)) != NULL))) {
         planned = link;
         to_pass = plan.after;
     }

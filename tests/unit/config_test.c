@@ -518,6 +518,13 @@ Test(config, loads_the_examples_of_the_redis_drivers) {
     check_example("redis-hash-reentrant.yaml", 1);
 }
 
+Test(config, loads_the_examples_of_the_mysql_drivers) {
+    cr_assert_eq(setenv("MYSQL_PASSWORD", "secret", 1), 0);
+    check_example("mysql-lease.yaml", 2);
+    check_example("mysql-optimistic.yaml", 1);
+    check_example("mysql-pessimistic.yaml", 1);
+}
+
 Test(config, understands_every_default_of_every_driver) {
     dl_option_t options[2] = {{0}};
     const dl_driver_t *driver;

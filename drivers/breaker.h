@@ -1,7 +1,7 @@
 /* breaker.h - remembers that a server is down, so that calls fail at once and it is tried now and then. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLI_REDIS_BREAKER_H
-#define DLI_REDIS_BREAKER_H
+#ifndef DLI_BREAKER_H
+#define DLI_BREAKER_H
 
 #include <stdbool.h>
 

@@ -1,0 +1,108 @@
+/* check.c - says which guarantee this server gives to locks, and what weakens it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void dli_mysql_check_say(const dli_mysql_check_t *check, dl_finding_level_t level, const char *subject,
+                         const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    check->fn(check->arg, level, subject, text);
+}
+
+dl_status_t dli_mysql_check_ask(const dli_mysql_check_t *check, const char *sql, dli_mysql_answer_t *answer,
+                                dl_error_t *err) {
+    DLI_MYSQL_SQL(text);
+    dli_mysql_sql_add(&text, "$t", sql);
+    return dli_mysql_setup_ask(check->mysql, &text, check->deadline_ns, answer, err);
+}
+
+bool dli_mysql_check_is_lease(const dli_mysql_check_t *check) {
+    return check->mysql->kind->calls != DLI_MYSQL_ROLE_HOLDING;
+}
+
+static void report_server(const dli_mysql_check_t *check) {
+    char server[400];
+    dl_error_t err;
+    dli_mysql_describe(check->mysql, server, sizeof server);
+    dli_mysql_check_say(check, DL_FINDING_OK, "server",
+                        "%s, through %s (MariaDB 10.6 and MySQL 8.0 are the oldest that work)", server,
+                        dli_mysql_library_name());
+    if (dli_mysql_refuse_unfit(check->mysql, &check->settings, &err) != DL_OK) {
+        dli_mysql_check_say(check, DL_FINDING_ERROR, "fitness", "%s", err.message);
+    } else {
+        dli_mysql_check_say(check, DL_FINDING_OK, "fitness",
+                            "it takes writes, and no other node takes writes beside it (no Galera, no "
+                            "replication group with several primaries)");
+    }
+}
+
+static void report_tables(const dli_mysql_check_t *check) {
+    dl_error_t err;
+    char name[sizeof check->mysql->tokens];
+    for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
+        dli_mysql_table_name(check->mysql, t, name, sizeof name);
+        if (dli_mysql_table_verify(check->mysql, t, check->deadline_ns, &err) == DL_OK) {
+            dli_mysql_check_say(check, DL_FINDING_OK, "table",
+                                "%s.%s is an InnoDB table with all columns and its primary key",
+                                check->mysql->endpoint->database, name);
+        } else {
+            dli_mysql_check_say(check, DL_FINDING_ERROR, "table", "%s", err.message);
+        }
+    }
+}
+
+static void report_guarantee(const dli_mysql_check_t *check) {
+    if (dli_mysql_check_is_lease(check)) {
+        dli_mysql_check_say(
+            check, DL_FINDING_NOTE, "guarantee",
+            "at most one owner of a name among all clients of this table, until its lease ends, as long as "
+            "the server keeps what it has committed and its clock is not set; each later holder has a larger "
+            "token");
+        dli_mysql_check_say(
+            check, DL_FINDING_NOTE, "limit",
+            "one server decides: while it is down nobody can lock, and where it loses commits (crash without "
+            "sync, failover, a restored backup) a second holder can get in within a lease; let the guarded "
+            "resource refuse smaller tokens");
+        return;
+    }
+    dli_mysql_check_say(
+        check, DL_FINDING_NOTE, "guarantee",
+        "at most one session of this server holds the row of a name, whatever any clock says; the lock ends "
+        "with its connection. Each later holder has a larger token, as long as the server keeps the table of "
+        "tokens or its clock does not fall behind");
+    dli_mysql_check_say(
+        check, DL_FINDING_NOTE, "limit",
+        "the server frees a row as soon as its session is over (KILL, a cut connection, restart, failover), "
+        "which its holder learns a moment later: until then two can believe they hold it; let the guarded "
+        "resource refuse smaller tokens");
+}
+
+dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
+    dli_mysql_check_t check = {.mysql = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dl_status_t status = dli_mysql_settings_ask(check.mysql, deadline_ns, &check.settings, err);
+    if (status != DL_OK) {
+        dli_mysql_settings_free(&check.settings);
+        dli_mysql_check_say(&check, DL_FINDING_ERROR, "server", "%s", err->message);
+        return status;
+    }
+    dli_mysql_moment_t first;
+    report_server(&check);
+    dli_mysql_check_clock_begin(&check, &first);
+    report_tables(&check);
+    bool can_lock = dli_mysql_check_way(&check);
+    dli_mysql_check_settings(&check);
+    if (can_lock) {
+        dli_mysql_check_trial(&check);
+    }
+    dli_mysql_check_clock_end(&check, &first);
+    report_guarantee(&check);
+    dli_mysql_settings_free(&check.settings);
+    return DL_OK;
+}

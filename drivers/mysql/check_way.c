@@ -1,0 +1,202 @@
+/* check_way.c - how statements get to the server: TLS, the session's settings, the account's rights. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "check.h"
+
+/* ---- the way there ----------------------------------------------------------------------------------- */
+
+static bool is_loopback(const char *host) {
+    return host == NULL || strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* The value beside a name, as SHOW VARIABLES and SHOW STATUS answer; "" where there is none. */
+static void find_value(dli_mysql_answer_t *answer, const char *name, char *value, size_t size) {
+    MYSQL_ROW row;
+    value[0] = '\0';
+    if (answer->rows == NULL) {
+        return;
+    }
+    mysql_data_seek(answer->rows, 0);
+    while ((row = mysql_fetch_row(answer->rows)) != NULL) {
+        if (strcasecmp(row[0], name) == 0) {
+            (void)snprintf(value, size, "%s", row[1] != NULL ? row[1] : "");
+        }
+    }
+}
+
+static void report_encryption(const dli_mysql_check_t *check, const char *cipher) {
+    const dli_mysql_endpoint_t *e = check->mysql->endpoint;
+    if (cipher[0] != '\0' && e->tls == DLI_MYSQL_TLS_VERIFY) {
+        dli_mysql_check_say(check, DL_FINDING_OK, "transport",
+                            "TLS (%s), and the server's certificate is verified", cipher);
+    } else if (cipher[0] != '\0') {
+        dli_mysql_check_say(check, is_loopback(e->host) ? DL_FINDING_OK : DL_FINDING_WARNING, "transport",
+                            "TLS (%s), but the server's certificate is not verified: who can redirect the "
+                            "connection learns the password and decides who holds the locks; set tls: verify",
+                            cipher);
+    } else if (is_loopback(e->host)) {
+        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host");
+    } else {
+        dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
+                            "no TLS: lock names and owners cross the network in clear, and who is on the way "
+                            "can free or forge locks; set tls: verify");
+    }
+}
+
+static void report_transport(const dli_mysql_check_t *check) {
+    const dli_mysql_endpoint_t *e = check->mysql->endpoint;
+    dli_mysql_answer_t answer;
+    dl_error_t err;
+    char cipher[80];
+    if (e->socket != NULL) {
+        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
+        return;
+    }
+    if (dli_mysql_check_ask(check, "SHOW SESSION STATUS LIKE 'Ssl_cipher'", &answer, &err) != DL_OK) {
+        dli_mysql_check_say(check, DL_FINDING_NOTE, "transport", "not known: %s", err.message);
+        return;
+    }
+    find_value(&answer, "Ssl_cipher", cipher, sizeof cipher);
+    dli_mysql_answer_free(&answer);
+    report_encryption(check, cipher);
+    if (e->password == NULL && e->tls_cert == NULL && !is_loopback(e->host)) {
+        dli_mysql_check_say(check, DL_FINDING_WARNING, "password",
+                            "none is configured: whoever reaches the port can free, take or forge locks");
+    }
+}
+
+/* ---- the session ------------------------------------------------------------------------------------- */
+
+/* On a connection of the kind that takes locks. */
+static dl_status_t ask_session(const dli_mysql_check_t *check, dli_mysql_answer_t *answer, dl_error_t *err) {
+    static const char sql[] =
+        "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation','tx_isolation','autocommit',"
+        "'sql_mode','time_zone','wait_timeout','innodb_lock_wait_timeout')";
+    dli_mysql_link_t *link = check->mysql->link;
+    dli_mysql_conn_t *conn = NULL;
+    dli_mysql_answer_t end = {.rows = NULL};
+    *answer = (dli_mysql_answer_t){.rows = NULL};
+    dl_status_t status = dli_mysql_link_borrow(link, DLI_MYSQL_CALLS, check->mysql->env->now_ns(),
+                                               check->deadline_ns, NULL, &conn, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    status = dli_mysql_link_ask(link, conn, sql, sizeof sql - 1, check->deadline_ns, NULL, NULL, answer, err);
+    if (status == DL_OK) {
+        status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, check->deadline_ns, NULL, NULL, &end, err);
+    }
+    dli_mysql_answer_free(&end);
+    if (status == DL_OK) {
+        dli_mysql_link_give_back(link, conn);
+    } else {
+        dli_mysql_link_drop(link, conn, false);
+    }
+    return status;
+}
+
+static void report_session(const dli_mysql_check_t *check) {
+    dli_mysql_answer_t answer;
+    dl_error_t err;
+    char isolation[32], autocommit[8], zone[64], patience[24];
+    if (ask_session(check, &answer, &err) != DL_OK) {
+        dli_mysql_check_say(check, DL_FINDING_ERROR, "session", "no connection for locks is to be had: %s",
+                            err.message);
+        dli_mysql_answer_free(&answer);
+        return;
+    }
+    find_value(&answer, "transaction_isolation", isolation, sizeof isolation);
+    if (isolation[0] == '\0') {
+        find_value(&answer, "tx_isolation", isolation, sizeof isolation);
+    }
+    find_value(&answer, "autocommit", autocommit, sizeof autocommit);
+    find_value(&answer, "time_zone", zone, sizeof zone);
+    find_value(&answer, "wait_timeout", patience, sizeof patience);
+    dli_mysql_answer_free(&answer);
+    bool wants_autocommit = check->mysql->kind->calls != DLI_MYSQL_ROLE_HOLDING;
+    bool is_pinned = strcmp(isolation, "READ-COMMITTED") == 0 && strcmp(zone, "+00:00") == 0 &&
+                     (strcmp(autocommit, "ON") == 0) == wants_autocommit;
+    dli_mysql_check_say(check, is_pinned ? DL_FINDING_OK : DL_FINDING_ERROR, "session",
+                        "%s, autocommit %s, time zone %s, idle for at most %s s: %s", isolation, autocommit,
+                        zone, patience,
+                        is_pinned ? "set by each connection for itself, whatever the server's defaults are"
+                                  : "not what the connection has set; something between it and the server "
+                                    "(a proxy, init_connect) changes sessions, and locks cannot be trusted");
+}
+
+/* ---- rights ------------------------------------------------------------------------------------------ */
+
+typedef struct right {
+    const char *name;
+    const char *sql; /* with the table; changes nothing, since no name holds a zero byte */
+    dl_finding_level_t level;
+    const char *cost; /* of its lack */
+} right_t;
+
+#define NO_ROW "WHERE name = x'00' AND 1 = 0"
+
+static const right_t rights[] = {
+    {"SELECT", "SELECT name FROM $t " NO_ROW, DL_FINDING_ERROR, "no lock can be looked at or renewed"},
+    {"UPDATE", "UPDATE $t SET name = name " NO_ROW, DL_FINDING_ERROR,
+     "no lock can be taken, renewed or freed"},
+    {"INSERT", "INSERT INTO $t (name) SELECT x'00' FROM $t " NO_ROW, DL_FINDING_ERROR,
+     "no name can be locked that has no row yet"},
+    {"DELETE", "DELETE FROM $t " NO_ROW, DL_FINDING_WARNING,
+     "rows of names long unused are not purged, so the table only grows"},
+};
+
+/* Of a command on a table, on a column, on the database. */
+static bool is_refusal(unsigned error) {
+    return error == 1142 || error == 1143 || error == 1044 || error == 1227;
+}
+
+/* false: it is lacking, and reported. */
+static bool try_right(const dli_mysql_check_t *check, const right_t *right, const char *table) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_answer_t answer;
+    dl_error_t err;
+    bool is_given = true;
+    dli_mysql_sql_add(&sql, right->sql, table, table);
+    if (dli_mysql_setup_ask(check->mysql, &sql, check->deadline_ns, &answer, &err) != DL_OK) {
+        dli_mysql_check_say(check, DL_FINDING_ERROR, "rights", "%s on %s could not be tried: %s", right->name,
+                            table, err.message);
+        return false;
+    }
+    if (is_refusal(answer.error)) {
+        dli_mysql_check_say(check, right->level, right->name, "refused on %s: %s (the server says: %s)",
+                            table, right->cost, answer.message);
+        is_given = false;
+    }
+    dli_mysql_answer_free(&answer);
+    return is_given;
+}
+
+/* false: one that locks cannot do without. */
+static bool report_rights(const dli_mysql_check_t *check) {
+    bool all = true, enough = true;
+    char name[sizeof check->mysql->tokens];
+    for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
+        dli_mysql_table_name(check->mysql, t, name, sizeof name);
+        for (size_t i = 0; i < sizeof rights / sizeof rights[0]; i++) {
+            bool is_given = try_right(check, &rights[i], name);
+            all = all && is_given;
+            enough = enough && (is_given || rights[i].level != DL_FINDING_ERROR);
+        }
+    }
+    if (all) {
+        dli_mysql_check_say(
+            check, DL_FINDING_OK, "rights",
+            "the account may do all that locks need (tried by statements that change nothing)");
+    }
+    return enough;
+}
+
+bool dli_mysql_check_way(const dli_mysql_check_t *check) {
+    report_transport(check);
+    report_session(check);
+    return report_rights(check);
+}

@@ -1,0 +1,182 @@
+/* freeing.c - mysql-pessimistic: ends holds: on their own connection, or by killing it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "session.h"
+
+/* How long one wait for a killed session's row lasts; the row is free in about 1 ms, and then perhaps another's. */
+#define LOOK_AGAIN_MS 100u
+
+static dl_status_t lost(dl_error_t *err) {
+    return dl_driver_fail(err, DL_ELOST, 0, "this hold is not there any more");
+}
+
+/* ---- by what the marker says --------------------------------------------------------------------------- */
+
+static bool is_hold(const dli_mysql_marker_t *marker, const char *owner, uint64_t hold_id) {
+    return marker->info.held && marker->info.hold_id == hold_id && strcmp(marker->info.owner, owner) == 0;
+}
+
+/* DL_OK: killed, or not there any more. */
+static dl_status_t kill(dli_mysql_t *mysql, uint64_t connection_id, uint64_t deadline_ns,
+                        const dl_stop_t *stop, dl_error_t *err) {
+    char text[64];
+    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
+    dli_mysql_sql_add(&sql, "KILL CONNECTION $u", connection_id);
+    dli_mysql_exchange_t exchange = {.sql = sql.at,
+                                     .len = sql.len,
+                                     .lane = DLI_MYSQL_CONTROL,
+                                     .intent = DLI_MYSQL_PLAIN,
+                                     .deadline_ns = deadline_ns,
+                                     .stop = stop};
+    dl_status_t status = dli_mysql_link_run(mysql->link, &exchange, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    unsigned error = exchange.answer.error;
+    if (error == 1095) {
+        status = dl_driver_fail(err, DL_EAUTH, (int)error,
+                                "killing the holder's connection, which is another account's: %s",
+                                exchange.answer.message);
+    } else if (error != 0 && error != DLI_MYSQL_NO_SUCH_THREAD) {
+        status = dli_mysql_refused(error, exchange.answer.message, "killing the holder's connection", err);
+    }
+    dli_mysql_answer_free(&exchange.answer);
+    return status;
+}
+
+/* Ends the hold that the marker shows. The server frees the row a moment after KILL: this waits for the row
+ * itself, and as another may have got it first, looks at the marker. */
+static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_marker_t *marker,
+                              dl_error_t *err) {
+    dl_status_t status = kill(mysql, marker->connection_id, r->deadline_ns, &r->stop, err);
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_row_lock_sql(&sql, mysql, r->name, r->name_len, LOOK_AGAIN_MS);
+    while (status == DL_OK) {
+        dli_mysql_marker_t now;
+        dli_mysql_exchange_t exchange = {.sql = sql.at,
+                                         .len = sql.len,
+                                         .lane = DLI_MYSQL_CONTROL,
+                                         .intent = DLI_MYSQL_READ,
+                                         .deadline_ns = r->deadline_ns,
+                                         .stop = &r->stop};
+        status = dli_mysql_link_run(mysql->link, &exchange, err);
+        if (status == DL_OK) {
+            dli_mysql_answer_free(&exchange.answer);
+            status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_READ, r->deadline_ns,
+                                           &r->stop, &now, err);
+        }
+        if (status == DL_OK && !is_hold(&now, marker->info.owner, marker->info.hold_id)) {
+            return DL_OK;
+        }
+    }
+    if (status == DL_EIO) {
+        err->status = status = DL_EUNKNOWN; /* the kill is under way */
+    }
+    return status;
+}
+
+/* The hold's connection is gone from here. Whatever the server still has of it is condemned, or shown by its
+ * marker. */
+static dl_status_t free_marked(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
+    dli_mysql_marker_t marker;
+    dl_status_t status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_FREE, r->deadline_ns,
+                                               &r->stop, &marker, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    return is_hold(&marker, r->owner, r->hold_id) ? end_marked(mysql, r, &marker, err) : lost(err);
+}
+
+dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                    dl_error_t *err) {
+    dli_mysql_sessions_t *sessions = state;
+    dl_request_t r = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
+    dli_mysql_marker_t marker;
+    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, name, name_len, DLI_MYSQL_READ, deadline_ns,
+                                               NULL, &marker, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (!marker.info.held) {
+        return dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody holds it");
+    }
+    return end_marked(&sessions->mysql, &r, &marker, err);
+}
+
+/* ---- on the hold's own connection ---------------------------------------------------------------------- */
+
+/* Waits for the answer to a ping that was left on its way. false: the connection is of no use. */
+static bool catch_up(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r, bool *is_late) {
+    *is_late = false;
+    if (!dli_mysql_conn_is_asking(conn)) {
+        return true;
+    }
+    dli_mysql_bounds_t bounds = {.env = mysql->env,
+                                 .guard = dli_mysql_link_guard(mysql->link),
+                                 .deadline_ns = r->deadline_ns,
+                                 .stop = &r->stop};
+    dli_mysql_answer_t answer;
+    dl_error_t err;
+    dl_status_t status = dli_mysql_conn_resume(conn, &bounds, &answer, &err);
+    dli_mysql_answer_free(&answer);
+    *is_late = status == DL_ETIMEDOUT || status == DL_ECANCELED;
+    return status == DL_OK;
+}
+
+/* The transaction is over; the connection goes on to others. */
+static void give_back(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r) {
+    atomic_fetch_add(&mysql->acquired, 1);
+    if (dli_mysql_names_forget(mysql, conn, r)) {
+        dli_mysql_link_give_back(mysql->link, conn);
+    } else {
+        dli_mysql_link_drop(mysql->link, conn, true);
+    }
+}
+
+/* Ends the connection, whatever it is doing. The KILL comes with the next statement that frees. */
+static dl_status_t unknown(dli_mysql_t *mysql, dli_mysql_conn_t *conn, dl_error_t *err) {
+    dli_mysql_link_drop(mysql->link, conn, true);
+    return dl_driver_fail(err, DL_EUNKNOWN, 0, "no answer to the release; the connection was closed");
+}
+
+static dl_status_t free_on(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r,
+                           dl_error_t *err) {
+    bool is_late;
+    dli_mysql_answer_t answer = {.rows = NULL};
+    dl_status_t status = DL_EIO;
+    if (catch_up(mysql, conn, r, &is_late)) {
+        status = dli_mysql_link_ask(mysql->link, conn, "ROLLBACK", 8, r->deadline_ns, &r->stop, NULL, &answer,
+                                    err);
+    } else if (is_late) {
+        return unknown(mysql, conn, err);
+    }
+    if (status == DL_EIO) {
+        /* It had ended before. Only the server knows whether its end of it has, too. */
+        dli_mysql_link_drop(mysql->link, conn, true);
+        return free_marked(mysql, r, err);
+    }
+    unsigned error = answer.error;
+    dli_mysql_answer_free(&answer);
+    if (status != DL_OK || error != 0) {
+        return unknown(mysql, conn, err);
+    }
+    give_back(mysql, conn, r);
+    return DL_OK;
+}
+
+dl_status_t dli_mysql_session_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    dli_mysql_sessions_t *sessions = state;
+    dli_mysql_session_t *session = hold;
+    dl_status_t status;
+    dli_mysql_session_begin(sessions, session);
+    bool is_same = session->hold_id == request->hold_id;
+    dli_mysql_conn_t *conn = is_same ? dli_mysql_session_take(sessions, session) : NULL;
+    if (conn != NULL) {
+        status = free_on(&sessions->mysql, conn, request, err);
+    } else {
+        status = free_marked(&sessions->mysql, request, err);
+    }
+    dli_mysql_session_end(sessions, session);
+    return status;
+}

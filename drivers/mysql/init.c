@@ -1,0 +1,147 @@
+/* init.c - prepares a server for locks: makes the tables, and says what an account needs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "setup.h"
+
+typedef struct report {
+    dl_finding_fn fn;
+    void *arg;
+} report_t;
+
+static void say(const report_t *report, dl_finding_level_t level, const char *subject, const char *format,
+                ...) __attribute__((format(printf, 4, 5)));
+
+static void say(const report_t *report, dl_finding_level_t level, const char *subject, const char *format,
+                ...) {
+    char text[DLI_MYSQL_SQL_MAX + 2];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    report->fn(report->arg, level, subject, text);
+}
+
+/* ---- printing ---------------------------------------------------------------------------------------- */
+
+/* Text between quotes of this kind; a quote inside is doubled, which every sql_mode takes, and a backslash
+ * too where it would escape. */
+static void quote(char *room, size_t size, char mark, const char *text) {
+    size_t len = 0;
+    room[len++] = mark;
+    for (const char *at = text; *at != '\0' && len + 3 < size; at++) {
+        if (*at == mark || (*at == '\\' && mark == '\'')) {
+            room[len++] = *at;
+        }
+        room[len++] = *at;
+    }
+    room[len++] = mark;
+    room[len] = '\0';
+}
+
+/* Names of users are short, and names of databases are at most 64 characters. */
+#define QUOTED_MAX 600
+
+static void print_account(const report_t *report, const dli_mysql_t *mysql) {
+    char user[QUOTED_MAX], database[QUOTED_MAX], table[QUOTED_MAX], name[sizeof mysql->tokens];
+    quote(user, sizeof user, '\'', mysql->endpoint->user);
+    quote(database, sizeof database, '`', mysql->endpoint->database);
+    say(report, DL_FINDING_NOTE, "access",
+        "an account needs no more than this; put the hosts of the clients in place of %% and a password of "
+        "its own in place of PASSWORD");
+    say(report, DL_FINDING_NOTE, "sql", "CREATE USER IF NOT EXISTS %s@'%%' IDENTIFIED BY 'PASSWORD';", user);
+    for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {
+        dli_mysql_table_name(mysql, t, name, sizeof name);
+        quote(table, sizeof table, '`', name);
+        say(report, DL_FINDING_NOTE, "sql", "GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO %s@'%%';",
+            database, table, user);
+    }
+}
+
+/* A statement that is written over several lines, as one. */
+static void join_lines(char *sql, size_t len) {
+    size_t to = 0;
+    for (size_t from = 0; from < len; from++) {
+        bool is_space = sql[from] == '\n' || sql[from] == ' ';
+        if (!is_space || (to > 0 && sql[to - 1] != ' ')) {
+            sql[to++] = is_space ? ' ' : sql[from];
+        }
+    }
+    sql[to] = '\0';
+}
+
+/* Nothing is connected. */
+static void print_plan(const report_t *report, const dli_mysql_t *mysql) {
+    char database[QUOTED_MAX];
+    quote(database, sizeof database, '`', mysql->endpoint->database);
+    say(report, DL_FINDING_NOTE, "init",
+        "what `dlock init` runs, by an account that may create tables; the database has to be there");
+    say(report, DL_FINDING_NOTE, "sql", "USE %s;", database);
+    for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {
+        DLI_MYSQL_SQL(sql);
+        dli_mysql_table_ddl(mysql, t, &sql);
+        join_lines(sql.at, sql.len);
+        say(report, DL_FINDING_NOTE, "sql", "%s;", sql.at);
+    }
+    print_account(report, mysql);
+}
+
+/* ---- doing ------------------------------------------------------------------------------------------- */
+
+static dl_status_t make_table(const report_t *report, dli_mysql_t *mysql, const dli_mysql_table_t *table,
+                              uint64_t deadline_ns, dl_error_t *err) {
+    char name[sizeof mysql->tokens];
+    dli_mysql_table_name(mysql, table, name, sizeof name);
+    dl_status_t status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
+    if (status == DL_OK) {
+        say(report, DL_FINDING_OK, "table", "nothing to do: ready is %s.%s", mysql->endpoint->database, name);
+        return DL_OK;
+    }
+    if (status != DL_ECONFIG || err->native != DLI_MYSQL_NO_SUCH_TABLE) {
+        return status;
+    }
+    status = dli_mysql_table_create(mysql, table, deadline_ns, err);
+    if (status == DL_OK) {
+        status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
+    }
+    if (status == DL_OK) {
+        say(report, DL_FINDING_OK, "table", "made %s.%s", mysql->endpoint->database, name);
+    }
+    return status;
+}
+
+static dl_status_t make_tables(const report_t *report, dli_mysql_t *mysql, uint64_t deadline_ns,
+                               dl_error_t *err) {
+    dl_status_t status = dli_mysql_connect(mysql, deadline_ns, err);
+    for (const dli_mysql_table_t *t = mysql->kind->tables; status == DL_OK && t->suffix != NULL; t++) {
+        status = make_table(report, mysql, t, deadline_ns, err);
+    }
+    if (status == DL_OK) {
+        char server[400];
+        dli_mysql_describe(mysql, server, sizeof server);
+        say(report, DL_FINDING_OK, "init", "%s can be used", server);
+    }
+    return status;
+}
+
+dl_status_t dli_mysql_init(const dli_mysql_kind_t *kind, const dl_option_value_t *options,
+                           const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
+                           uint64_t deadline_ns, dl_error_t *err) {
+    report_t report = {.fn = fn, .arg = arg};
+    dli_mysql_t *mysql = calloc(1, sizeof *mysql);
+    if (mysql == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    dl_status_t status = dli_mysql_prepare(mysql, kind, options, env, err);
+    if (status == DL_OK && (flags & DL_INIT_PRINT) != 0) {
+        print_plan(&report, mysql);
+    } else if (status == DL_OK) {
+        status = make_tables(&report, mysql, deadline_ns, err);
+    }
+    dli_mysql_close(mysql, 0);
+    free(mysql);
+    return status;
+}

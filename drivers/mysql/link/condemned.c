@@ -1,0 +1,212 @@
+/* condemned.c - connections given up with a claim on its way, which have to be killed on the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "condemned.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_MS ((uint64_t)1000000)
+#define NS_PER_S ((uint64_t)1000000000)
+#define PAUSE_FIRST_NS NS_PER_MS
+#define PAUSE_MAX_NS (16 * NS_PER_MS)
+
+dl_status_t dli_mysql_condemned_init(dli_mysql_condemned_t *condemned, dl_error_t *err) {
+    memset(condemned, 0, sizeof *condemned);
+    condemned->doomed = calloc(DLI_MYSQL_CONDEMNED_MAX, sizeof *condemned->doomed);
+    if (condemned->doomed == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    pthread_mutex_init(&condemned->mutex, NULL);
+    return DL_OK;
+}
+
+void dli_mysql_condemned_free(dli_mysql_condemned_t *condemned, bool forked) {
+    free(condemned->doomed);
+    if (!forked) {
+        pthread_mutex_destroy(&condemned->mutex);
+    }
+}
+
+/* With the mutex held. */
+static void remove_at(dli_mysql_condemned_t *condemned, size_t at) {
+    size_t behind = condemned->count - at - 1;
+    memmove(&condemned->doomed[at], &condemned->doomed[at + 1], behind * sizeof condemned->doomed[0]);
+    condemned->count--;
+}
+
+void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_facts_t *facts,
+                             uint64_t began_ns) {
+    pthread_mutex_lock(&condemned->mutex);
+    if (condemned->count == DLI_MYSQL_CONDEMNED_MAX) {
+        remove_at(condemned, 0);
+    }
+    dli_mysql_doomed_t *doomed = &condemned->doomed[condemned->count];
+    doomed->id = facts->connection_id;
+    doomed->began_ns = began_ns;
+    doomed->serial = ++condemned->serial;
+    memcpy(doomed->identity, facts->identity, sizeof doomed->identity);
+    condemned->count++;
+    pthread_mutex_unlock(&condemned->mutex);
+}
+
+/* A copy of the first behind `serial`. false: there is none. */
+static bool next_behind(dli_mysql_condemned_t *condemned, uint64_t serial, dli_mysql_doomed_t *doomed) {
+    pthread_mutex_lock(&condemned->mutex);
+    size_t at = 0;
+    while (at < condemned->count && condemned->doomed[at].serial <= serial) {
+        at++;
+    }
+    bool is_there = at < condemned->count;
+    if (is_there) {
+        *doomed = condemned->doomed[at];
+    }
+    pthread_mutex_unlock(&condemned->mutex);
+    return is_there;
+}
+
+static void forget(dli_mysql_condemned_t *condemned, uint64_t serial) {
+    pthread_mutex_lock(&condemned->mutex);
+    for (size_t at = 0; at < condemned->count; at++) {
+        if (condemned->doomed[at].serial == serial) {
+            remove_at(condemned, at);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&condemned->mutex);
+}
+
+/* ---- killing ---------------------------------------------------------------------------------------- */
+
+typedef struct killer {
+    dli_mysql_condemned_t *condemned;
+    dli_mysql_conn_t *conn;
+    const dli_mysql_bounds_t *bounds;
+    uint64_t up_since_ns; /* the server's run surely began before this */
+    bool asked_uptime;
+    dl_error_t *err;
+} killer_t;
+
+static dl_status_t ask(const killer_t *killer, const char *sql, dli_mysql_answer_t *answer) {
+    const dl_driver_env_t *env = killer->bounds->env;
+    *answer = (dli_mysql_answer_t){0};
+    dl_status_t status =
+        dli_mysql_conn_ask(killer->conn, sql, strlen(sql), killer->bounds, NULL, answer, killer->err);
+    if (status != DL_EIO) {
+        env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
+    }
+    return status;
+}
+
+/* The server counts whole seconds, with both ends cut: it may say almost one too many. */
+static dl_status_t ask_uptime(killer_t *killer) {
+    dli_mysql_answer_t answer;
+    dl_status_t status = ask(killer, "SHOW GLOBAL STATUS LIKE 'Uptime'", &answer);
+    uint64_t now_ns = killer->bounds->env->now_ns(), uptime_s = 0;
+    MYSQL_ROW row = status == DL_OK ? dli_mysql_answer_row(&answer, NULL) : NULL;
+    if (row != NULL) {
+        uptime_s = dli_mysql_number(row[1]);
+    }
+    dli_mysql_answer_free(&answer);
+    if (status == DL_OK && uptime_s > 0) {
+        uint64_t least_ns = (uptime_s - 1) * NS_PER_S;
+        uint64_t since_ns = now_ns > least_ns ? now_ns - least_ns : 0;
+        killer->up_since_ns = since_ns < killer->up_since_ns ? since_ns : killer->up_since_ns;
+    }
+    killer->asked_uptime = true;
+    return status;
+}
+
+/* This account has no right to it; said once. */
+static void note_refusal(const killer_t *killer, const dli_mysql_answer_t *answer) {
+    dli_mysql_condemned_t *condemned = killer->condemned;
+    const dl_driver_env_t *env = killer->bounds->env;
+    pthread_mutex_lock(&condemned->mutex);
+    bool is_news = !condemned->was_refused;
+    condemned->was_refused = true;
+    pthread_mutex_unlock(&condemned->mutex);
+    if (is_news) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "this account may not kill its connections; a claim that was given up can still be carried "
+                 "out after its release, and then lasts until its lease ends: %s",
+                 answer->message);
+        env->report(env->core, DL_LOG_WARNING, text);
+    }
+}
+
+/* One word with the server about one of them. *is_gone: it is off the list. */
+static dl_status_t kill_one(killer_t *killer, const dli_mysql_doomed_t *doomed, bool *is_gone) {
+    bool is_here = strcmp(doomed->identity, dli_mysql_conn_facts(killer->conn)->identity) == 0;
+    *is_gone = true;
+    if (is_here && doomed->began_ns <= killer->up_since_ns && !killer->asked_uptime) {
+        dl_status_t status = ask_uptime(killer);
+        if (status != DL_OK) {
+            return status;
+        }
+    }
+    if (!is_here || doomed->began_ns <= killer->up_since_ns) {
+        forget(killer->condemned, doomed->serial);
+        return DL_OK;
+    }
+    char sql[48];
+    dli_mysql_answer_t answer;
+    snprintf(sql, sizeof sql, "KILL CONNECTION %llu", (unsigned long long)doomed->id);
+    dl_status_t status = ask(killer, sql, &answer);
+    *is_gone = status == DL_OK && answer.error != 0;
+    if (*is_gone) {
+        if (answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
+            note_refusal(killer, &answer);
+        }
+        forget(killer->condemned, doomed->serial);
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+/* *left: so many were killed and may not be gone yet. */
+static dl_status_t kill_each(killer_t *killer, size_t *left) {
+    dli_mysql_doomed_t doomed = {0};
+    *left = 0;
+    while (next_behind(killer->condemned, doomed.serial, &doomed)) {
+        bool is_gone;
+        dl_status_t status = kill_one(killer, &doomed, &is_gone);
+        if (status != DL_OK) {
+            return status;
+        }
+        *left += !is_gone;
+    }
+    return DL_OK;
+}
+
+/* A killed connection ends by itself, and tells nobody. */
+static dl_status_t pause_a_little(const killer_t *killer, uint64_t pause_ns) {
+    const dli_mysql_bounds_t *bounds = killer->bounds;
+    struct pollfd fds[2] = {{.fd = -1}, {.fd = -1}};
+    uint64_t now_ns = bounds->env->now_ns();
+    if (now_ns >= bounds->deadline_ns) {
+        return dl_driver_fail(killer->err, DL_ETIMEDOUT, 0, "connections that were killed are still there");
+    }
+    uint64_t left_ns = bounds->deadline_ns - now_ns;
+    for (int i = 0; i < 2 && bounds->stop != NULL; i++) {
+        fds[i] = (struct pollfd){.fd = bounds->stop->fd[i], .events = POLLIN};
+    }
+    int ready = bounds->env->poll(fds, 2, now_ns + (pause_ns < left_ns ? pause_ns : left_ns));
+    return ready == 0 ? DL_OK : dl_driver_fail(killer->err, DL_ECANCELED, 0, "cancelled");
+}
+
+dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,
+                                     uint64_t ready_ns, const dli_mysql_bounds_t *bounds, dl_error_t *err) {
+    killer_t killer = {
+        .condemned = condemned, .conn = conn, .bounds = bounds, .up_since_ns = ready_ns, .err = err};
+    size_t left = 0;
+    dl_status_t status = kill_each(&killer, &left);
+    for (uint64_t pause_ns = PAUSE_FIRST_NS; status == DL_OK && left > 0;) {
+        status = pause_a_little(&killer, pause_ns);
+        pause_ns = pause_ns < PAUSE_MAX_NS ? 2 * pause_ns : PAUSE_MAX_NS;
+        if (status == DL_OK) {
+            status = kill_each(&killer, &left);
+        }
+    }
+    return status;
+}

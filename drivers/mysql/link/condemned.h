@@ -1,0 +1,48 @@
+/* condemned.h - connections given up with a claim on its way, which have to be killed on the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_CONDEMNED_H
+#define DLI_MYSQL_CONDEMNED_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "conn.h"
+
+/* More than this and the oldest are forgotten: their claims end by their leases. */
+#define DLI_MYSQL_CONDEMNED_MAX 128
+
+/* A connection id says something only together with the server that gave it and since when that was up: ids
+ * begin anew with each start. */
+typedef struct dli_mysql_doomed {
+    uint64_t id;
+    uint64_t began_ns; /* when the making of the connection began: the server was up by its end */
+    uint64_t serial;   /* rises along the list */
+    char identity[320];
+} dli_mysql_doomed_t;
+
+typedef struct dli_mysql_condemned {
+    atomic_size_t count;        /* read without the mutex where nothing has to be killed */
+    pthread_mutex_t mutex;      /* guards the rest, and writing to count; never held during I/O */
+    dli_mysql_doomed_t *doomed; /* the oldest first; room for all from the beginning */
+    uint64_t serial;            /* the last one given */
+    bool was_refused;           /* this account may not kill; said once */
+} dli_mysql_condemned_t;
+
+/* DL_OK, DL_ENOMEM. */
+dl_status_t dli_mysql_condemned_init(dli_mysql_condemned_t *condemned, dl_error_t *err);
+/* forked: somebody who is not there may have the mutex. */
+void dli_mysql_condemned_free(dli_mysql_condemned_t *condemned, bool forked);
+/* began_ns: when the making of it began. */
+void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_facts_t *facts,
+                             uint64_t began_ns);
+/*
+ * Kills what this connection's server may kill, until it is gone: only then nothing of it can follow. Off the
+ * list: what is gone (1094), what is another server's, or of another run of this one, what is not proven to
+ * be of this run, and what this account may not kill. The proof: this connection was ready (ready_ns) before
+ * the other began, or the server's uptime says so.
+ * DL_OK; DL_ETIMEDOUT, DL_ECANCELED: some are not gone yet; or what the connection's asking came to.
+ */
+dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,
+                                     uint64_t ready_ns, const dli_mysql_bounds_t *bounds, dl_error_t *err);
+
+#endif

@@ -1,0 +1,38 @@
+/* library.h - the two client libraries, MariaDB Connector/C and Oracle's libmysqlclient, made alike. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_LIBRARY_H
+#define DLI_MYSQL_LIBRARY_H
+
+#include <mysql.h>
+
+#include "endpoint.h"
+
+/* Nothing else of this tree branches on the library. */
+
+/* Begins the library's use, once a process. The disposition of SIGPIPE, which both libraries change for the
+ * whole process, is left as it was. DL_OK, DL_ENOMEM. Any thread. */
+dl_status_t dli_mysql_library_start(dl_error_t *err);
+/* "MariaDB Connector/C 3.3.8" or "MySQL client library 9.7.0". */
+const char *dli_mysql_library_name(void);
+
+/* A new handle with everything set that has to be before connecting: bounds in whole seconds (at least what
+ * is asked for; the real deadlines are elsewhere), no LOCAL INFILE, no reconnect, utf8mb4, packets of at most
+ * 16 MiB, TLS. NULL with err: DL_ENOMEM, DL_ECONFIG. */
+MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t *err);
+/* Connects; blocks for as long as the bounds let it. true: connected, and as safely as the endpoint wants.
+ * false: err says why, mysql_errno is in err->native. */
+bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err);
+/* The socket's descriptor. */
+int dli_mysql_library_fd(const MYSQL *mysql);
+/* Has the library read on, beyond the end of an answer? As far as it lets us see. */
+bool dli_mysql_library_has_more(const MYSQL *mysql);
+
+/* Around each call that may write to a socket: a broken one must not send SIGPIPE to a program that did not
+ * ask for it. Nothing else of the thread's signals changes. */
+typedef struct dli_mysql_quiet {
+    int masked; /* by us, to be undone */
+} dli_mysql_quiet_t;
+void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet);
+void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet);
+
+#endif

@@ -1,0 +1,309 @@
+/* link.c - opens and closes a link, lends its connections, and runs statements on any of them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "condemned.h"
+#include "keeper.h"
+
+#define NS_PER_MS ((uint64_t)1000000)
+/* An answer that is wanted no more is waited for a little longer: it normally comes at once, and then no
+ * outcome is unknown and no connection lost. */
+#define LAST_WORD_NS (20 * NS_PER_MS)
+#define RESEND_MAX 3
+
+enum {
+    READ_ONLY_OPTION = 1290, /* the server runs with --read-only, or the like */
+    READ_ONLY_ENGINE = 1836
+};
+
+struct dli_mysql_link {
+    dl_driver_env_t env;
+    dli_mysql_guard_t *guard;
+    dli_mysql_condemned_t condemned;
+    dli_mysql_pool_t *pool;
+    dli_mysql_keeper_t keeper;
+};
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+static dl_status_t open_parts(dli_mysql_link_t *link, dli_mysql_endpoint_t *endpoint,
+                              const dli_mysql_pool_options_t *options, dl_error_t *err) {
+    dl_status_t status = dli_mysql_library_start(err);
+    if (status != DL_OK) {
+        return status;
+    }
+    status = dli_mysql_condemned_init(&link->condemned, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    status = dli_mysql_guard_open(&link->env, &link->guard, err);
+    if (status == DL_OK) {
+        status = dli_mysql_pool_new(endpoint, options, &link->env, link->guard, &link->pool, err);
+    }
+    if (status == DL_OK) {
+        status = dli_mysql_keeper_start(&link->keeper, link->pool, err);
+    }
+    if (status != DL_OK) {
+        if (link->pool != NULL) {
+            dli_mysql_pool_close(link->pool, false);
+        }
+        dli_mysql_guard_close(link->guard, false);
+        dli_mysql_condemned_free(&link->condemned, false);
+    }
+    return status;
+}
+
+dl_status_t dli_mysql_link_open(dli_mysql_endpoint_t *endpoint, const dli_mysql_pool_options_t *options,
+                                const dl_driver_env_t *env, dli_mysql_link_t **link, dl_error_t *err) {
+    *link = NULL;
+    dli_mysql_link_t *new_link = calloc(1, sizeof *new_link);
+    if (new_link == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    new_link->env = *env;
+    dl_status_t status = open_parts(new_link, endpoint, options, err);
+    if (status != DL_OK) {
+        free(new_link);
+        return status;
+    }
+    *link = new_link;
+    return DL_OK;
+}
+
+void dli_mysql_link_close(dli_mysql_link_t *link, bool forked) {
+    if (link != NULL) {
+        dli_mysql_keeper_stop(&link->keeper, forked);
+        dli_mysql_pool_close(link->pool, forked);
+        dli_mysql_guard_close(link->guard, forked);
+        dli_mysql_condemned_free(&link->condemned, forked);
+        free(link);
+    }
+}
+
+void dli_mysql_link_facts(dli_mysql_link_t *link, dli_mysql_facts_t *facts) {
+    dli_mysql_pool_facts(link->pool, facts);
+}
+
+dli_mysql_guard_t *dli_mysql_link_guard(dli_mysql_link_t *link) {
+    return link->guard;
+}
+
+/* ---- on a connection that the caller has ------------------------------------------------------------- */
+
+static bool only_reads(const dli_mysql_answer_t *answer) {
+    return answer->error == READ_ONLY_OPTION || answer->error == READ_ONLY_ENGINE;
+}
+
+/* One statement, and what it says about the other connections. */
+static dl_status_t ask(dli_mysql_link_t *link, dli_mysql_member_t *member, const char *sql, size_t len,
+                       uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,
+                       dli_mysql_answer_t *answer, dl_error_t *err) {
+    const dl_driver_env_t *env = &link->env;
+    dli_mysql_bounds_t bounds = {env, link->guard, deadline_ns, stop};
+    uint64_t began_ns = env->now_ns();
+    dl_status_t status = dli_mysql_conn_ask(member->conn, sql, len, &bounds, sent_ns, answer, err);
+    uint64_t now_ns = env->now_ns();
+    if (status != DL_EIO) {
+        env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
+    }
+    if (status == DL_OK) {
+        if (only_reads(answer)) {
+            dli_mysql_pool_fail_over(link->pool, member);
+        }
+    } else if (status == DL_ETIMEDOUT) {
+        if (now_ns - began_ns >= DLI_MYSQL_SILENCE_NS) {
+            dli_mysql_pool_distrust(link->pool, began_ns);
+        }
+    } else if (status != DL_ECANCELED) {
+        dli_mysql_pool_distrust(link->pool, now_ns);
+    }
+    return status;
+}
+
+static void drop(dli_mysql_link_t *link, dli_mysql_member_t *member, bool is_condemned) {
+    if (is_condemned) {
+        dli_mysql_condemned_add(&link->condemned, dli_mysql_conn_facts(member->conn), member->began_ns);
+    }
+    dli_mysql_pool_drop(link->pool, member);
+}
+
+static dl_status_t borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_t began_ns,
+                          uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_member_t **member,
+                          dl_error_t *err) {
+    dl_status_t status = dli_mysql_pool_borrow(link->pool, lane, began_ns, deadline_ns, stop, member, err);
+    if (status == DL_OK) {
+        dli_mysql_keeper_wake(&link->keeper);
+    }
+    return status;
+}
+
+dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_t began_ns,
+                                  uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_conn_t **conn,
+                                  dl_error_t *err) {
+    dli_mysql_member_t *member;
+    dl_status_t status = borrow(link, lane, began_ns, deadline_ns, stop, &member, err);
+    *conn = NULL;
+    if (status == DL_OK) {
+        dli_mysql_pool_lend(link->pool, member);
+        *conn = member->conn;
+    }
+    return status;
+}
+
+void dli_mysql_link_give_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn) {
+    dli_mysql_pool_give_back(link->pool, dli_mysql_pool_unlend(link->pool, conn));
+}
+
+void dli_mysql_link_drop(dli_mysql_link_t *link, dli_mysql_conn_t *conn, bool is_condemned) {
+    drop(link, dli_mysql_pool_unlend(link->pool, conn), is_condemned);
+}
+
+dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, const char *sql, size_t len,
+                               uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,
+                               dli_mysql_answer_t *answer, dl_error_t *err) {
+    return ask(link, dli_mysql_pool_find(link->pool, conn), sql, len, deadline_ns, stop, sent_ns, answer,
+               err);
+}
+
+/* ---- one statement on any connection ----------------------------------------------------------------- */
+
+/* The exchange has its answer. */
+static void conclude(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member) {
+    if (only_reads(&x->answer)) {
+        dli_mysql_pool_drop(link->pool, member);
+    } else {
+        dli_mysql_pool_give_back(link->pool, member);
+    }
+}
+
+/* Its time is over, or it is wanted no more, and it is on its way. */
+static dl_status_t give_up(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member,
+                           dl_status_t why, dl_error_t *err) {
+    uint64_t until_ns = link->env.now_ns() + LAST_WORD_NS;
+    dli_mysql_bounds_t bounds = {&link->env, link->guard,
+                                 until_ns < x->deadline_ns ? until_ns : x->deadline_ns, NULL};
+    dl_error_t more;
+    if (why == DL_ECANCELED && dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &more) == DL_OK) {
+        conclude(link, x, member);
+        return DL_OK;
+    }
+    drop(link, member, x->intent == DLI_MYSQL_CLAIM);
+    if (x->intent == DLI_MYSQL_READ) {
+        err->status = why == DL_ECANCELED ? DL_ECANCELED : DL_EIO;
+    } else {
+        err->status = DL_EUNKNOWN;
+    }
+    return err->status;
+}
+
+/* The connection broke. */
+static dl_status_t lose(dli_mysql_link_t *link, const dli_mysql_exchange_t *x, dli_mysql_member_t *member,
+                        dl_status_t status, dl_error_t *err) {
+    drop(link, member, status != DL_EIO && x->intent == DLI_MYSQL_CLAIM);
+    if (x->intent != DLI_MYSQL_READ && status == DL_EPROTO) {
+        err->status = DL_EUNKNOWN; /* whatever came instead of the answer */
+    } else if (x->intent == DLI_MYSQL_READ && status == DL_EUNKNOWN) {
+        err->status = DL_EIO;
+    }
+    return err->status;
+}
+
+/* On this connection. *again: it broke before it was of any use, and another may do better. */
+static dl_status_t run_on(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member,
+                          bool *again, dl_error_t *err) {
+    bool was_fresh = member->is_fresh;
+    *again = false;
+    for (int sent = 0;; sent++) {
+        if (link->env.now_ns() >= x->deadline_ns) {
+            dli_mysql_pool_put_back(link->pool, member);
+            return dl_driver_fail(err, DL_EIO, 0, "no time is left to send a statement");
+        }
+        dl_status_t status =
+            ask(link, member, x->sql, x->len, x->deadline_ns, x->stop, &x->sent_ns, &x->answer, err);
+        if (status == DL_ETIMEDOUT || status == DL_ECANCELED) {
+            return give_up(link, x, member, status, err);
+        }
+        if (status != DL_OK) {
+            status = lose(link, x, member, status, err);
+            *again = status == DL_EIO && !was_fresh;
+            return status;
+        }
+        if (x->answer.error != DLI_MYSQL_DEADLOCK || sent == RESEND_MAX) {
+            conclude(link, x, member);
+            return DL_OK;
+        }
+        dli_mysql_answer_free(&x->answer);
+    }
+}
+
+dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dl_error_t *err) {
+    uint64_t began_ns = link->env.now_ns();
+    x->sent_ns = 0;
+    x->answer = (dli_mysql_answer_t){0};
+    if (x->intent == DLI_MYSQL_FREE && x->deadline_ns > began_ns) {
+        dli_mysql_link_settle(link, began_ns + (x->deadline_ns - began_ns) / 2, x->stop);
+    }
+    for (;;) {
+        dli_mysql_member_t *member;
+        bool again;
+        dl_status_t status = borrow(link, x->lane, began_ns, x->deadline_ns, x->stop, &member, err);
+        if (status != DL_OK) {
+            return status;
+        }
+        status = run_on(link, x, member, &again, err);
+        if (!again) {
+            return status;
+        }
+    }
+}
+
+/* ---- the control lane ---------------------------------------------------------------------------------- */
+
+dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
+                                      uint64_t deadline_ns, dl_error_t *err) {
+    const dli_mysql_facts_t *facts = dli_mysql_conn_facts(conn);
+    dli_mysql_member_t *member;
+    dl_status_t status = borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &member, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (strcmp(dli_mysql_conn_facts(member->conn)->identity, facts->identity) != 0) {
+        dli_mysql_pool_give_back(link->pool, member);
+        return dl_driver_fail(err, DL_EIO, 0, "the statement runs on another server than this one");
+    }
+    char sql[48];
+    dli_mysql_answer_t answer;
+    int len = snprintf(sql, sizeof sql, "KILL QUERY %llu", (unsigned long long)facts->connection_id);
+    status = ask(link, member, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
+    if (status != DL_OK) {
+        drop(link, member, false);
+        return status;
+    }
+    dli_mysql_pool_give_back(link->pool, member);
+    /* A connection that is not there runs nothing. */
+    if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
+        status = dli_mysql_refused(answer.error, answer.message, "ending a statement", err);
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
+    dli_mysql_member_t *member;
+    dl_error_t err;
+    if (atomic_load(&link->condemned.count) == 0 ||
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &member, &err) != DL_OK) {
+        return;
+    }
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
+    (void)dli_mysql_condemned_kill(&link->condemned, member->conn, member->ready_ns, &bounds, &err);
+    if (dli_mysql_conn_is_asking(member->conn) || dli_mysql_conn_is_broken(member->conn)) {
+        drop(link, member, false);
+    } else {
+        dli_mysql_pool_give_back(link->pool, member);
+    }
+}

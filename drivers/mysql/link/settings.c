@@ -1,0 +1,189 @@
+/* settings.c - pins a session, whatever a server's globals and its init_connect did, and reads the facts. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "settings.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define OLDEST_MARIADB 100600
+#define OLDEST_MYSQL 80000
+#define MAX_PATIENCE_S 31536000
+#define MAX_STATEMENT 1536
+
+typedef struct session {
+    MYSQL *mysql;
+    const char *label;
+    dl_error_t *err;
+} session_t;
+
+/* DL_OK with the rows, which may be NULL, or the reason why not. */
+static dl_status_t ask(const session_t *session, const char *sql, MYSQL_RES **rows) {
+    dli_mysql_quiet_t quiet;
+    char what[400];
+    *rows = NULL;
+    dli_mysql_quiet_begin(&quiet);
+    int rc = mysql_real_query(session->mysql, sql, (unsigned long)strlen(sql));
+    if (rc == 0) {
+        *rows = mysql_store_result(session->mysql);
+    }
+    dli_mysql_quiet_end(&quiet);
+    unsigned error = mysql_errno(session->mysql);
+    if (rc == 0 && error == 0) {
+        return DL_OK;
+    }
+    snprintf(what, sizeof what, "%s: preparing the session", session->label);
+    if (error != 0 && !dli_mysql_is_library_error(error)) {
+        return dli_mysql_refused(error, mysql_error(session->mysql), what, session->err);
+    }
+    return dl_driver_fail(session->err,
+                          error == DLI_MYSQL_GONE || error == DLI_MYSQL_LOST ? DL_EIO : DL_EPROTO, (int)error,
+                          "%s: %s (%u)", what, mysql_error(session->mysql), error);
+}
+
+static dl_status_t tell(const session_t *session, const char *sql) {
+    MYSQL_RES *rows;
+    dl_status_t status = ask(session, sql, &rows);
+    if (rows != NULL) {
+        mysql_free_result(rows);
+    }
+    return status;
+}
+
+/* ---- pins ---------------------------------------------------------------------------------------------- */
+
+static dl_status_t pin(const session_t *session, dli_mysql_role_t role, int64_t patience_s) {
+    char sql[MAX_STATEMENT];
+    /* init_connect may have left a transaction open, or chosen the isolation of the next one. Without the
+     * words behind it a global completion_type=RELEASE would make it end the connection. */
+    dl_status_t status = tell(session, "ROLLBACK AND NO CHAIN NO RELEASE");
+    if (status == DL_OK) {
+        status = tell(session, role == DLI_MYSQL_ROLE_OVERLOOKING
+                                   ? "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED, READ WRITE"
+                                   : "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE");
+    }
+    if (status == DL_OK) {
+        /* Values, not DEFAULT, which is the server's global. What stands in comments is for one of the two;
+         * MariaDB skips numbers of MySQL. */
+        snprintf(sql, sizeof sql,
+                 "SET NAMES utf8mb4,"
+                 "@@SESSION.sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
+                 "@@SESSION.time_zone='+00:00',"
+                 "@@SESSION.innodb_lock_wait_timeout=1,@@SESSION.lock_wait_timeout=1,"
+                 "@@SESSION.wait_timeout=%" PRId64 ",@@SESSION.interactive_timeout=%" PRId64 ","
+                 "@@SESSION.net_read_timeout=30,@@SESSION.net_write_timeout=60,"
+                 "@@SESSION.completion_type=0,@@SESSION.sql_safe_updates=0,@@SESSION.sql_big_selects=1,"
+                 "@@SESSION.sql_select_limit=18446744073709551615,@@SESSION.sql_auto_is_null=0,"
+                 "@@SESSION.autocommit=%d"
+                 "/*M!100600 ,@@SESSION.max_statement_time=0,@@SESSION.idle_transaction_timeout=0,"
+                 "@@SESSION.idle_write_transaction_timeout=0,@@SESSION.idle_readonly_transaction_timeout=0*/"
+                 "/*!80000 ,@@SESSION.max_execution_time=0*/",
+                 patience_s, patience_s, role == DLI_MYSQL_ROLE_HOLDING ? 0 : 1);
+        status = tell(session, sql);
+    }
+    return status;
+}
+
+/* The clock of the session may have been stopped. Where it may not be set, nobody can have set it. */
+static dl_status_t start_clock(const session_t *session) {
+    dl_status_t status = tell(session, "SET @@SESSION.timestamp=DEFAULT");
+    return status != DL_OK && mysql_errno(session->mysql) == DLI_MYSQL_READ_ONLY_OR_SO ? DL_OK : status;
+}
+
+/* ---- what the server says of itself -------------------------------------------------------------------- */
+
+static unsigned read_version(const char *text) {
+    unsigned major = 0, minor = 0, patch = 0;
+    if (sscanf(text, "%3u.%3u.%3u", &major, &minor, &patch) < 2 || minor > 99) {
+        return 0;
+    }
+    return major * 10000 + minor * 100 + (patch < 99 ? patch : 99);
+}
+
+static bool is_on(const char *value) {
+    return value != NULL && strcmp(value, "0") != 0 && strcasecmp(value, "OFF") != 0 && value[0] != '\0';
+}
+
+static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts) {
+    MYSQL_RES *rows;
+    dl_status_t status = ask(session,
+                             "SELECT VERSION(),CONNECTION_ID(),@@GLOBAL.read_only,"
+                             "0/*!80000 OR @@GLOBAL.super_read_only*/,@@GLOBAL.innodb_rollback_on_timeout,"
+                             "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir",
+                             &rows);
+    if (status != DL_OK) {
+        return status;
+    }
+    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 8 ? mysql_fetch_row(rows) : NULL;
+    if (row == NULL || row[0] == NULL) {
+        status = dl_driver_fail(session->err, DL_EPROTO, 0, "%s: it does not say what it is", session->label);
+    } else {
+        snprintf(facts->version, sizeof facts->version, "%s", row[0]);
+        facts->version_number = read_version(row[0]);
+        facts->is_mariadb = strcasestr(row[0], "mariadb") != NULL;
+        facts->connection_id = dli_mysql_number(row[1]);
+        facts->is_read_only = is_on(row[2]) || is_on(row[3]);
+        facts->rollback_on_timeout = is_on(row[4]);
+        snprintf(facts->identity, sizeof facts->identity, "%s:%s%s", row[5] != NULL ? row[5] : "",
+                 row[6] != NULL ? row[6] : "", row[7] != NULL ? row[7] : "");
+    }
+    if (rows != NULL) {
+        mysql_free_result(rows);
+    }
+    return status;
+}
+
+static dl_status_t judge_version(const session_t *session, const dli_mysql_facts_t *facts) {
+    if (facts->version_number >= (facts->is_mariadb ? OLDEST_MARIADB : OLDEST_MYSQL)) {
+        return DL_OK;
+    }
+    return dl_driver_fail(session->err, DL_ENOTSUP, 0,
+                          "%s: the server is %s; MariaDB from 10.6 or MySQL from 8.0 is needed",
+                          session->label, facts->version);
+}
+
+/* A build without Galera has no such variables, and selecting one would be an error. */
+static dl_status_t read_galera(const session_t *session, dli_mysql_facts_t *facts) {
+    MYSQL_RES *rows;
+    bool is_wsrep = false, has_cluster = false;
+    dl_status_t status = ask(
+        session, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on','wsrep_cluster_address')", &rows);
+    if (status != DL_OK || rows == NULL) {
+        return status;
+    }
+    for (MYSQL_ROW row = mysql_fetch_row(rows); row != NULL; row = mysql_fetch_row(rows)) {
+        if (row[0] != NULL && strcasecmp(row[0], "wsrep_on") == 0) {
+            is_wsrep = is_on(row[1]);
+        } else {
+            has_cluster = row[1] != NULL && row[1][0] != '\0';
+        }
+    }
+    mysql_free_result(rows);
+    facts->is_galera = is_wsrep && has_cluster;
+    return DL_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_role_t role,
+                                     int64_t wait_timeout_s, dli_mysql_facts_t *facts, dl_error_t *err) {
+    session_t session = {mysql, label, err};
+    int64_t patience_s = wait_timeout_s < 1 ? 1 : wait_timeout_s;
+    patience_s = patience_s > MAX_PATIENCE_S ? MAX_PATIENCE_S : patience_s;
+    memset(facts, 0, sizeof *facts);
+    dl_status_t status = pin(&session, role, patience_s);
+    if (status == DL_OK) {
+        status = start_clock(&session);
+    }
+    if (status == DL_OK) {
+        status = read_facts(&session, facts);
+    }
+    if (status == DL_OK) {
+        status = judge_version(&session, facts);
+    }
+    if (status == DL_OK && facts->is_mariadb) {
+        status = read_galera(&session, facts);
+    }
+    return status;
+}

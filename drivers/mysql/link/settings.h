@@ -1,0 +1,13 @@
+/* settings.h - what a new session is told, and what it is asked about its server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_SETTINGS_H
+#define DLI_MYSQL_SETTINGS_H
+
+#include "conn.h"
+
+/* On a connection fresh from the library; blocks within its bounds. `label`: of the endpoint, for messages.
+ * DL_OK: facts is filled. The statuses of dli_mysql_conn_make. */
+dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_role_t role,
+                                     int64_t wait_timeout_s, dli_mysql_facts_t *facts, dl_error_t *err);
+
+#endif

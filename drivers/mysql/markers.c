@@ -1,0 +1,225 @@
+/* markers.c - mysql-pessimistic: what open transactions show of their holds, seen from outside. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "session.h"
+
+/* Rows of a list in one answer. */
+#define PAGE 100u
+
+/* Columns, in the order of the statement. */
+enum { NAME, OWNER, HOLD_ID, CLIENT, CONNECTION_ID, LEASE_MS, LEFT_MS, TOKEN };
+
+void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
+                            uint64_t limit_ms) {
+    if (limit_ms == 0) {
+        dli_mysql_sql_add(sql, "SELECT owner FROM $t WHERE name=$x FOR UPDATE NOWAIT", mysql->table, name,
+                          name_len);
+        return;
+    }
+    /* Each server ends the wait by a way of its own, and takes the other's for a comment. */
+    char seconds[32];
+    (void)snprintf(seconds, sizeof seconds, "%llu.%03u", (unsigned long long)(limit_ms / 1000),
+                   (unsigned)(limit_ms % 1000));
+    dli_mysql_sql_add(sql,
+                      "/*M! SET STATEMENT max_statement_time=$t FOR */ SELECT /*+ MAX_EXECUTION_TIME($u) */ "
+                      "owner FROM $t WHERE name=$x FOR UPDATE",
+                      seconds, limit_ms, mysql->table, name, name_len);
+}
+
+/* The token is the holder's: it was committed before the marker was written. */
+static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
+    dli_mysql_sql_add(sql,
+                      "SELECT l.name,l.owner,l.hold_id,l.client,l.connection_id,l.lease_ms,"
+                      "GREATEST(0,CAST(l.lease_ms AS SIGNED)"
+                      "-TIMESTAMPDIFF(MICROSECOND,l.acquired_at,UTC_TIMESTAMP(6)) DIV 1000),k.token"
+                      " FROM $t l LEFT JOIN $t k ON k.name=l.name WHERE l.owner IS NOT NULL",
+                      mysql->table, mysql->tokens);
+}
+
+static void copy_text(char *to, size_t size, const char *from, unsigned long len) {
+    size_t n = from == NULL ? 0 : len < size - 1 ? len : size - 1;
+    if (n > 0) {
+        memcpy(to, from, n);
+    }
+    to[n] = '\0';
+}
+
+static void read_marker(MYSQL_ROW row, const unsigned long *lengths, dli_mysql_marker_t *marker) {
+    *marker = (dli_mysql_marker_t){.info = DL_LOCK_INFO_INIT};
+    dl_lock_info_t *info = &marker->info;
+    info->held = 1;
+    info->holds = 1;
+    info->hold_id = dli_mysql_number(row[HOLD_ID]);
+    info->token = dli_mysql_number(row[TOKEN]);
+    marker->lease_ms = row[LEASE_MS] == NULL ? -1 : (int64_t)dli_mysql_number(row[LEASE_MS]);
+    info->remaining_ms = row[LEFT_MS] == NULL ? -1 : (int64_t)dli_mysql_number(row[LEFT_MS]);
+    copy_text(info->owner, sizeof info->owner, row[OWNER], lengths[OWNER]);
+    copy_text(info->client, sizeof info->client, row[CLIENT], lengths[CLIENT]);
+    marker->connection_id = dli_mysql_number(row[CONNECTION_ID]);
+}
+
+dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t name_len,
+                                  dli_mysql_intent_t intent, uint64_t deadline_ns, const dl_stop_t *stop,
+                                  dli_mysql_marker_t *marker, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    *marker = (dli_mysql_marker_t){.info = DL_LOCK_INFO_INIT};
+    add_select(&sql, mysql);
+    dli_mysql_sql_add(&sql, " AND l.name=$x", name, name_len);
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CONTROL, .intent = intent, .deadline_ns = deadline_ns, .stop = stop};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "looking at", name, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    unsigned long *lengths;
+    MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, &lengths);
+    if (row != NULL) {
+        read_marker(row, lengths, marker);
+    }
+    dli_mysql_answer_free(&exchange.answer);
+    return DL_OK;
+}
+
+/* ---- how long the server will be patient ---------------------------------------------------------------- */
+
+/*
+ * Heartbeats write nothing, so what is left of a lease is known only to the server: the lease less the time that
+ * the holder's session has been idle. An account sees its own sessions; where it may not see the holder's, the
+ * marker's own time is taken, and nothing is known when that is over.
+ */
+static void add_idle_times(dli_mysql_t *mysql, dli_mysql_marker_t *markers, size_t n, uint64_t deadline_ns) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "SELECT ID,IF(COMMAND='Sleep',FLOOR(TIME*1000/*M! *0+TIME_MS*/),0)"
+                            " FROM information_schema.PROCESSLIST WHERE ID IN (0");
+    for (size_t i = 0; i < n; i++) {
+        dl_lock_info_t *info = &markers[i].info;
+        info->remaining_ms = info->remaining_ms > 0 ? info->remaining_ms : -1;
+        dli_mysql_sql_add(&sql, ",$u", markers[i].connection_id);
+    }
+    dli_mysql_sql_add(&sql, ")");
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CONTROL, .intent = DLI_MYSQL_READ, .deadline_ns = deadline_ns};
+    dl_error_t err;
+    if (dli_mysql_run(mysql, &exchange, &sql, "looking for sessions", "", &err) != DL_OK) {
+        return;
+    }
+    MYSQL_ROW row;
+    while ((row = dli_mysql_answer_row(&exchange.answer, NULL)) != NULL) {
+        uint64_t id = dli_mysql_number(row[0]), idle_ms = dli_mysql_number(row[1]);
+        for (size_t i = 0; i < n; i++) {
+            if (markers[i].connection_id == id && markers[i].lease_ms >= 0) {
+                uint64_t lease_ms = (uint64_t)markers[i].lease_ms;
+                markers[i].info.remaining_ms = (int64_t)(lease_ms > idle_ms ? lease_ms - idle_ms : 0);
+            }
+        }
+    }
+    dli_mysql_answer_free(&exchange.answer);
+}
+
+dl_status_t dli_mysql_session_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                      dl_lock_info_t *info, dl_error_t *err) {
+    dli_mysql_sessions_t *sessions = state;
+    dli_mysql_marker_t marker;
+    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, name, name_len, DLI_MYSQL_READ, deadline_ns,
+                                               NULL, &marker, err);
+    if (status == DL_OK && marker.info.held) {
+        add_idle_times(&sessions->mysql, &marker, 1, deadline_ns);
+    }
+    if (status == DL_OK) {
+        *info = marker.info;
+    }
+    return status;
+}
+
+/* ---- lists --------------------------------------------------------------------------------------------- */
+
+typedef struct listing {
+    dli_mysql_t *mysql;
+    const char *prefix;
+    size_t prefix_len;
+    char end[DL_NAME_MAX]; /* the least name behind all that begin with the prefix */
+    size_t end_len;        /* 0: there is none */
+    uint64_t deadline_ns;
+    size_t n; /* of the page */
+    dli_mysql_marker_t markers[PAGE];
+    char names[PAGE][DL_NAME_MAX + 1];
+} listing_t;
+
+static void find_end(listing_t *l) {
+    l->end_len = l->prefix_len;
+    memcpy(l->end, l->prefix, l->prefix_len);
+    while (l->end_len > 0 && (unsigned char)l->end[l->end_len - 1] == 0xff) {
+        l->end_len--;
+    }
+    if (l->end_len > 0) {
+        l->end[l->end_len - 1] = (char)((unsigned char)l->end[l->end_len - 1] + 1);
+    }
+}
+
+/* The page behind the one that is there. */
+static dl_status_t next_page(listing_t *l, dl_error_t *err) {
+    const char *last = l->n > 0 ? l->names[l->n - 1] : "";
+    DLI_MYSQL_SQL(sql);
+    add_select(&sql, l->mysql);
+    dli_mysql_sql_add(&sql, " AND l.name>=$x AND l.name>$s", l->prefix, l->prefix_len, last);
+    if (l->end_len > 0) {
+        dli_mysql_sql_add(&sql, " AND l.name<$x", l->end, l->end_len);
+    }
+    dli_mysql_sql_add(&sql, " ORDER BY l.name LIMIT $u", (uint64_t)PAGE);
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CONTROL, .intent = DLI_MYSQL_READ, .deadline_ns = l->deadline_ns};
+    dl_status_t status = dli_mysql_run(l->mysql, &exchange, &sql, "listing", l->prefix, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    unsigned long *lengths;
+    MYSQL_ROW row;
+    l->n = 0;
+    while (l->n < PAGE && (row = dli_mysql_answer_row(&exchange.answer, &lengths)) != NULL) {
+        read_marker(row, lengths, &l->markers[l->n]);
+        copy_text(l->names[l->n], sizeof l->names[0], row[NAME], lengths[NAME]);
+        l->n++;
+    }
+    dli_mysql_answer_free(&exchange.answer);
+    add_idle_times(l->mysql, l->markers, l->n, l->deadline_ns);
+    return DL_OK;
+}
+
+static dl_status_t list_pages(listing_t *l, dl_list_fn fn, void *arg, dl_error_t *err) {
+    do {
+        dl_status_t status = next_page(l, err);
+        if (status != DL_OK) {
+            return status;
+        }
+        for (size_t i = 0; i < l->n; i++) {
+            if (fn(arg, l->names[i], &l->markers[i].info) != 0) {
+                return DL_OK;
+            }
+        }
+    } while (l->n == PAGE);
+    return DL_OK;
+}
+
+dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn,
+                                   void *arg, uint64_t deadline_ns, dl_error_t *err) {
+    dli_mysql_sessions_t *sessions = state;
+    if (prefix_len > DL_NAME_MAX) {
+        return DL_OK; /* no name is so long */
+    }
+    listing_t *l = malloc(sizeof *l);
+    if (l == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    l->mysql = &sessions->mysql;
+    l->prefix = prefix;
+    l->prefix_len = prefix_len;
+    l->deadline_ns = deadline_ns;
+    l->n = 0;
+    find_end(l);
+    dl_status_t status = list_pages(l, fn, arg, err);
+    free(l);
+    return status;
+}

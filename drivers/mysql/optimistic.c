@@ -1,0 +1,144 @@
+/* optimistic.c - the driver mysql-optimistic: a row is read without a lock and taken only if its version has
+ * not changed since. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "rows.h"
+
+static const dl_option_t options[] = {
+    DLI_MYSQL_OPTIONS("dlock_optimistic", "At most so many connections for calls; renewals have their own")};
+
+static const dli_mysql_column_t columns[] = {
+    {"name", "varbinary(255)"},    {"owner", "varbinary(95)"},     {"hold_id", "bigint unsigned"},
+    {"client", "varbinary(255)"},  {"acquired_at", "datetime(6)"}, {"released_at", "datetime(6)"},
+    {"expires_at", "datetime(6)"}, {"version", "bigint unsigned"}, {NULL, NULL}};
+
+/* The version is the token: each acquisition raises it, nothing else does. */
+static const dli_mysql_table_t tables[] = {{.suffix = "",
+                                            .create = "CREATE TABLE IF NOT EXISTS $t (\n"
+                                                      "  name VARBINARY(255) NOT NULL PRIMARY KEY,\n"
+                                                      "  owner VARBINARY(95) NULL,\n"
+                                                      "  hold_id BIGINT UNSIGNED NOT NULL DEFAULT 0,\n"
+                                                      "  client VARBINARY(255) NULL,\n"
+                                                      "  acquired_at DATETIME(6) NULL,\n"
+                                                      "  released_at DATETIME(6) NULL,\n"
+                                                      "  expires_at DATETIME(6) NULL,\n"
+                                                      "  version BIGINT UNSIGNED NOT NULL\n"
+                                                      ") ENGINE=InnoDB",
+                                            .columns = columns},
+                                           {.suffix = NULL}};
+
+const dli_mysql_kind_t dli_mysql_optimistic_kind = {
+    .driver = "mysql-optimistic",
+    .calls = DLI_MYSQL_ROLE_PLAIN,
+    .tables = tables,
+    .token_column = "version",
+    .has_state = false,
+};
+
+/* ---- taking ----------------------------------------------------------------------------------------- */
+
+/* The row as it was read. */
+typedef struct look {
+    bool is_there, is_takeable;
+    uint64_t version;
+    uint64_t verdict; /* of one that is not takeable (rows.h) */
+} look_t;
+
+/* A consistent read: it waits for nobody, and keeps nobody waiting. */
+static dl_status_t read_row(dli_mysql_t *mysql, const dl_request_t *r, look_t *look, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "SELECT version,CASE WHEN ");
+    dli_mysql_rows_add_takeable(&sql, mysql, r);
+    dli_mysql_sql_add(&sql, " THEN 0 ELSE ");
+    dli_mysql_rows_add_verdict(&sql, mysql);
+    dli_mysql_sql_add(&sql, " END FROM $t WHERE name=$x", mysql->table, r->name, r->name_len);
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_READ, .deadline_ns = r->deadline_ns, .stop = &r->stop};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "reading", r->name, err);
+    if (status == DL_OK) {
+        MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, NULL);
+        *look = (look_t){.is_there = row != NULL};
+        if (row != NULL) {
+            look->version = dli_mysql_number(row[0]);
+            look->verdict = dli_mysql_number(row[1]);
+            look->is_takeable = look->verdict == 0;
+        }
+        dli_mysql_answer_free(&exchange.answer);
+    }
+    return status;
+}
+
+/*
+ * Taken only if no one was faster. A renewal leaves the version as it is, so that the expiry is looked at
+ * again: the row may have been renewed since it was read. Rows found and insert_id say what came of it, as in
+ * mysql-lease. The row's lock is waited for only while another such statement ends.
+ */
+static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *r, uint64_t version,
+                        dli_mysql_exchange_t *exchange, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "UPDATE $t SET ", mysql->table);
+    dli_mysql_rows_add_hold(&sql, mysql, r);
+    dli_mysql_sql_add(&sql, " WHERE name=$x AND CASE WHEN version=$u AND (", r->name, r->name_len, version);
+    dli_mysql_rows_add_takeable(&sql, mysql, r);
+    dli_mysql_sql_add(&sql, ") THEN 1 ELSE LAST_INSERT_ID(");
+    dli_mysql_rows_add_verdict(&sql, mysql);
+    dli_mysql_sql_add(&sql, ")=0 END");
+    *exchange = (dli_mysql_exchange_t){
+        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_CLAIM, .deadline_ns = r->deadline_ns, .stop = &r->stop};
+    return dli_mysql_run(mysql, exchange, &sql, "taking", r->name, err);
+}
+
+static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                               dl_error_t *err) {
+    (void)hold;
+    dli_mysql_t *mysql = state;
+    dli_mysql_exchange_t exchange = {.answer = {.affected = 0}};
+    look_t look;
+    dl_status_t status = dli_mysql_rows_check(request, err);
+    if (status == DL_OK) {
+        status = read_row(mysql, request, &look, err);
+    }
+    if (status == DL_OK && !look.is_there) {
+        status = dli_mysql_rows_provide(mysql, request, err);
+        if (status == DL_OK) {
+            status = read_row(mysql, request, &look, err);
+        }
+    }
+    if (status != DL_OK) {
+        return status;
+    }
+    if (look.is_there && look.is_takeable) {
+        status = take(mysql, request, look.version, &exchange, err);
+    } else {
+        exchange.answer.insert_id = look.verdict;
+    }
+    return status == DL_OK ? dli_mysql_rows_judge(mysql, request, &exchange, grant, err) : status;
+}
+
+/* ---- the table -------------------------------------------------------------------------------------- */
+
+static dl_status_t open_optimistic(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
+                                   uint64_t deadline_ns, dl_error_t *err) {
+    return dli_mysql_open(state, &dli_mysql_optimistic_kind, values, env, deadline_ns, err);
+}
+
+static dl_status_t init_optimistic(const dl_option_value_t *values, const dl_driver_env_t *env,
+                                   unsigned flags, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
+                                   dl_error_t *err) {
+    return dli_mysql_init(&dli_mysql_optimistic_kind, values, env, flags, fn, arg, deadline_ns, err);
+}
+
+const dl_driver_t dli_mysql_optimistic_driver = {
+    .abi = DL_DRIVER_ABI,
+    .size = sizeof(dl_driver_t),
+    .name = "mysql-optimistic",
+    .summary = "a row with a version on one MySQL or MariaDB server, read without locks and compared to take",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE,
+    .state_size = sizeof(dli_mysql_t),
+    .options = options,
+    .open = open_optimistic,
+    .init = init_optimistic,
+    .try_acquire = try_acquire,
+    DLI_MYSQL_ROWS_OPS,
+};

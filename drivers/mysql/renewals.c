@@ -1,0 +1,250 @@
+/* renewals.c - renewing many holds by few statements. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "rows.h"
+
+/* Holds renewed by one statement, which keeps other clients from their rows for a few milliseconds. */
+#define CHUNK 256
+/* The text of a statement about many. On the stack: renewing must work without memory. */
+#define ROOM 65536
+/* The text of a statement without what it says of its holds. */
+#define FRAME 512
+/* No answer yet. No renewal ends like this. */
+#define OPEN DL_EBUSY
+
+typedef struct batch {
+    dli_mysql_t *mysql;
+    dl_renewal_t *renewals;
+    size_t n, open;
+    uint64_t deadline_ns;
+    char *room;
+    size_t room_size;
+} batch_t;
+
+/* Those that one statement is about. */
+typedef struct chunk {
+    dl_renewal_t *entries[CHUNK];
+    bool found[CHUNK];
+    size_t n;
+} chunk_t;
+
+static void settle(batch_t *b, const chunk_t *c, dl_status_t status) {
+    for (size_t i = 0; i < c->n; i++) {
+        c->entries[i]->status = status;
+    }
+    b->open -= c->n;
+}
+
+/* ---- statements ------------------------------------------------------------------------------------- */
+
+/* At least what the entry takes of a statement's text: its name three times, its owner, numbers. */
+static size_t text_size(const dl_renewal_t *r) {
+    return 3 * (2 * r->name_len + 4) + 2 * strlen(r->owner) + 80;
+}
+
+/*
+ * Those that are still their owners' and not expired. SYSDATE is the time of looking at the row, also after a wait
+ * for it: a hold that expired meanwhile is not revived. (UTC_TIMESTAMP is the statement's start; the session's
+ * time zone is UTC.) The names by themselves are what servers find the rows by.
+ */
+static void add_alive(dli_mysql_sql_t *sql, const chunk_t *c) {
+    dli_mysql_sql_add(sql, " WHERE name IN (");
+    for (size_t i = 0; i < c->n; i++) {
+        dli_mysql_sql_add(sql, "$t$x", i > 0 ? "," : "", c->entries[i]->name, c->entries[i]->name_len);
+    }
+    dli_mysql_sql_add(sql, ") AND (name,owner,hold_id) IN (");
+    for (size_t i = 0; i < c->n; i++) {
+        const dl_renewal_t *r = c->entries[i];
+        dli_mysql_sql_add(sql, "$t($x,$s,$u)", i > 0 ? "," : "", r->name, r->name_len, r->owner, r->hold_id);
+    }
+    dli_mysql_sql_add(sql, ") AND expires_at>SYSDATE(6)");
+}
+
+/* The lease in microseconds, where not all have the same: by name. */
+static void add_lease(dli_mysql_sql_t *sql, const chunk_t *c) {
+    const int64_t usual_ms = c->entries[0]->lease_ms;
+    bool is_mixed = false;
+    for (size_t i = 1; i < c->n; i++) {
+        const dl_renewal_t *r = c->entries[i];
+        if (r->lease_ms != usual_ms) {
+            dli_mysql_sql_add(sql, "$t WHEN $x THEN $i", is_mixed ? "" : "CASE name", r->name, r->name_len,
+                              r->lease_ms * 1000);
+            is_mixed = true;
+        }
+    }
+    dli_mysql_sql_add(sql, is_mixed ? " ELSE $i END" : "$i", usual_ms * 1000);
+}
+
+static dl_status_t run(batch_t *b, const dli_mysql_sql_t *sql, dli_mysql_intent_t intent,
+                       uint64_t deadline_ns, dli_mysql_exchange_t *exchange) {
+    dl_error_t err;
+    *exchange =
+        (dli_mysql_exchange_t){.lane = DLI_MYSQL_RENEWALS, .intent = intent, .deadline_ns = deadline_ns};
+    return dli_mysql_run(b->mysql, exchange, sql, "renewing", "", &err);
+}
+
+/* Half of the time that is left, while others wait for an answer too: then a dead connection takes only that. */
+static uint64_t share_ns(const batch_t *b, bool is_last) {
+    uint64_t now = b->mysql->env->now_ns();
+    return is_last || now >= b->deadline_ns ? b->deadline_ns : now + (b->deadline_ns - now) / 2;
+}
+
+/* ---- who is alive ----------------------------------------------------------------------------------- */
+
+static void note_row(chunk_t *c, MYSQL_ROW row, const unsigned long *lengths) {
+    for (size_t i = 0; i < c->n; i++) {
+        const dl_renewal_t *r = c->entries[i];
+        c->found[i] =
+            c->found[i] || (lengths[0] == r->name_len && memcmp(row[0], r->name, r->name_len) == 0 &&
+                            strcmp(row[1], r->owner) == 0 && dli_mysql_number(row[2]) == r->hold_id);
+    }
+}
+
+/* Which are still their owners' and not expired? */
+static dl_status_t look(batch_t *b, chunk_t *c, const char *how, bool is_last) {
+    dli_mysql_exchange_t exchange;
+    dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
+    dli_mysql_sql_add(&sql, "SELECT name,owner,hold_id FROM $t", b->mysql->table);
+    add_alive(&sql, c);
+    dli_mysql_sql_add(&sql, "$t", how);
+    memset(c->found, 0, sizeof c->found);
+    dl_status_t status = run(b, &sql, DLI_MYSQL_READ, share_ns(b, is_last), &exchange);
+    if (status == DL_OK) {
+        MYSQL_ROW row;
+        unsigned long *lengths;
+        while ((row = dli_mysql_answer_row(&exchange.answer, &lengths)) != NULL) {
+            note_row(c, row, lengths);
+        }
+        dli_mysql_answer_free(&exchange.answer);
+    }
+    return status;
+}
+
+/* Moves those that were not found to `missing`. */
+static void part(chunk_t *c, chunk_t *missing) {
+    size_t n = 0;
+    missing->n = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->found[i]) {
+            c->entries[n++] = c->entries[i];
+        } else {
+            missing->entries[missing->n++] = c->entries[i];
+        }
+    }
+    c->n = n;
+}
+
+/* ---- renewing --------------------------------------------------------------------------------------- */
+
+/* One statement that extends what is alive, and waits for rows that are locked. */
+static void extend(batch_t *b, chunk_t *c) {
+    chunk_t lost;
+    dli_mysql_exchange_t exchange;
+    bool is_last = b->open == c->n;
+    dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
+    dli_mysql_sql_add(&sql, "UPDATE $t SET expires_at=GREATEST(expires_at,UTC_TIMESTAMP(6)+INTERVAL ",
+                      b->mysql->table);
+    add_lease(&sql, c);
+    dli_mysql_sql_add(&sql, " MICROSECOND)");
+    add_alive(&sql, c);
+    dl_status_t status = run(b, &sql, DLI_MYSQL_PLAIN, share_ns(b, is_last), &exchange);
+    for (size_t i = 0; exchange.sent_ns != 0 && i < c->n; i++) {
+        c->entries[i]->sent_ns = exchange.sent_ns;
+    }
+    if (status != DL_OK) {
+        settle(b, c, status);
+        return;
+    }
+    uint64_t extended = exchange.answer.affected;
+    dli_mysql_answer_free(&exchange.answer);
+    if (extended != c->n) {
+        memset(c->found, 0, sizeof c->found);
+        if (extended > 0 && look(b, c, "", is_last) != DL_OK) {
+            settle(b, c, DL_EUNKNOWN);
+            return;
+        }
+        part(c, &lost);
+        settle(b, &lost, DL_ELOST);
+    }
+    settle(b, c, DL_OK);
+}
+
+/*
+ * Somebody's open transaction may keep one of the rows locked for as long as it likes: no other hold may wait for
+ * that. So first see which rows can be locked now, and renew those.
+ */
+static void renew_unlocked(batch_t *b, chunk_t *c) {
+    chunk_t others;
+    if (look(b, c, " FOR UPDATE SKIP LOCKED", false) != DL_OK) {
+        return;
+    }
+    part(c, &others);
+    if (others.n > 0 && look(b, &others, "", false) == DL_OK) {
+        /* Those that are locked, for now or for long, are alive; the others are gone. */
+        chunk_t lost;
+        part(&others, &lost);
+        settle(b, &lost, DL_ELOST);
+    }
+    if (c->n > 0) {
+        extend(b, c);
+    }
+}
+
+static void for_each_chunk(batch_t *b, void (*renew)(batch_t *b, chunk_t *c)) {
+    size_t at = 0;
+    while (at < b->n) {
+        chunk_t c = {.n = 0};
+        size_t size = FRAME;
+        for (; at < b->n && c.n < CHUNK; at++) {
+            dl_renewal_t *r = &b->renewals[at];
+            if (r->status != OPEN) {
+                continue;
+            }
+            size += text_size(r);
+            if (c.n > 0 && size > b->room_size) {
+                break;
+            }
+            c.entries[c.n++] = r;
+        }
+        if (c.n > 0) {
+            renew(b, &c);
+        }
+    }
+}
+
+static void begin(batch_t *b) {
+    const uint64_t now = b->mysql->env->now_ns();
+    for (size_t i = 0; i < b->n; i++) {
+        dl_renewal_t *r = &b->renewals[i];
+        r->sent_ns = now;
+        r->status = r->lease_ms < 1 || r->lease_ms > DL_LEASE_MAX_MS ? DL_EINVAL : OPEN;
+        b->open += r->status == OPEN;
+    }
+}
+
+/* Not inlined: a caller that extends one hold may have a small stack. */
+__attribute__((noinline)) static void renew_many(batch_t *b) {
+    char room[ROOM];
+    b->room = room;
+    b->room_size = sizeof room;
+    for_each_chunk(b, renew_unlocked);
+    for_each_chunk(b, extend);
+}
+
+static void renew_one(batch_t *b) {
+    char room[DLI_MYSQL_SQL_MAX];
+    b->room = room;
+    b->room_size = sizeof room;
+    for_each_chunk(b, extend);
+}
+
+void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
+    batch_t b = {.mysql = state, .renewals = renewals, .n = n, .deadline_ns = deadline_ns};
+    begin(&b);
+    if (n > 1) {
+        renew_many(&b);
+    } else {
+        renew_one(&b);
+    }
+}

@@ -1,0 +1,200 @@
+/* rows.c - taking and freeing rows: what the statements of mysql-lease and mysql-optimistic are made of. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rows.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Names are cut so that the whole message fits. */
+#define NAME_SHOWN 64
+
+/* The name for people: its beginning, without what controls terminals, and no character cut in half. */
+static void show_name(const char *name, char text[NAME_SHOWN + 4]) {
+    size_t len = strlen(name);
+    size_t shown = len <= NAME_SHOWN ? len : NAME_SHOWN;
+    while (shown < len && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
+        shown--;
+    }
+    for (size_t i = 0; i < shown; i++) {
+        unsigned char byte = (unsigned char)name[i];
+        text[i] = byte < ' ' || byte == 0x7f ? '?' : name[i];
+    }
+    strcpy(text + shown, shown < len ? "..." : "");
+}
+
+dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, const dli_mysql_sql_t *sql,
+                          const char *doing, const char *name, dl_error_t *err) {
+    char shown[NAME_SHOWN + 4], what[NAME_SHOWN + 32];
+    if (sql->is_cut) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "the statement is too long");
+    }
+    exchange->sql = sql->at;
+    exchange->len = sql->len;
+    dl_status_t status = dli_mysql_link_run(mysql->link, exchange, err);
+    unsigned error = exchange->answer.error;
+    if (status != DL_OK || error == 0) {
+        return status;
+    }
+    show_name(name, shown);
+    (void)snprintf(what, sizeof what, name[0] != '\0' ? "%s '%s'" : "%s", doing, shown);
+    if (dli_mysql_is_contention(error)) {
+        status = dl_driver_fail(err, DL_EIO, (int)error, "%s: another transaction keeps the row locked (%s)",
+                                what, exchange->answer.message);
+    } else {
+        status = dli_mysql_refused(error, exchange->answer.message, what, err);
+    }
+    dli_mysql_answer_free(&exchange->answer);
+    return status;
+}
+
+/* ---- pieces of statements ---------------------------------------------------------------------------- */
+
+void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
+    const char *token = mysql->kind->token_column;
+    dli_mysql_sql_add(sql,
+                      "$towner=$s,hold_id=$u,client=$s,acquired_at=UTC_TIMESTAMP(6),released_at=NULL,"
+                      "expires_at=UTC_TIMESTAMP(6)+INTERVAL $i MICROSECOND,"
+                      "$t=LAST_INSERT_ID(GREATEST($t,$u,CAST(" DLI_MYSQL_MICROS " AS UNSIGNED))+1)",
+                      mysql->kind->has_state ? "state='held'," : "", r->owner, r->hold_id,
+                      mysql->env->client_label, r->lease_ms * 1000, token, token, r->token_floor);
+}
+
+void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
+    dli_mysql_sql_add(sql,
+                      "$t<$u AND (owner IS NULL OR expires_at<=UTC_TIMESTAMP(6)"
+                      " OR (owner=$s AND hold_id<=$u))",
+                      mysql->kind->token_column, DLI_MYSQL_TOKEN_END, r->owner, r->hold_id);
+}
+
+/* An owner that is not "uuid:..." was written by somebody else. */
+void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
+    const char *token = mysql->kind->token_column;
+    dli_mysql_sql_add(sql,
+                      "CASE WHEN $t IS NULL OR $t>=$u THEN $u WHEN owner IS NULL THEN $u"
+                      " ELSE $u+IF(owner LIKE '________-____-____-____-____________:_%',$u,0)"
+                      "+COALESCE(GREATEST(0,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at)),$u) END",
+                      token, token, DLI_MYSQL_TOKEN_END, DLI_MYSQL_REFUSED + DLI_MYSQL_FOREIGN,
+                      DLI_MYSQL_REFUSED, DLI_MYSQL_REFUSED, DLI_MYSQL_BY_DLOCK, DLI_MYSQL_ENDLESS);
+}
+
+dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
+    if (request->token_floor >= DLI_MYSQL_TOKEN_END - 1) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
+    }
+    if (request->lease_ms < 1 || request->lease_ms > DL_LEASE_MAX_MS) {
+        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %lld ms", (long long)request->lease_ms);
+    }
+    return DL_OK;
+}
+
+/* ---- what came of it --------------------------------------------------------------------------------- */
+
+static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r, uint64_t verdict,
+                                 dl_grant_t *grant, dl_error_t *err) {
+    const uint64_t left_us = verdict & (DLI_MYSQL_TOKEN_END - 1);
+    if (left_us == DLI_MYSQL_FOREIGN) {
+        char shown[NAME_SHOWN + 4];
+        show_name(r->name, shown);
+        return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s': its row in table '%s' has no %s that could be ours",
+                              shown, mysql->table, mysql->kind->token_column);
+    }
+    grant->busy_is_dlock = (verdict & DLI_MYSQL_BY_DLOCK) != 0;
+    if (left_us == DLI_MYSQL_ENDLESS) {
+        grant->busy_ms = -1;
+        return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without an expiry");
+    }
+    grant->busy_ms = (int64_t)((left_us + 999) / 1000);
+    if (left_us == 0) {
+        return dl_driver_fail(err, DL_EBUSY, 0, "another owner was faster");
+    }
+    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
+                          (long long)grant->busy_ms);
+}
+
+dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
+                                 dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err) {
+    const uint64_t affected = exchange->answer.affected, number = exchange->answer.insert_id;
+    dli_mysql_answer_free(&exchange->answer);
+    if (affected == 0 && (number & DLI_MYSQL_REFUSED) != 0) {
+        return judge_refusal(mysql, request, number, grant, err);
+    }
+    if (affected == 0) {
+        return dl_driver_fail(err, DL_EIO, 0, "the row was deleted while it was being taken");
+    }
+    if (number == 0 || number > DLI_MYSQL_TOKEN_END) {
+        /* Something between us and the server keeps the number to itself; what was taken has to be freed. */
+        return dl_driver_fail(err, DL_EUNKNOWN, 0, "taken, but the token did not come back");
+    }
+    atomic_fetch_add(&mysql->acquired, 1);
+    grant->token = number;
+    grant->sent_ns = exchange->sent_ns;
+    grant->session_fd = -1;
+    return DL_OK;
+}
+
+/* ---- rows that are not there yet --------------------------------------------------------------------- */
+
+static dl_status_t insert(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_sql_t *sql,
+                          bool *is_there, dl_error_t *err) {
+    /* A free row that comes late harms nobody, so that nothing has to be killed for it. */
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_READ, .deadline_ns = r->deadline_ns, .stop = &r->stop};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, sql, "making a row for", r->name, err);
+    *is_there = status == DL_OK && exchange.answer.affected > 0;
+    if (status == DL_OK) {
+        dli_mysql_answer_free(&exchange.answer);
+    }
+    return status;
+}
+
+/*
+ * A new row begins at a token that is no lower than any its name can have had (purge.c): the row with the empty
+ * name is read under a shared lock, so that it cannot be raised before the new row is there. Without that row
+ * nothing is found or inserted: then it is made first, once in the life of a table.
+ */
+dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
+    const char *token = mysql->kind->token_column;
+    DLI_MYSQL_SQL(row);
+    DLI_MYSQL_SQL(base);
+    dli_mysql_sql_add(&row,
+                      "INSERT INTO $t(name,released_at,$t)"
+                      " SELECT $x,UTC_TIMESTAMP(6),base.$t FROM $t AS base WHERE base.name=''"
+                      " LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE $t.name=$t.name",
+                      mysql->table, token, r->name, r->name_len, token, mysql->table, mysql->table,
+                      mysql->table);
+    dli_mysql_sql_add(&base, "INSERT IGNORE INTO $t(name,$t) VALUES('',0)", mysql->table, token);
+    bool is_there, is_based;
+    dl_status_t status = insert(mysql, r, &row, &is_there, err);
+    if (status == DL_OK && !is_there) {
+        status = insert(mysql, r, &base, &is_based, err);
+        if (status == DL_OK) {
+            status = insert(mysql, r, &row, &is_there, err);
+        }
+    }
+    return status;
+}
+
+/* ---- freeing ----------------------------------------------------------------------------------------- */
+
+dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    dli_mysql_t *mysql = state;
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql,
+                      "UPDATE $t SET $towner=NULL,expires_at=NULL,released_at=UTC_TIMESTAMP(6)"
+                      " WHERE name=$x AND owner=$s AND hold_id=$u",
+                      mysql->table, mysql->kind->has_state ? "state='free'," : "", request->name,
+                      request->name_len, request->owner, request->hold_id);
+    dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_CALLS,
+                                     .intent = DLI_MYSQL_FREE,
+                                     .deadline_ns = request->deadline_ns,
+                                     .stop = &request->stop};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "freeing", request->name, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    bool freed = exchange.answer.affected > 0;
+    dli_mysql_answer_free(&exchange.answer);
+    dli_mysql_rows_purge(mysql, request);
+    return freed ? DL_OK : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in table '%s'", mysql->table);
+}

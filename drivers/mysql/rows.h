@@ -1,0 +1,42 @@
+/* rows.h - pieces of statements and verdicts that mysql-lease and mysql-optimistic share. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_ROWS_H
+#define DLI_MYSQL_ROWS_H
+
+#include "lock.h"
+
+/* Tokens and versions are below this. A row with a larger one, or none, is no lock of ours. */
+#define DLI_MYSQL_TOKEN_END ((uint64_t)1 << 62)
+
+/*
+ * Why a row was not taken, as one number, so that it can come back as a statement's insert_id:
+ *   bit 63        always
+ *   bit 62        the holder is a client of this library
+ *   bits 0 to 61  microseconds that the holder's lease lasts; or one of the two below
+ */
+#define DLI_MYSQL_REFUSED ((uint64_t)1 << 63)
+#define DLI_MYSQL_BY_DLOCK ((uint64_t)1 << 62)
+#define DLI_MYSQL_ENDLESS (DLI_MYSQL_TOKEN_END - 1) /* an owner without an expiry */
+#define DLI_MYSQL_FOREIGN (DLI_MYSQL_TOKEN_END - 2) /* no lock */
+
+/* The assignments that make the row the request's; they use nothing of the row but its token, which goes into
+ * insert_id. */
+void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);
+/* The condition that the request may take the row: free, expired, or an older hold of the same owner's. */
+void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);
+/* The verdict over a row that it may not take. */
+void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql);
+
+/* May the request's numbers be used in the above? */
+dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
+/* What a statement that takes came to: DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
+dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
+                                 dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err);
+
+/* The ops of both drivers but open, init and try_acquire. */
+#define DLI_MYSQL_ROWS_OPS                                                                                 \
+    .close = dli_mysql_close, .release = dli_mysql_rows_release, .renew = dli_mysql_rows_renew,            \
+    .inspect = dli_mysql_rows_inspect, .force_release = dli_mysql_rows_force, .list = dli_mysql_rows_list, \
+    .describe = dli_mysql_describe, .check = dli_mysql_check
+
+#endif

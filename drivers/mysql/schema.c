@@ -1,0 +1,235 @@
+/* schema.c - the lock tables: looks whether they are as they have to be, and makes those that are missing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "setup.h"
+
+/* The server's number for a text that it cannot parse. */
+#define SYNTAX_ERROR 1064
+
+/* One look at one table. */
+typedef struct look {
+    dli_mysql_t *mysql;
+    const dli_mysql_table_t *table;
+    char name[sizeof((dli_mysql_t *)0)->tokens];
+    uint64_t deadline_ns;
+    dl_error_t *err;
+} look_t;
+
+void dli_mysql_table_name(const dli_mysql_t *mysql, const dli_mysql_table_t *table, char *name, size_t size) {
+    (void)snprintf(name, size, "%s%s", mysql->table, table->suffix);
+}
+
+void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *table, dli_mysql_sql_t *sql) {
+    char name[sizeof mysql->tokens];
+    dli_mysql_table_name(mysql, table, name, sizeof name);
+    dli_mysql_sql_add(sql, table->create, name);
+}
+
+/* ---- verifying --------------------------------------------------------------------------------------- */
+
+static dl_status_t wrong(const look_t *look, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static dl_status_t wrong(const look_t *look, const char *format, ...) {
+    char what[160];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return dl_driver_fail(look->err, DL_ECONFIG, 0,
+                          "table '%s' %s; `dlock init --print` shows what it has to be", look->name, what);
+}
+
+/* Looks at the names as they stand in every other statement, without quotes. */
+static dl_status_t ask_columns(const look_t *look, dli_mysql_answer_t *answer) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "SHOW COLUMNS FROM $t", look->name);
+    dl_status_t status = dli_mysql_setup_ask(look->mysql, &sql, look->deadline_ns, answer, look->err);
+    if (status != DL_OK || answer->error == 0) {
+        return status;
+    }
+    if (answer->error == SYNTAX_ERROR) {
+        return dl_driver_fail(look->err, DL_ECONFIG, SYNTAX_ERROR,
+                              "table '%s': the server cannot take that for a name (a number, or a word of "
+                              "SQL); choose another",
+                              look->name);
+    }
+    if (answer->error == DLI_MYSQL_NO_SUCH_TABLE) {
+        return dl_driver_fail(look->err, DL_ECONFIG, DLI_MYSQL_NO_SUCH_TABLE,
+                              "table '%s' is missing in database '%s'; `dlock init` makes it", look->name,
+                              look->mysql->endpoint->database);
+    }
+    char what[96];
+    (void)snprintf(what, sizeof what, "looking at table '%s'", look->name);
+    return dli_mysql_refused(answer->error, answer->message, what, look->err);
+}
+
+/* Older servers say how wide a number is shown: "bigint(20) unsigned". Case says nothing. */
+static void plain_type(const char *type, char *plain, size_t size) {
+    bool is_number = strncasecmp(type, "bigint", 6) == 0 || strncasecmp(type, "int", 3) == 0;
+    size_t len = 0;
+    for (const char *at = type; *at != '\0' && len + 1 < size; at++) {
+        if (is_number && *at == '(') {
+            at += strcspn(at, ")");
+            if (*at == '\0') {
+                break;
+            }
+            continue;
+        }
+        plain[len++] = (char)tolower((unsigned char)*at);
+    }
+    plain[len] = '\0';
+}
+
+static bool is_type(const char *actual, const char *wanted) {
+    char a[160], b[160];
+    plain_type(actual, a, sizeof a);
+    plain_type(wanted, b, sizeof b);
+    return strcmp(a, b) == 0;
+}
+
+/* What SHOW COLUMNS says of one. */
+enum { FIELD, TYPE, MAY_BE_NULL, KEY, DEFAULT_VALUE, EXTRA, COLUMN_FACTS };
+
+static MYSQL_ROW find_column(MYSQL_RES *rows, const char *name) {
+    MYSQL_ROW row;
+    mysql_data_seek(rows, 0);
+    while ((row = mysql_fetch_row(rows)) != NULL) {
+        if (strcasecmp(row[FIELD], name) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* A column of somebody else's is fine as long as rows can be made without it. */
+static dl_status_t judge_others(const look_t *look, MYSQL_RES *rows) {
+    MYSQL_ROW row;
+    mysql_data_seek(rows, 0);
+    while ((row = mysql_fetch_row(rows)) != NULL) {
+        const dli_mysql_column_t *c = look->table->columns;
+        while (c->name != NULL && strcasecmp(c->name, row[FIELD]) != 0) {
+            c++;
+        }
+        bool is_key = strcmp(row[KEY], "PRI") == 0;
+        if (is_key && strcasecmp(row[FIELD], "name") != 0) {
+            return wrong(look, "has column '%s' in its primary key, which must be the name alone",
+                         row[FIELD]);
+        }
+        if (c->name == NULL && strcmp(row[MAY_BE_NULL], "NO") == 0 && row[DEFAULT_VALUE] == NULL &&
+            row[EXTRA][0] == '\0') {
+            return wrong(look, "has a column '%s' that rows cannot be made without", row[FIELD]);
+        }
+    }
+    return DL_OK;
+}
+
+static dl_status_t judge_columns(const look_t *look, MYSQL_RES *rows) {
+    for (const dli_mysql_column_t *c = look->table->columns; c->name != NULL; c++) {
+        MYSQL_ROW row = find_column(rows, c->name);
+        if (row == NULL) {
+            return wrong(look, "has no column '%s', or this account may not see it", c->name);
+        }
+        if (c->type != NULL && !is_type(row[TYPE], c->type)) {
+            return wrong(look, "has a column '%s' of type %s, which has to be %s", c->name, row[TYPE],
+                         c->type);
+        }
+        if (strcmp(c->name, "name") == 0 && strcmp(row[KEY], "PRI") != 0) {
+            return wrong(look, "has no primary key on its column 'name'");
+        }
+    }
+    return judge_others(look, rows);
+}
+
+/* The engine, and unique keys that would let two names meet: on a part of the name, or on other columns. */
+static dl_status_t judge_engine(const look_t *look) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_answer_t answer;
+    dli_mysql_sql_add(&sql,
+                      "SELECT TABLE_TYPE, ENGINE, (SELECT COUNT(*) FROM information_schema.STATISTICS"
+                      " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '$t' AND NON_UNIQUE = 0"
+                      " AND (SUB_PART IS NOT NULL OR COLUMN_NAME <> 'name'))"
+                      " FROM information_schema.TABLES"
+                      " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '$t'",
+                      look->name, look->name);
+    dl_status_t status = dli_mysql_setup_ask(look->mysql, &sql, look->deadline_ns, &answer, look->err);
+    if (status == DL_OK && answer.error != 0) {
+        status =
+            dli_mysql_refused(answer.error, answer.message, "looking at the lock table's engine", look->err);
+    }
+    MYSQL_ROW row = status == DL_OK ? dli_mysql_answer_row(&answer, NULL) : NULL;
+    if (status == DL_OK && row == NULL) {
+        status = wrong(look, "is gone, or this account may not see it");
+    } else if (status == DL_OK && (row[0] == NULL || strcmp(row[0], "BASE TABLE") != 0)) {
+        status = wrong(look, "is no ordinary table (%s)", row[0] != NULL ? row[0] : "?");
+    } else if (status == DL_OK && (row[1] == NULL || strcasecmp(row[1], "InnoDB") != 0)) {
+        status = wrong(look, "is kept by the engine %s; locks need InnoDB's row locks and transactions",
+                       row[1] != NULL ? row[1] : "?");
+    } else if (status == DL_OK && dli_mysql_number(row[2]) != 0) {
+        status = wrong(look, "has a unique key on something else than the whole name");
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                   dl_error_t *err) {
+    look_t look = {.mysql = mysql, .table = table, .deadline_ns = deadline_ns, .err = err};
+    dli_mysql_answer_t answer;
+    dli_mysql_table_name(mysql, table, look.name, sizeof look.name);
+    dl_status_t status = ask_columns(&look, &answer);
+    if (status == DL_OK && (answer.rows == NULL || mysql_num_fields(answer.rows) < COLUMN_FACTS)) {
+        status = dl_driver_fail(err, DL_EPROTO, 0, "an answer to SHOW COLUMNS that makes no sense");
+    }
+    if (status == DL_OK) {
+        status = judge_columns(&look, answer.rows);
+    }
+    dli_mysql_answer_free(&answer);
+    return status == DL_OK ? judge_engine(&look) : status;
+}
+
+dl_status_t dli_mysql_schema_verify(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    for (const dli_mysql_table_t *t = mysql->kind->tables; status == DL_OK && t->suffix != NULL; t++) {
+        status = dli_mysql_table_verify(mysql, t, deadline_ns, err);
+    }
+    return status;
+}
+
+/* ---- making ------------------------------------------------------------------------------------------ */
+
+dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                   dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_answer_t answer;
+    dli_mysql_table_ddl(mysql, table, &sql);
+    dl_status_t status = dli_mysql_setup_ask(mysql, &sql, deadline_ns, &answer, err);
+    if (status == DL_OK && answer.error != 0) {
+        char what[96];
+        (void)snprintf(what, sizeof what, "making table '%s%s'", mysql->table, table->suffix);
+        status = dli_mysql_refused(answer.error, answer.message, what, err);
+        if (status == DL_EAUTH) {
+            dl_error_t why = *err;
+            (void)dl_driver_fail(err, DL_EAUTH, why.native,
+                                 "%s; `dlock init --print` gives the SQL for an account that may",
+                                 why.message);
+        }
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+dl_status_t dli_mysql_schema_create(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    for (const dli_mysql_table_t *t = mysql->kind->tables; status == DL_OK && t->suffix != NULL; t++) {
+        status = dli_mysql_table_verify(mysql, t, deadline_ns, err);
+        if (status == DL_ECONFIG && err->native == DLI_MYSQL_NO_SUCH_TABLE) {
+            status = dli_mysql_table_create(mysql, t, deadline_ns, err);
+        }
+    }
+    return status;
+}

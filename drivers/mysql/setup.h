@@ -1,0 +1,52 @@
+/* setup.h - what opening, `dlock init` and `dlock check` share: asking a server about itself. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_SETUP_H
+#define DLI_MYSQL_SETUP_H
+
+#include "lock.h"
+
+/* The lane that a client asks on before any lock is held: one that a held lock needs too, so that its
+ * connection is there by then, whether or not descriptors and memory are left. */
+dli_mysql_lane_t dli_mysql_steady_lane(const dli_mysql_t *mysql);
+/* One statement on that lane that changes no lock. Whatever the server says to it is in the answer. */
+dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, uint64_t deadline_ns,
+                                dli_mysql_answer_t *answer, dl_error_t *err);
+
+/* ---- variables.c: global variables, as the server shows them to everybody ----------------------------- */
+
+/* Names that one of the servers does not know are simply not there. */
+typedef struct dli_mysql_settings {
+    dli_mysql_answer_t answer; /* zeroed: nothing known */
+} dli_mysql_settings_t;
+
+dl_status_t dli_mysql_settings_ask(dli_mysql_t *mysql, uint64_t deadline_ns, dli_mysql_settings_t *settings,
+                                   dl_error_t *err);
+void dli_mysql_settings_free(dli_mysql_settings_t *settings);
+/* The value, valid until the settings are freed; NULL: the server has no such variable. */
+const char *dli_mysql_setting(const dli_mysql_settings_t *settings, const char *name);
+/* ON, 1, YES. false also where there is no such variable. */
+bool dli_mysql_setting_is_on(const dli_mysql_settings_t *settings, const char *name);
+int64_t dli_mysql_setting_number(const dli_mysql_settings_t *settings, const char *name, int64_t otherwise);
+
+/* ---- schema.c ------------------------------------------------------------------------------------------ */
+
+/* Is this table as its kind wants it? DL_OK. DL_ECONFIG with err->native of DLI_MYSQL_NO_SUCH_TABLE: it is
+ * not there; any other DL_ECONFIG: it is there and wrong. */
+dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                   dl_error_t *err);
+dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                   dl_error_t *err);
+/* The table's whole name. */
+void dli_mysql_table_name(const dli_mysql_t *mysql, const dli_mysql_table_t *table, char *name, size_t size);
+/* The statement that makes it. */
+void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *table, dli_mysql_sql_t *sql);
+
+/* ---- client.c ------------------------------------------------------------------------------------------ */
+
+/* Servers on which a granted lock would be none, or none can be granted. DL_ENOTSUP, DL_ECONFIG. */
+dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_settings_t *settings,
+                                   dl_error_t *err);
+/* Of a prepared client: connects and refuses servers that cannot carry locks. */
+dl_status_t dli_mysql_connect(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err);
+
+#endif

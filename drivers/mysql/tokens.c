@@ -1,0 +1,69 @@
+/* tokens.c - mysql-pessimistic: what is committed while a row is locked: the next token, and rows of new names. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session.h"
+
+/* On a connection of their own, so that no end of the holder's session takes a token back. */
+static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dli_mysql_sql_t *sql,
+                       const char *doing, dli_mysql_answer_t *answer, dl_error_t *err) {
+    dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_TOKENS,
+                                     .intent = DLI_MYSQL_PLAIN,
+                                     .deadline_ns = request->deadline_ns,
+                                     .stop = &request->stop};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, sql, doing, request->name, err);
+    if (status == DL_OK) {
+        *answer = exchange.answer;
+    } else if (status == DL_EUNKNOWN || status == DL_ETIMEDOUT) {
+        /* A token that nobody got, or a row without a hold, does no harm: worth another try. */
+        err->status = status = DL_EIO;
+    }
+    return status;
+}
+
+/*
+ * The row lock is held, so nobody else draws for this name. A name's first token begins above the server's
+ * clock and above those of all names that were ever deleted (the row with the empty name), so that deleting a
+ * row takes no token back. The outcome comes back as the insert id, whether the row was there or not.
+ */
+dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t *token,
+                                 dl_error_t *err) {
+    if (request->token_floor >= (uint64_t)INT64_MAX) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "no token is larger than the floor");
+    }
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql,
+                      "INSERT INTO $t(name,token,drawn_at) SELECT $x,"
+                      "LAST_INSERT_ID(GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+1),"
+                      "UTC_TIMESTAMP(6) FROM $t f WHERE f.name=''"
+                      " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
+                      "token=LAST_INSERT_ID(GREATEST($t.token,$u," DLI_MYSQL_MICROS ")+1)",
+                      mysql->tokens, request->name, request->name_len, request->token_floor, mysql->tokens,
+                      mysql->tokens, request->token_floor);
+    dli_mysql_answer_t answer;
+    dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    *token = answer.insert_id;
+    dli_mysql_answer_free(&answer);
+    if (*token <= request->token_floor) {
+        return dl_driver_fail(err, DL_EPROTO, 0, "the server gave %llu as a token above %llu",
+                              (unsigned long long)*token, (unsigned long long)request->token_floor);
+    }
+    return DL_OK;
+}
+
+dl_status_t dli_mysql_name_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_answer_t answer;
+    /* Looks first, without a lock: IGNORE alone would wait for whoever has locked the row by now. */
+    dli_mysql_sql_add(&sql,
+                      "INSERT IGNORE INTO $t(name) SELECT $x FROM DUAL"
+                      " WHERE NOT EXISTS(SELECT 1 FROM $t l WHERE l.name=$x)",
+                      mysql->table, request->name, request->name_len, mysql->table, request->name,
+                      request->name_len);
+    dl_status_t status = run(mysql, request, &sql, "making a row for", &answer, err);
+    if (status == DL_OK) {
+        dli_mysql_answer_free(&answer);
+    }
+    return status;
+}

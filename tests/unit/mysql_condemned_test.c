@@ -1,0 +1,184 @@
+/* mysql_condemned_test.c - what was given up is killed, and nobody else is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_run_fixture.h"
+
+#include "drivers/mysql/link/condemned.h"
+
+/* So that its uptime, in whole seconds, tells its run from another. */
+static void await_uptime(void) {
+    int seconds = 0;
+    AWAIT(sscanf(mysql_ask(server, "SHOW GLOBAL STATUS LIKE 'Uptime'"), "Uptime,%d", &seconds) == 1 &&
+          seconds >= 4);
+}
+
+TestSuite(condemned, .init = set_up, .fini = tear_down, .timeout = 120);
+
+Test(condemned, a_claim_that_was_given_up_is_killed_before_anything_is_freed) {
+    open_link();
+    await_uptime();
+    give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
+    give_up("SELECT SLEEP(25), 2", DLI_MYSQL_PLAIN, DL_EUNKNOWN);
+    cr_assert_eq(running("SELECT SLEEP(25)"), 1);
+    cr_assert_eq(run("DO 1", DLI_MYSQL_FREE, 15000), DL_OK, "%s", err.message);
+    cr_assert_eq(running("SELECT SLEEP(25)"), 0);
+    cr_assert_eq(running("SELECT SLEEP(25), 2"), 1, "that was no claim");
+    /* Once is enough. */
+    int before = round_trips;
+    run("DO 1", DLI_MYSQL_FREE, 15000);
+    cr_assert_eq(round_trips, before + 1);
+}
+
+Test(condemned, many_condemned_ones_are_killed_at_once) {
+    options.max_total = 16;
+    open_link();
+    await_uptime();
+    dli_mysql_conn_t *conns[16];
+    unsigned error;
+    for (int i = 0; i < 16; i++) {
+        conns[i] = lend(DLI_MYSQL_CALLS);
+        cr_assert_eq(ask_on(conns[i], "SELECT SLEEP(25)", 30, &error), DL_ETIMEDOUT);
+    }
+    for (int i = 0; i < 16; i++) {
+        dli_mysql_link_drop(link_, conns[i], true);
+    }
+    cr_assert_eq(running("SELECT SLEEP%%"), 16);
+    dli_mysql_link_settle(link_, in_ms(15000), NULL);
+    cr_assert_eq(running("SELECT SLEEP%%"), 0);
+}
+
+Test(condemned, killing_takes_no_more_than_half_of_the_time) {
+    make_relay(5000);
+    open_link();
+    await_uptime();
+    dli_mysql_conn_t *control = lend(DLI_MYSQL_CONTROL);
+    cr_assert_eq(relay->pairs, 1);
+    give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
+    dli_mysql_link_give_back(link_, control); /* heard of since, and trusted */
+    atomic_store(&relay->deaf_below, 1);
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(run("DO 1", DLI_MYSQL_FREE, 2000), DL_OK, "%s", err.message);
+    cr_assert(ms_since(began_ns) >= 1000 && ms_since(began_ns) < 2000);
+    cr_assert_eq(run("DO 1", DLI_MYSQL_FREE, 2000), DL_OK, "%s", err.message);
+    cr_assert_eq(running("SELECT SLEEP%%"), 0, "it stayed on the list");
+}
+
+typedef struct killing {
+    dli_mysql_condemned_t condemned;
+    dli_mysql_guard_t *guard;
+    dli_mysql_conn_t *conn;
+    uint64_t ready_ns;
+} killing_t;
+
+static void begin_killing(killing_t *killing) {
+    cr_assert_eq(dli_mysql_library_start(&err), DL_OK);
+    cr_assert_eq(dli_mysql_condemned_init(&killing->condemned, &err), DL_OK);
+    cr_assert_eq(dli_mysql_guard_open(&env, &killing->guard, &err), DL_OK);
+    cr_assert_eq(dli_mysql_conn_make(endpoint, DLI_MYSQL_ROLE_PLAIN, 600, &killing->conn, &err), DL_OK, "%s",
+                 err.message);
+    killing->ready_ns = env.now_ns();
+}
+
+static void end_killing(killing_t *killing) {
+    dli_mysql_conn_close(killing->conn);
+    dli_mysql_guard_close(killing->guard, false);
+    dli_mysql_condemned_free(&killing->condemned, false);
+}
+
+/* Condemns the hand's connection, as if it had been made at began_ns, and kills. */
+static dl_status_t kill_hand(killing_t *killing, mysql_hand_t *hand, uint64_t began_ns) {
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing->conn);
+    dli_mysql_bounds_t bounds = {&env, killing->guard, in_ms(15000), NULL};
+    facts.connection_id = mysql_hand_id(hand);
+    dli_mysql_condemned_add(&killing->condemned, &facts, began_ns);
+    return dli_mysql_condemned_kill(&killing->condemned, killing->conn, killing->ready_ns, &bounds, &err);
+}
+
+static mysql_hand_t *make_hand(const char *user) {
+    char refusal[256];
+    mysql_hand_t *hand = mysql_hand_as(server, user, MYSQL_SECRET, NULL, refusal, sizeof refusal);
+    cr_assert_not_null(hand, "%s", refusal);
+    return hand;
+}
+
+TestSuite(condemned_alone, .init = set_up_alone, .fini = tear_down, .timeout = 120);
+
+Test(condemned_alone, nobody_is_killed_for_a_connection_to_an_earlier_run_of_the_server) {
+    uint64_t before_ns = env.now_ns();
+    mysql_server_restart(server);
+    await_uptime();
+    killing_t killing;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    cr_assert_eq(kill_hand(&killing, hand, before_ns), DL_OK, "%s", err.message);
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    cr_assert_eq(killing.condemned.count, 0);
+    /* One of this run, by its uptime. */
+    cr_assert_eq(kill_hand(&killing, hand, killing.ready_ns - 100 * MS), DL_OK, "%s", err.message);
+    cr_assert_eq(mysql_hand_try(hand, "SELECT 'alive'")[0], '-');
+    cr_assert_eq(killing.condemned.count, 0);
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
+Test(condemned_alone, a_connection_that_is_older_proves_the_run_without_asking) {
+    killing_t killing;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    cr_assert_eq(kill_hand(&killing, hand, env.now_ns()), DL_OK, "%s", err.message);
+    cr_assert_eq(mysql_hand_try(hand, "SELECT 'alive'")[0], '-');
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
+Test(condemned, another_servers_connections_are_not_killed_here) {
+    killing_t killing;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing.conn);
+    dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(15000), NULL};
+    facts.connection_id = mysql_hand_id(hand);
+    facts.identity[0] ^= 1;
+    dli_mysql_condemned_add(&killing.condemned, &facts, env.now_ns());
+    cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
+                 DL_OK);
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    cr_assert_eq(round_trips, 0);
+    cr_assert_eq(killing.condemned.count, 0);
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
+Test(condemned, an_account_that_may_not_kill_is_told_once) {
+    char other[MYSQL_DATABASE_MAX + 2];
+    snprintf(other, sizeof other, "x%s", account + 1);
+    mysql_user(server, other, "SELECT", "`none`.*");
+    killing_t killing;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(other);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(kill_hand(&killing, hand, env.now_ns()), DL_OK, "%s", err.message);
+        cr_assert_eq(killing.condemned.count, 0);
+    }
+    cr_assert_eq(warnings, 1);
+    cr_assert(was_reported("may not kill"));
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
+Test(condemned, the_oldest_condemned_ones_are_forgotten) {
+    killing_t killing;
+    begin_killing(&killing);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing.conn);
+    dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(15000), NULL};
+    for (uint64_t i = 0; i < DLI_MYSQL_CONDEMNED_MAX + 10; i++) {
+        facts.connection_id = 1000000000 + i; /* nobody's */
+        dli_mysql_condemned_add(&killing.condemned, &facts, env.now_ns());
+    }
+    cr_assert_eq(killing.condemned.count, DLI_MYSQL_CONDEMNED_MAX);
+    cr_assert_eq(killing.condemned.doomed[0].id, 1000000010);
+    cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
+                 DL_OK, "%s", err.message);
+    cr_assert_eq(killing.condemned.count, 0);
+    end_killing(&killing);
+}

@@ -1,0 +1,226 @@
+/* mysql_link_test.c - statements on any connection: outcomes, giving up, broken connections. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_run_fixture.h"
+
+TestSuite(link, .init = set_up, .fini = tear_down, .timeout = 120);
+
+/* ---- outcomes --------------------------------------------------------------------------------------- */
+
+Test(link, a_statement_costs_one_round_trip) {
+    open_link();
+    dli_mysql_facts_t facts;
+    dli_mysql_link_facts(link_, &facts);
+    cr_assert_eq(facts.version_number, 0);
+    cr_assert_eq(ask_number("SELECT 42"), 42);
+    cr_assert_eq(ask_number("SELECT 43"), 43);
+    cr_assert_eq(round_trips, 2);
+    dli_mysql_link_facts(link_, &facts);
+    cr_assert_neq(facts.version_number, 0);
+    cr_assert_eq(facts.is_mariadb, mysql_is_mariadb());
+}
+
+Test(link, a_servers_error_is_an_answer) {
+    open_link();
+    unsigned error;
+    cr_assert_eq(run_full("SELECT * FROM nothing", DLI_MYSQL_PLAIN, 15000, NULL, NULL, &error), DL_OK);
+    cr_assert_eq(error, DLI_MYSQL_NO_SUCH_TABLE);
+    cr_assert_eq(ask_number("SELECT 1"), 1);
+    cr_assert_eq(connections(), 1, "the connection is kept");
+}
+
+Test(link, a_deadlock_is_sent_again_three_times) {
+    open_link();
+    unsigned error;
+    cr_assert_eq(run_full("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", DLI_MYSQL_PLAIN, 15000, NULL,
+                          NULL, &error),
+                 DL_OK);
+    cr_assert_eq(error, DLI_MYSQL_DEADLOCK);
+    cr_assert_eq(round_trips, 4);
+}
+
+Test(link, no_connection_to_a_server_that_only_reads_is_used_again) {
+    open_link();
+    uint64_t id = ask_number("SELECT CONNECTION_ID()");
+    unsigned error;
+    cr_assert_eq(run_full("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1290", DLI_MYSQL_PLAIN, 15000, NULL,
+                          NULL, &error),
+                 DL_OK);
+    cr_assert_eq(error, 1290);
+    cr_assert_neq(ask_number("SELECT CONNECTION_ID()"), id);
+}
+
+Test(link, without_time_nothing_is_sent) {
+    open_link();
+    run_well("DO 1");
+    cr_assert_eq(run("DO 1", DLI_MYSQL_CLAIM, 0), DL_EIO);
+    cr_assert_eq(round_trips, 1);
+}
+
+Test(link, giving_up_is_unknown_unless_it_only_reads) {
+    open_link();
+    give_up("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, DL_EUNKNOWN);
+    give_up("SELECT SLEEP(20)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
+    give_up("SELECT SLEEP(20)", DLI_MYSQL_READ, DL_EIO);
+    cr_assert_eq(ask_number("SELECT 7"), 7, "no answer is read out of step");
+}
+
+Test(link, stop_ends_a_wait_for_an_answer) {
+    int fds[2];
+    dl_stop_t stop = make_stop(fds);
+    open_link();
+    run_well("DO 1");
+    trigger(fds);
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(run_full("SELECT SLEEP(20)", DLI_MYSQL_READ, 15000, &stop, NULL, NULL), DL_ECANCELED);
+    cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    cr_assert_eq(run_full("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 15000, &stop, NULL, NULL), DL_ECANCELED,
+                 "there was no connection, and nothing was sent");
+    AWAIT(run("DO 1", DLI_MYSQL_READ, 15000) == DL_OK);
+    cr_assert_eq(run_full("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 15000, &stop, NULL, NULL), DL_EUNKNOWN);
+}
+
+Test(link, an_answer_that_comes_at_once_is_taken_although_stopped) {
+    int fds[2];
+    dl_stop_t stop = make_stop(fds);
+    open_link();
+    run_well("CREATE TABLE t (n INT)");
+    trigger(fds);
+    for (int i = 0; i < 20; i++) {
+        uint64_t number;
+        cr_assert_eq(run_full("SELECT 5", DLI_MYSQL_CLAIM, 15000, &stop, &number, NULL), DL_OK, "%s",
+                     err.message);
+        cr_assert_eq(number, 5);
+    }
+    cr_assert_eq(round_trips, 21);
+}
+
+/* ---- connections that break ------------------------------------------------------------------------- */
+
+Test(link, broken_idle_connections_are_no_matter) {
+    open_link();
+    for (int i = 0; i < 20; i++) {
+        run_well("DO 1");
+        mysql_kill_connections(server, account);
+    }
+    run_well("DO 1");
+    cr_assert_leq(reconnects, 20);
+    cr_assert_geq(reconnects, 19);
+}
+
+typedef struct call {
+    pthread_t thread;
+    const char *sql;
+    dli_mysql_intent_t intent;
+    dl_status_t status;
+} call_t;
+
+static void *run_call(void *arg) {
+    call_t *call = arg;
+    dl_error_t why;
+    dli_mysql_exchange_t x = {.sql = call->sql,
+                              .len = strlen(call->sql),
+                              .lane = DLI_MYSQL_CALLS,
+                              .intent = call->intent,
+                              .deadline_ns = in_ms(30000)};
+    call->status = dli_mysql_link_run(link_, &x, &why);
+    dli_mysql_answer_free(&x.answer);
+    return NULL;
+}
+
+static void start_call(call_t *call, const char *sql, dli_mysql_intent_t intent) {
+    *call = (call_t){.sql = sql, .intent = intent};
+    cr_assert_eq(pthread_create(&call->thread, NULL, run_call, call), 0);
+}
+
+Test(link, a_connection_that_breaks_with_a_statement_on_its_way_leaves_it_unknown) {
+    open_link();
+    run_well("DO 1");
+    call_t call;
+    start_call(&call, "SELECT SLEEP(25)", DLI_MYSQL_PLAIN);
+    AWAIT(running("SELECT SLEEP%%") == 1);
+    mysql_kill_connections(server, account);
+    cr_assert_eq(pthread_join(call.thread, NULL), 0);
+    cr_assert_eq(call.status, DL_EUNKNOWN);
+    run_well("DO 1");
+}
+
+TestSuite(link_alone, .init = set_up_alone, .fini = tear_down, .timeout = 120);
+
+Test(link_alone, a_restart_of_the_server_is_survived) {
+    open_link();
+    for (int i = 0; i < 3; i++) {
+        run_well("DO 1");
+        mysql_server_kill(server);
+        dl_status_t status = run("DO 1", DLI_MYSQL_PLAIN, 2000);
+        cr_assert_eq(status, DL_EIO, "%d: %s", (int)status, err.message);
+        uint64_t began_ns = env.now_ns();
+        cr_assert_eq(run("DO 1", DLI_MYSQL_PLAIN, 2000), DL_EIO);
+        cr_assert_lt(ms_since(began_ns), SLACK_MS);
+        mysql_server_boot(server);
+        AWAIT(run("DO 1", DLI_MYSQL_PLAIN, 2000) == DL_OK);
+    }
+    cr_assert_eq(reconnects, 3);
+    cr_assert_eq(warnings, 3);
+    cr_assert(was_reported("the server is back"));
+}
+
+Test(link_alone, a_frozen_server_costs_each_call_its_time_and_no_more) {
+    open_link();
+    run_well("DO 1");
+    mysql_server_freeze(server);
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(run("DO 1", DLI_MYSQL_READ, 200), DL_EIO);
+    cr_assert_eq(run("DO 1", DLI_MYSQL_CLAIM, 200), DL_EIO, "it could not connect: nothing has left");
+    cr_assert_lt(ms_since(began_ns), 400 + SLACK_MS);
+    began_ns = env.now_ns();
+    dli_mysql_link_close(link_, false);
+    link_ = NULL;
+    cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    mysql_server_thaw(server);
+}
+
+/* ---- borrowed ones ---------------------------------------------------------------------------------- */
+
+Test(link, connections_are_borrowed_and_given_back) {
+    options.calls = DLI_MYSQL_ROLE_HOLDING;
+    options.max_total = options.max_idle = 600;
+    open_link();
+    dli_mysql_conn_t *conns[40];
+    unsigned error;
+    for (int i = 0; i < 40; i++) {
+        conns[i] = lend(DLI_MYSQL_CALLS);
+        for (int before = 0; before < i; before++) {
+            cr_assert_neq(conns[i], conns[before]);
+        }
+    }
+    for (int i = 0; i < 40; i++) {
+        cr_assert_eq(ask_on(conns[i], "SELECT 1", 15000, &error), DL_OK, "%s", err.message);
+    }
+    cr_assert_eq(round_trips, 40);
+    for (int i = 0; i < 40; i += 2) {
+        dli_mysql_link_drop(link_, conns[i], false);
+        dli_mysql_link_give_back(link_, conns[i + 1]);
+    }
+    AWAIT(connections() == 20);
+}
+
+Test(link, kill_query_ends_what_a_connection_is_running_and_not_the_connection) {
+    open_link();
+    dli_mysql_conn_t *conn = lend(DLI_MYSQL_CALLS);
+    unsigned error;
+    cr_assert_eq(dli_mysql_link_kill_query(link_, conn, in_ms(15000), &err), DL_OK, "%s", err.message);
+    cr_assert_eq(ask_on(conn, "SELECT SLEEP(25)", 100, &error), DL_ETIMEDOUT);
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(dli_mysql_link_kill_query(link_, conn, in_ms(15000), &err), DL_OK, "%s", err.message);
+    dli_mysql_bounds_t bounds = {&env, dli_mysql_link_guard(link_), in_ms(15000), NULL};
+    dli_mysql_answer_t answer;
+    cr_assert_eq(dli_mysql_conn_resume(conn, &bounds, &answer, &err), DL_OK, "%s", err.message);
+    dli_mysql_answer_free(&answer);
+    cr_assert_lt(ms_since(began_ns), 5000);
+    cr_assert_eq(ask_on(conn, "SELECT 1", 15000, &error), DL_OK, "%s", err.message);
+    mysql_kill_connections(server, account);
+    AWAIT(connections() == 0);
+    cr_assert_eq(dli_mysql_link_kill_query(link_, conn, in_ms(15000), &err), DL_OK, "%s: it is gone anyway",
+                 err.message);
+    dli_mysql_link_drop(link_, conn, false);
+}

@@ -1,0 +1,284 @@
+/* mysql_pool_test.c - the pool: places, the queue, idle connections, and those that are being made. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_pool_fixture.h"
+
+TestSuite(pool, .init = set_up_pool, .fini = tear_down_pool, .timeout = 120);
+
+Test(pool, a_full_lane_keeps_its_caller_waiting_for_borrow_timeout_and_says_so) {
+    options.borrow_timeout_ms = 100;
+    open_pool(2);
+    dli_mysql_member_t *one = take(), *two = take(), *three;
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(borrow(&three, 5000, NULL), DL_ETIMEDOUT);
+    cr_assert_str_eq(strstr(err.message, "all "), "all 2 connections are in use");
+    cr_assert(ms_since(began_ns) >= 100 && ms_since(began_ns) < 100 + SLACK_MS);
+    /* The wait counts from when the caller says that it began. */
+    began_ns = env.now_ns();
+    cr_assert_eq(
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns - 100 * MS, in_ms(5000), NULL, &three, &err),
+        DL_ETIMEDOUT);
+    cr_assert_lt(ms_since(began_ns), 100);
+    give_back(one);
+    give_back(two);
+    assert_at_rest(2);
+}
+
+Test(pool, the_deadline_bounds_the_wait_for_a_free_connection) {
+    open_pool(1);
+    dli_mysql_member_t *one = take(), *two;
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(borrow(&two, 50, NULL), DL_ETIMEDOUT);
+    cr_assert(ms_since(began_ns) >= 50 && ms_since(began_ns) < 50 + SLACK_MS);
+    give_back(one);
+    assert_at_rest(1);
+}
+
+Test(pool, borrow_timeout_is_for_calls_only) {
+    options.borrow_timeout_ms = 1;
+    open_pool(1);
+    dli_mysql_member_t *tokens[8], *ninth;
+    for (int i = 0; i < 8; i++) {
+        cr_assert_eq(borrow_at(DLI_MYSQL_TOKENS, &tokens[i], 5000, NULL), DL_OK, "%s", err.message);
+    }
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(borrow_at(DLI_MYSQL_TOKENS, &ninth, 50, NULL), DL_ETIMEDOUT);
+    cr_assert_geq(ms_since(began_ns), 50);
+    for (int i = 0; i < 8; i++) {
+        give_back(tokens[i]);
+    }
+}
+
+Test(pool, connections_go_to_those_who_wait_in_their_order) {
+    open_pool(1);
+    dli_mysql_member_t *member = take();
+    waiter_t waiters[4];
+    for (int i = 0; i < 4; i++) {
+        start_waiter(&waiters[i], 10000, NULL);
+        AWAIT(queued() == i + 1);
+    }
+    give_back(member);
+    for (int i = 0; i < 4; i++) {
+        AWAIT(atomic_load(&waiters[i].is_done));
+        cr_assert_eq(waiters[i].status, DL_OK, "%s", waiters[i].err.message);
+        for (int later = i + 1; later < 4; later++) {
+            cr_assert_not(atomic_load(&waiters[later].is_done), "%d came before %d", later, i);
+        }
+        give_back(waiters[i].member);
+    }
+    join_waiters(waiters, 4);
+    assert_at_rest(1);
+}
+
+Test(pool, the_place_of_a_dropped_connection_goes_to_who_waits) {
+    open_pool(1);
+    dli_mysql_member_t *member = take();
+    waiter_t waiter;
+    start_waiter(&waiter, 10000, NULL);
+    AWAIT(queued() == 1);
+    dli_mysql_pool_drop(pool, member);
+    join_waiters(&waiter, 1);
+    cr_assert_eq(waiter.status, DL_OK, "%s", waiter.err.message);
+    give_back(waiter.member);
+    assert_at_rest(1);
+    cr_assert_eq(reconnects, 1);
+}
+
+Test(pool, who_stops_waiting_leaves_the_queue_to_the_others) {
+    int fds[2];
+    dl_stop_t stop = make_stop(fds);
+    open_pool(1);
+    dli_mysql_member_t *member = take();
+    waiter_t waiters[3];
+    for (int i = 0; i < 3; i++) {
+        start_waiter(&waiters[i], 10000, i == 1 ? &stop : NULL);
+        AWAIT(queued() == i + 1);
+    }
+    uint64_t began_ns = env.now_ns();
+    trigger(fds);
+    AWAIT(atomic_load(&waiters[1].is_done));
+    cr_assert_eq(waiters[1].status, DL_ECANCELED);
+    cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    give_back(member);
+    AWAIT(atomic_load(&waiters[0].is_done));
+    give_back(waiters[0].member);
+    join_waiters(waiters, 3);
+    cr_assert_eq(waiters[2].status, DL_OK, "%s", waiters[2].err.message);
+    give_back(waiters[2].member);
+    assert_at_rest(1);
+}
+
+/* Between the last look and the leaving: the connection, or the place for one, must go on to the next. */
+static void quit_while_called(bool by_place) {
+    int fds[2];
+    dl_stop_t stop = make_stop(fds);
+    env.now_ns = read_clock_at_last_moment;
+    open_pool(1);
+    dli_mysql_member_t *member = take();
+    waiter_t waiters[2];
+    start_waiter(&waiters[0], 10000, &stop);
+    AWAIT(queued() == 1);
+    start_waiter(&waiters[1], 10000, NULL);
+    AWAIT(queued() == 2);
+    arm_last_moment(member, by_place, waiters[0].thread);
+    trigger(fds);
+    join_waiters(waiters, 2);
+    cr_assert(atomic_load(&last_moment_came));
+    cr_assert_eq(waiters[0].status, DL_ECANCELED);
+    cr_assert_eq(waiters[1].status, DL_OK, "%s", waiters[1].err.message);
+    give_back(waiters[1].member);
+    assert_at_rest(1);
+}
+
+Test(pool, who_quits_when_called_passes_the_connection_on) {
+    quit_while_called(false);
+}
+
+Test(pool, who_quits_when_called_passes_the_place_on) {
+    quit_while_called(true);
+}
+
+/* ---- making ----------------------------------------------------------------------------------------- */
+
+Test(pool, a_connection_that_hangs_costs_its_caller_connect_timeout_only) {
+    make_relay(200);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(borrow(&member, 10000, NULL), DL_EIO);
+    cr_assert(ms_since(began_ns) >= 200 && ms_since(began_ns) < 200 + SLACK_MS, "%s", err.message);
+    cr_assert(strstr(err.message, "takes longer than 200 ms") != NULL &&
+                  strstr(err.message, endpoint->label) != NULL,
+              "%s", err.message);
+    cr_assert(was_reported("the server cannot be used"));
+    cr_assert_eq(total(), 0, "its place is free");
+    /* When the network is back, what was begun comes after all, or is made anew. */
+    atomic_store(&relay->holds, false);
+    AWAIT(borrow(&member, 10000, NULL) == DL_OK);
+    give_back(member);
+    AWAIT(makers() == 0);
+    cr_assert(was_reported("the server is back"));
+    assert_at_rest(idle());
+}
+
+Test(pool, close_waits_for_no_connection_that_hangs) {
+    make_relay(60000);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
+    cr_assert_eq(makers(), 1);
+    uint64_t began_ns = env.now_ns();
+    dli_mysql_pool_close(pool, false);
+    pool = NULL;
+    cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    /* The thread closes what it was making. */
+    atomic_store(&relay->holds, false);
+    AWAIT(atomic_load(&relay->pairs) == 1);
+    AWAIT(threads_of_this_process() == threads_before);
+    cr_assert_eq(connections(), 0);
+}
+
+Test(pool, what_was_begun_is_there_for_the_next_caller) {
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
+    cr_assert_str_eq(strstr(err.message, "no connection"), "no connection in time");
+    cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
+    waiter_t waiter;
+    start_waiter(&waiter, 10000, NULL);
+    AWAIT(awaited_makers() == 1);
+    atomic_store(&relay->holds, false);
+    join_waiters(&waiter, 1);
+    cr_assert_eq(waiter.status, DL_OK, "%s", waiter.err.message);
+    cr_assert_eq(relay->pairs, 1, "one was enough");
+    give_back(waiter.member);
+    assert_at_rest(1);
+}
+
+Test(pool, what_comes_too_late_goes_to_the_idle_ones) {
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
+    atomic_store(&relay->holds, false);
+    AWAIT(idle() == 1);
+    assert_at_rest(1);
+    give_back(take());
+    cr_assert_eq(relay->pairs, 1);
+}
+
+Test(pool, stop_ends_the_wait_for_a_connection_that_hangs) {
+    int fds[2];
+    dl_stop_t stop = make_stop(fds);
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    waiter_t waiter;
+    start_waiter(&waiter, 10000, &stop);
+    AWAIT(awaited_makers() == 1);
+    uint64_t began_ns = env.now_ns();
+    trigger(fds);
+    join_waiters(&waiter, 1);
+    cr_assert_eq(waiter.status, DL_ECANCELED);
+    cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    atomic_store(&relay->holds, false);
+    AWAIT(idle() == 1);
+}
+
+Test(pool, a_server_that_is_down_fails_calls_at_once_and_is_tried_now_and_then) {
+    char nowhere[128];
+    snprintf(nowhere, sizeof nowhere, "%s.not", server->path);
+    make_endpoint(nowhere, 1000);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow(&member, 5000, NULL), DL_EIO);
+    char reason[sizeof err.message];
+    memcpy(reason, err.message, sizeof reason);
+    for (int i = 0; i < 200; i++) {
+        uint64_t began_ns = env.now_ns();
+        cr_assert_eq(borrow(&member, 5000, NULL), DL_EIO);
+        cr_assert_str_eq(err.message, reason);
+        cr_assert_lt(ms_since(began_ns), SLACK_MS);
+    }
+    cr_assert_eq(warnings, 1, "it is said once");
+    assert_at_rest(0);
+}
+
+Test(pool, without_threads_nothing_is_leaked) {
+    open_pool(1);
+    atomic_store(&no_threads, true);
+    dli_mysql_member_t *member;
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(borrow(&member, 5000, NULL), DL_ELIMIT);
+        cr_assert_not_null(strstr(err.message, "cannot start a thread that connects to "));
+        assert_at_rest(0);
+    }
+    cr_assert_eq(warnings, 0, "that says nothing about the server");
+    atomic_store(&no_threads, false);
+    give_back(take());
+    /* What is there needs no thread. */
+    atomic_store(&no_threads, true);
+    give_back(take());
+    assert_at_rest(1);
+}
+
+Test(pool, an_idle_connection_needs_no_descriptor) {
+    open_pool(8);
+    give_back(take());
+    struct rlimit before, none;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    dli_mysql_member_t *one, *two;
+    dl_status_t first = borrow(&one, 5000, NULL), second = borrow(&two, 5000, NULL);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(first, DL_OK, "%s", err.message);
+    cr_assert_eq(second, DL_ELIMIT);
+    cr_assert_not_null(strstr(err.message, "no descriptor"));
+    give_back(one);
+    assert_at_rest(1);
+}

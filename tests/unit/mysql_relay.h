@@ -1,0 +1,105 @@
+/* mysql_relay.h - a unix socket before the server's, that can make single connections deaf or cut them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MYSQL_RELAY_H
+#define MYSQL_RELAY_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define RELAY_PAIRS 32
+
+enum { RELAY_NONE, RELAY_OPEN, RELAY_DEAF, RELAY_CUT };
+
+typedef struct relay {
+    char path[108];
+    const char *behind; /* path of the server's */
+    int listener;
+    int fds[RELAY_PAIRS][2]; /* the client's end, the server's */
+    atomic_int states[RELAY_PAIRS];
+    atomic_int pairs, stop;
+    pthread_t thread;
+} relay_t;
+
+static inline void relay_accept(relay_t *relay) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", relay->behind);
+    int at = atomic_load(&relay->pairs);
+    relay->fds[at][0] = accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC);
+    relay->fds[at][1] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(relay->fds[at][1], (struct sockaddr *)&address, sizeof address) == 0) {
+        atomic_store(&relay->states[at], RELAY_OPEN);
+    }
+    atomic_store(&relay->pairs, at + 1);
+}
+
+static inline void relay_close(relay_t *relay, int at) {
+    close(relay->fds[at][0]);
+    close(relay->fds[at][1]);
+    atomic_store(&relay->states[at], RELAY_NONE);
+}
+
+static inline void relay_pass(relay_t *relay, int at, int from) {
+    char bytes[4096];
+    ssize_t n = recv(relay->fds[at][from], bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n == 0 || (n > 0 && send(relay->fds[at][!from], bytes, (size_t)n, MSG_NOSIGNAL) != n)) {
+        relay_close(relay, at);
+    }
+}
+
+static inline void *relay_run(void *arg) {
+    relay_t *relay = arg;
+    while (!atomic_load(&relay->stop)) {
+        struct pollfd fds[1 + 2 * RELAY_PAIRS] = {{.fd = relay->listener, .events = POLLIN}};
+        int n = atomic_load(&relay->pairs);
+        for (int i = 0; i < n; i++) {
+            if (atomic_load(&relay->states[i]) == RELAY_CUT) {
+                relay_close(relay, i);
+            }
+            bool is_open = atomic_load(&relay->states[i]) == RELAY_OPEN;
+            for (int j = 0; j < 2; j++) {
+                fds[1 + 2 * i + j] = (struct pollfd){.fd = is_open ? relay->fds[i][j] : -1, .events = POLLIN};
+            }
+        }
+        (void)poll(fds, 1 + 2 * (nfds_t)n, 2);
+        for (int i = 0; i < 2 * n; i++) {
+            if (fds[1 + i].revents != 0 && atomic_load(&relay->states[i / 2]) == RELAY_OPEN) {
+                relay_pass(relay, i / 2, i % 2);
+            }
+        }
+        if (fds[0].revents != 0 && n < RELAY_PAIRS) {
+            relay_accept(relay);
+        }
+    }
+    return NULL;
+}
+
+static inline void relay_start(relay_t *relay, const char *behind) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memset(relay, 0, sizeof *relay);
+    relay->behind = behind;
+    snprintf(relay->path, sizeof relay->path, "/tmp/dlock-relay-%d", (int)getpid());
+    unlink(relay->path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", relay->path);
+    relay->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(relay->listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(relay->listener, 64), 0);
+    cr_assert_eq(pthread_create(&relay->thread, NULL, relay_run, relay), 0);
+}
+
+static inline void relay_stop(relay_t *relay) {
+    atomic_store(&relay->stop, 1);
+    pthread_join(relay->thread, NULL);
+    for (int i = 0; i < atomic_load(&relay->pairs); i++) {
+        if (atomic_load(&relay->states[i]) != RELAY_NONE) {
+            relay_close(relay, i);
+        }
+    }
+    close(relay->listener);
+    unlink(relay->path);
+}
+
+#endif
