@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void dli_mysql_check_say(const dli_mysql_check_t *check, dl_finding_level_t level, const char *subject,
+void dli_mysql_check_say(dli_mysql_check_t *check, dl_finding_level_t level, const char *subject,
                          const char *format, ...) {
     char text[1024];
     va_list args;
@@ -16,18 +16,31 @@ void dli_mysql_check_say(const dli_mysql_check_t *check, dl_finding_level_t leve
     check->fn(check->arg, level, subject, text);
 }
 
-dl_status_t dli_mysql_check_ask(const dli_mysql_check_t *check, const char *sql, dli_mysql_answer_t *answer,
+uint64_t dli_mysql_check_until(const dli_mysql_check_t *check) {
+    const dl_driver_env_t *env = check->mysql->env;
+    uint64_t own_ns = env->now_ns() + (uint64_t)env->call_timeout_ms * DLI_NS_PER_MS;
+    return check->is_silent || own_ns < check->deadline_ns ? check->deadline_ns : own_ns;
+}
+
+void dli_mysql_check_note(dli_mysql_check_t *check, dl_status_t status) {
+    check->is_silent =
+        check->is_silent || status == DL_EIO || status == DL_EUNKNOWN || status == DL_ETIMEDOUT;
+}
+
+dl_status_t dli_mysql_check_ask(dli_mysql_check_t *check, const char *sql, dli_mysql_answer_t *answer,
                                 dl_error_t *err) {
     DLI_MYSQL_SQL(text);
     dli_mysql_sql_add(&text, "$t", sql);
-    return dli_mysql_setup_ask(check->mysql, &text, check->deadline_ns, answer, err);
+    dl_status_t status = dli_mysql_setup_ask(check->mysql, &text, dli_mysql_check_until(check), answer, err);
+    dli_mysql_check_note(check, status);
+    return status;
 }
 
-bool dli_mysql_check_is_lease(const dli_mysql_check_t *check) {
+bool dli_mysql_check_is_lease(dli_mysql_check_t *check) {
     return check->mysql->kind->calls != DLI_MYSQL_ROLE_HOLDING;
 }
 
-static void report_server(const dli_mysql_check_t *check) {
+static void report_server(dli_mysql_check_t *check) {
     char server[400];
     dl_error_t err;
     dli_mysql_describe(check->mysql, server, sizeof server);
@@ -43,12 +56,14 @@ static void report_server(const dli_mysql_check_t *check) {
     }
 }
 
-static void report_tables(const dli_mysql_check_t *check) {
+static void report_tables(dli_mysql_check_t *check) {
     dl_error_t err;
     char name[sizeof check->mysql->tokens];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
         dli_mysql_table_name(check->mysql, t, name, sizeof name);
-        if (dli_mysql_table_verify(check->mysql, t, check->deadline_ns, &err) == DL_OK) {
+        dl_status_t status = dli_mysql_table_verify(check->mysql, t, dli_mysql_check_until(check), &err);
+        dli_mysql_check_note(check, status);
+        if (status == DL_OK) {
             dli_mysql_check_say(check, DL_FINDING_OK, "table",
                                 "%s.%s is an InnoDB table with all columns and its primary key",
                                 check->mysql->endpoint->database, name);
@@ -58,7 +73,7 @@ static void report_tables(const dli_mysql_check_t *check) {
     }
 }
 
-static void report_guarantee(const dli_mysql_check_t *check) {
+static void report_guarantee(dli_mysql_check_t *check) {
     if (dli_mysql_check_is_lease(check)) {
         dli_mysql_check_say(
             check, DL_FINDING_NOTE, "guarantee",

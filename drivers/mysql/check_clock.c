@@ -23,7 +23,7 @@ static int64_t wall_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static dl_status_t look_once(const dli_mysql_check_t *check, dli_mysql_moment_t *moment, dl_error_t *err) {
+static dl_status_t look_once(dli_mysql_check_t *check, dli_mysql_moment_t *moment, dl_error_t *err) {
     const dl_driver_env_t *env = check->mysql->env;
     dli_mysql_answer_t answer;
     moment->before_ns = env->now_ns();
@@ -45,7 +45,7 @@ static dl_status_t look_once(const dli_mysql_check_t *check, dli_mysql_moment_t 
 }
 
 /* The quickest of a few looks. */
-static dl_status_t look(const dli_mysql_check_t *check, dli_mysql_moment_t *best, dl_error_t *err) {
+static dl_status_t look(dli_mysql_check_t *check, dli_mysql_moment_t *best, dl_error_t *err) {
     dl_status_t status = DL_OK;
     for (int i = 0; i < LOOKS && status == DL_OK; i++) {
         dli_mysql_moment_t moment;
@@ -58,7 +58,7 @@ static dl_status_t look(const dli_mysql_check_t *check, dli_mysql_moment_t *best
     return status;
 }
 
-static void report_round_trip(const dli_mysql_check_t *check, const dli_mysql_moment_t *moment) {
+static void report_round_trip(dli_mysql_check_t *check, const dli_mysql_moment_t *moment) {
     const dl_driver_env_t *env = check->mysql->env;
     uint64_t took_ns = moment->after_ns - moment->before_ns;
     double took_ms = (double)took_ns / (double)DLI_NS_PER_MS;
@@ -74,11 +74,11 @@ static void report_round_trip(const dli_mysql_check_t *check, const dli_mysql_mo
     }
 }
 
-static void not_known(const dli_mysql_check_t *check, const dl_error_t *err) {
+static void not_known(dli_mysql_check_t *check, const dl_error_t *err) {
     dli_mysql_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s", err->message);
 }
 
-void dli_mysql_check_clock_begin(const dli_mysql_check_t *check, dli_mysql_moment_t *first) {
+void dli_mysql_check_clock_begin(dli_mysql_check_t *check, dli_mysql_moment_t *first) {
     dl_error_t err;
     *first = (dli_mysql_moment_t){.before_ns = 0};
     if (look(check, first, &err) != DL_OK) {
@@ -90,7 +90,7 @@ void dli_mysql_check_clock_begin(const dli_mysql_check_t *check, dli_mysql_momen
 }
 
 /* What a clock that jumps does. Row locks know no clock, but their tokens start from it. */
-static void report_pace(const dli_mysql_check_t *check, const dli_mysql_moment_t *first,
+static void report_pace(dli_mysql_check_t *check, const dli_mysql_moment_t *first,
                         const dli_mysql_moment_t *last) {
     bool is_lease = dli_mysql_check_is_lease(check);
     int64_t ours_us = (int64_t)((last->before_ns - first->before_ns) / NS_PER_US);
@@ -115,7 +115,7 @@ static void report_pace(const dli_mysql_check_t *check, const dli_mysql_moment_t
     }
 }
 
-static void report_skew(const dli_mysql_check_t *check, const dli_mysql_moment_t *last) {
+static void report_skew(dli_mysql_check_t *check, const dli_mysql_moment_t *last) {
     int64_t skew_us = last->skew_us;
     bool far = skew_us > SKEW_WORTH_A_NOTE_US || skew_us < -SKEW_WORTH_A_NOTE_US;
     dli_mysql_check_say(
@@ -125,14 +125,14 @@ static void report_skew(const dli_mysql_check_t *check, const dli_mysql_moment_t
         (double)(skew_us < 0 ? -skew_us : skew_us) / 1e6, skew_us < 0 ? "behind" : "ahead of");
 }
 
-void dli_mysql_check_clock_end(const dli_mysql_check_t *check, const dli_mysql_moment_t *first) {
+void dli_mysql_check_clock_end(dli_mysql_check_t *check, const dli_mysql_moment_t *first) {
     dli_mysql_moment_t last;
     dl_error_t err;
     if (first->after_ns == 0) {
         return;
     }
     uint64_t until_ns = first->before_ns + WINDOW_NS;
-    (void)check->mysql->env->poll(NULL, 0, until_ns < check->deadline_ns ? until_ns : check->deadline_ns);
+    (void)check->mysql->env->poll(NULL, 0, until_ns);
     if (look(check, &last, &err) != DL_OK) {
         not_known(check, &err);
         return;

@@ -12,7 +12,7 @@
     "a second holder can then get in while the first one's lease still runs; tokens go on rising, since " \
     "they start from the server's clock"
 
-static void report_durability(const dli_mysql_check_t *check) {
+static void report_durability(dli_mysql_check_t *check) {
     const dli_mysql_settings_t *settings = &check->settings;
     int64_t flush = dli_mysql_setting_number(settings, "innodb_flush_log_at_trx_commit", -1);
     int64_t sync = dli_mysql_setting_number(settings, "sync_binlog", -1);
@@ -44,7 +44,7 @@ static void report_durability(const dli_mysql_check_t *check) {
 /* ---- replicas ---------------------------------------------------------------------------------------- */
 
 /* A counter of the server's; -1: it has none of that name. */
-static int64_t status_number(const dli_mysql_check_t *check, const char *sql) {
+static int64_t status_number(dli_mysql_check_t *check, const char *sql) {
     dli_mysql_answer_t answer;
     dl_error_t err;
     int64_t number = -1;
@@ -58,7 +58,7 @@ static int64_t status_number(const dli_mysql_check_t *check, const char *sql) {
     return number;
 }
 
-static void report_failover(const dli_mysql_check_t *check, const char *replicas) {
+static void report_failover(dli_mysql_check_t *check, const char *replicas) {
     if (!dli_mysql_check_is_lease(check)) {
         dli_mysql_check_say(check, DL_FINDING_NOTE, "replication",
                             "%s: no replica knows of row locks, so after a failover every lock is free; a "
@@ -73,7 +73,7 @@ static void report_failover(const dli_mysql_check_t *check, const char *replicas
     }
 }
 
-static void report_replication(const dli_mysql_check_t *check) {
+static void report_replication(dli_mysql_check_t *check) {
     const dli_mysql_settings_t *settings = &check->settings;
     const char *group = dli_mysql_setting(settings, "group_replication_group_name");
     bool is_lease = dli_mysql_check_is_lease(check);
@@ -116,11 +116,11 @@ static void report_replication(const dli_mysql_check_t *check) {
 /* ---- connections ------------------------------------------------------------------------------------- */
 
 /* What a client opens besides its pool: those for renewals or tokens, and those for control. */
-static int64_t besides(const dli_mysql_check_t *check) {
+static int64_t besides(dli_mysql_check_t *check) {
     return dli_mysql_check_is_lease(check) ? 4 + 4 : 8 + 4;
 }
 
-static void report_connections(const dli_mysql_check_t *check) {
+static void report_connections(dli_mysql_check_t *check) {
     int64_t limit = dli_mysql_setting_number(&check->settings, "max_connections", -1);
     int64_t own = dli_mysql_setting_number(&check->settings, "max_user_connections", 0);
     int64_t used = status_number(check, "SHOW GLOBAL STATUS LIKE 'Threads_connected'");
@@ -149,7 +149,7 @@ static void report_connections(const dli_mysql_check_t *check) {
     }
 }
 
-static void report_rollback(const dli_mysql_check_t *check) {
+static void report_rollback(dli_mysql_check_t *check) {
     if (!dli_mysql_check_is_lease(check) &&
         dli_mysql_setting_is_on(&check->settings, "innodb_rollback_on_timeout")) {
         dli_mysql_check_say(
@@ -160,7 +160,7 @@ static void report_rollback(const dli_mysql_check_t *check) {
 }
 
 /* Oracle's servers do not show the setting, so it is tried: does SYSDATE go on during a statement? */
-static void report_sysdate(const dli_mysql_check_t *check) {
+static void report_sysdate(dli_mysql_check_t *check) {
     dli_mysql_answer_t answer;
     dl_error_t err;
     if (!dli_mysql_check_is_lease(check)) {
@@ -177,7 +177,7 @@ static void report_sysdate(const dli_mysql_check_t *check) {
     dli_mysql_answer_free(&answer);
 }
 
-void dli_mysql_check_settings(const dli_mysql_check_t *check) {
+void dli_mysql_check_settings(dli_mysql_check_t *check) {
     report_durability(check);
     report_replication(check);
     report_connections(check);

@@ -11,7 +11,7 @@
 #define TRIAL_LEASE_MS 5000
 
 typedef struct trial {
-    const dli_mysql_check_t *check;
+    dli_mysql_check_t *check;
     const dl_driver_t *driver;
     void *hold, *other_hold; /* NULL: the driver has none */
     char name[48], owner[DL_OWNER_MAX + 1], other[DL_OWNER_MAX + 1];
@@ -30,7 +30,7 @@ static void fail(const trial_t *trial, const char *what, dl_status_t status) {
                         dl_status_name(status), trial->err.message);
 }
 
-static bool begin(trial_t *trial, const dli_mysql_check_t *check) {
+static bool begin(trial_t *trial, dli_mysql_check_t *check) {
     const dl_driver_env_t *env = check->mysql->env;
     uint64_t number;
     memset(trial, 0, sizeof *trial);
@@ -57,7 +57,6 @@ static bool begin(trial_t *trial, const dli_mysql_check_t *check) {
                                     .hold_id = 1,
                                     .level = 1,
                                     .lease_ms = TRIAL_LEASE_MS,
-                                    .deadline_ns = check->deadline_ns,
                                     .stop = {{-1, -1}}};
     return true;
 }
@@ -72,15 +71,21 @@ static void drop(const trial_t *trial, void *hold) {
 static dl_status_t take(trial_t *trial, const char *owner, void *hold, dl_grant_t *grant) {
     dl_request_t request = trial->request;
     request.owner = owner;
+    request.deadline_ns = dli_mysql_check_until(trial->check);
     *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
-    return trial->driver->try_acquire(trial->check->mysql, hold, &request, grant, &trial->err);
+    dl_status_t status = trial->driver->try_acquire(trial->check->mysql, hold, &request, grant, &trial->err);
+    dli_mysql_check_note(trial->check, status);
+    return status;
 }
 
 static dl_status_t let_go(trial_t *trial, const char *owner, void *hold) {
     dl_request_t request = trial->request;
     request.owner = owner;
     request.level = 0;
-    return trial->driver->release(trial->check->mysql, hold, &request, &trial->err);
+    request.deadline_ns = dli_mysql_check_until(trial->check);
+    dl_status_t status = trial->driver->release(trial->check->mysql, hold, &request, &trial->err);
+    dli_mysql_check_note(trial->check, status);
+    return status;
 }
 
 static bool renew(trial_t *trial, uint64_t token) {
@@ -91,7 +96,7 @@ static bool renew(trial_t *trial, uint64_t token) {
                             .token = token,
                             .lease_ms = 2 * TRIAL_LEASE_MS, /* so that it has to extend */
                             .hold = trial->hold};
-    trial->driver->renew(trial->check->mysql, &renewal, 1, trial->check->deadline_ns);
+    trial->driver->renew(trial->check->mysql, &renewal, 1, dli_mysql_check_until(trial->check));
     if (renewal.status != DL_OK) {
         dli_mysql_check_say(trial->check, DL_FINDING_ERROR, "locking",
                             "a lock was taken but could not be renewed (%s): every hold ends with its first "
@@ -126,7 +131,7 @@ static bool release(trial_t *trial) {
 /* The name was made up for this, so that no token is lost with its rows. An account that may not delete
  * leaves them. */
 static void clear_away(const trial_t *trial) {
-    const dli_mysql_check_t *check = trial->check;
+    dli_mysql_check_t *check = trial->check;
     char table[sizeof check->mysql->tokens];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
         DLI_MYSQL_SQL(sql);
@@ -134,12 +139,12 @@ static void clear_away(const trial_t *trial) {
         dl_error_t err;
         dli_mysql_table_name(check->mysql, t, table, sizeof table);
         dli_mysql_sql_add(&sql, "DELETE FROM $t WHERE name = $s", table, trial->name);
-        (void)dli_mysql_setup_ask(check->mysql, &sql, check->deadline_ns, &answer, &err);
+        (void)dli_mysql_setup_ask(check->mysql, &sql, dli_mysql_check_until(check), &answer, &err);
         dli_mysql_answer_free(&answer);
     }
 }
 
-void dli_mysql_check_trial(const dli_mysql_check_t *check) {
+void dli_mysql_check_trial(dli_mysql_check_t *check) {
     trial_t trial;
     dl_grant_t grant;
     if (begin(&trial, check)) {

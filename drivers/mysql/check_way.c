@@ -29,7 +29,7 @@ static void find_value(dli_mysql_answer_t *answer, const char *name, char *value
     }
 }
 
-static void report_encryption(const dli_mysql_check_t *check, const char *cipher) {
+static void report_encryption(dli_mysql_check_t *check, const char *cipher) {
     const dli_mysql_endpoint_t *e = check->mysql->endpoint;
     if (cipher[0] != '\0' && e->tls == DLI_MYSQL_TLS_VERIFY) {
         dli_mysql_check_say(check, DL_FINDING_OK, "transport",
@@ -48,7 +48,7 @@ static void report_encryption(const dli_mysql_check_t *check, const char *cipher
     }
 }
 
-static void report_transport(const dli_mysql_check_t *check) {
+static void report_transport(dli_mysql_check_t *check) {
     const dli_mysql_endpoint_t *e = check->mysql->endpoint;
     dli_mysql_answer_t answer;
     dl_error_t err;
@@ -73,7 +73,7 @@ static void report_transport(const dli_mysql_check_t *check) {
 /* ---- the session ------------------------------------------------------------------------------------- */
 
 /* On a connection of the kind that takes locks. */
-static dl_status_t ask_session(const dli_mysql_check_t *check, dli_mysql_answer_t *answer, dl_error_t *err) {
+static dl_status_t ask_session(dli_mysql_check_t *check, dli_mysql_answer_t *answer, dl_error_t *err) {
     static const char sql[] =
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation','tx_isolation','autocommit',"
         "'sql_mode','time_zone','wait_timeout','innodb_lock_wait_timeout')";
@@ -81,14 +81,16 @@ static dl_status_t ask_session(const dli_mysql_check_t *check, dli_mysql_answer_
     dli_mysql_conn_t *conn = NULL;
     dli_mysql_answer_t end = {.rows = NULL};
     *answer = (dli_mysql_answer_t){.rows = NULL};
-    dl_status_t status = dli_mysql_link_borrow(link, DLI_MYSQL_CALLS, check->mysql->env->now_ns(),
-                                               check->deadline_ns, NULL, &conn, err);
+    uint64_t until_ns = dli_mysql_check_until(check);
+    dl_status_t status =
+        dli_mysql_link_borrow(link, DLI_MYSQL_CALLS, check->mysql->env->now_ns(), until_ns, NULL, &conn, err);
+    dli_mysql_check_note(check, status);
     if (status != DL_OK) {
         return status;
     }
-    status = dli_mysql_link_ask(link, conn, sql, sizeof sql - 1, check->deadline_ns, NULL, NULL, answer, err);
+    status = dli_mysql_link_ask(link, conn, sql, sizeof sql - 1, until_ns, NULL, NULL, answer, err);
     if (status == DL_OK) {
-        status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, check->deadline_ns, NULL, NULL, &end, err);
+        status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, until_ns, NULL, NULL, &end, err);
     }
     dli_mysql_answer_free(&end);
     if (status == DL_OK) {
@@ -99,7 +101,7 @@ static dl_status_t ask_session(const dli_mysql_check_t *check, dli_mysql_answer_
     return status;
 }
 
-static void report_session(const dli_mysql_check_t *check) {
+static void report_session(dli_mysql_check_t *check) {
     dli_mysql_answer_t answer;
     dl_error_t err;
     char isolation[32], autocommit[8], zone[64], patience[24];
@@ -155,13 +157,15 @@ static bool is_refusal(unsigned error) {
 }
 
 /* false: it is lacking, and reported. */
-static bool try_right(const dli_mysql_check_t *check, const right_t *right, const char *table) {
+static bool try_right(dli_mysql_check_t *check, const right_t *right, const char *table) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer;
     dl_error_t err;
     bool is_given = true;
     dli_mysql_sql_add(&sql, right->sql, table, table);
-    if (dli_mysql_setup_ask(check->mysql, &sql, check->deadline_ns, &answer, &err) != DL_OK) {
+    dl_status_t status = dli_mysql_setup_ask(check->mysql, &sql, dli_mysql_check_until(check), &answer, &err);
+    dli_mysql_check_note(check, status);
+    if (status != DL_OK) {
         dli_mysql_check_say(check, DL_FINDING_ERROR, "rights", "%s on %s could not be tried: %s", right->name,
                             table, err.message);
         return false;
@@ -176,7 +180,7 @@ static bool try_right(const dli_mysql_check_t *check, const right_t *right, cons
 }
 
 /* false: one that locks cannot do without. */
-static bool report_rights(const dli_mysql_check_t *check) {
+static bool report_rights(dli_mysql_check_t *check) {
     bool all = true, enough = true;
     char name[sizeof check->mysql->tokens];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
@@ -195,7 +199,7 @@ static bool report_rights(const dli_mysql_check_t *check) {
     return enough;
 }
 
-bool dli_mysql_check_way(const dli_mysql_check_t *check) {
+bool dli_mysql_check_way(dli_mysql_check_t *check) {
     report_transport(check);
     report_session(check);
     return report_rights(check);

@@ -1,12 +1,12 @@
-/* forgetting.c - mysql-pessimistic: deletes names that nobody has locked for long, so that no table grows for ever. */
+/* forgetting.c - mysql-pessimistic: deletes names long unused, so that no table grows for ever. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "session.h"
 
-/* Each EVERY locks that a client had, it looks at ROWS names. A lock leaves one row at most, so that looking at
- * more than that keeps the tables in proportion to the names in use. */
+/* Each EVERY locks that a client had, it looks at ROWS names. A lock leaves one row at most, so that looking
+ * at more than that keeps the tables in proportion to the names in use. */
 #define EVERY 64
 #define ROWS 128u
 /* It is part of somebody's release, and takes no longer than this. */
@@ -175,8 +175,8 @@ static bool forget_some(forgetting_t *f) {
     return finish(f, done ? "COMMIT" : "ROLLBACK");
 }
 
-/* The first time is after a random number of locks, so that clients which live for one lock do it now and then
- * too. It begins near its own name: so they look everywhere in the end. */
+/* The first time is after a random number of locks, so that clients which live for one lock do it now and
+ * then too. It begins near its own name: so they look everywhere in the end. */
 static bool is_due(dli_mysql_t *mysql, const dl_request_t *request) {
     uint64_t acquired = atomic_load(&mysql->acquired);
     if (mysql->purge_at == 0) {

@@ -4,7 +4,8 @@
 
 #include "session.h"
 
-/* How long one wait for a killed session's row lasts; the row is free in about 1 ms, and then perhaps another's. */
+/* How long one wait for a killed session's row lasts; the row is free in about 1 ms, and then perhaps
+ * another's. */
 #define LOOK_AGAIN_MS 100u
 
 static dl_status_t lost(dl_error_t *err) {

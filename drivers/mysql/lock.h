@@ -38,12 +38,13 @@ typedef struct dli_mysql_table {
  * In both a row is free when owner IS NULL or expires_at <= now. The row with the empty name is no lock: its
  * token is the highest of all rows that were ever purged, and new rows begin above it.
  *
- * mysql-pessimistic, table dlock_pessimistic: name VARBINARY(255) PRIMARY KEY, owner VARBINARY(80) NULL,
+ * mysql-pessimistic, table dlock_pessimistic: name VARBINARY(255) PRIMARY KEY, owner VARBINARY(95) NULL,
  * hold_id BIGINT UNSIGNED NULL, client VARBINARY(255) NULL, connection_id BIGINT UNSIGNED NULL, acquired_at
- * DATETIME(6) NULL, lease_ms BIGINT UNSIGNED NULL. Committed, all but the name are NULL for ever: the holder writes them in the
- * transaction that holds the row lock, and rolls back to unlock. READ UNCOMMITTED shows them for exactly as
- * long as the lock is held. Table dlock_pessimistic_tokens: name VARBINARY(255) PRIMARY KEY, token BIGINT
- * UNSIGNED, drawn_at DATETIME(6); committed on a connection of the lane TOKENS while the row lock is held.
+ * DATETIME(6) NULL, lease_ms BIGINT UNSIGNED NULL. Committed, all but the name are NULL for ever: the
+ * holder writes them in the transaction that holds the row lock, and rolls back to unlock. READ UNCOMMITTED
+ * shows them for exactly as long as the lock is held. Table dlock_pessimistic_tokens: name VARBINARY(255)
+ * PRIMARY KEY, token BIGINT UNSIGNED, drawn_at DATETIME(6); committed on a connection of the lane TOKENS
+ * while the row lock is held.
  */
 typedef struct dli_mysql_kind {
     const char *driver; /* its name */
@@ -61,28 +62,28 @@ typedef struct dli_mysql {
     const dli_mysql_kind_t *kind;
     dli_mysql_endpoint_t *endpoint;
     dli_mysql_link_t *link;
-    char table[DLI_MYSQL_TABLE_MAX + 1];        /* the first */
-    char tokens[DLI_MYSQL_TABLE_MAX + 1 + 8];   /* mysql-pessimistic: of the tokens */
-    int64_t purge_after_ms; /* 0: never */
-    int64_t max_total;      /* as configured; for check */
-    atomic_uint_fast64_t acquired; /* how many; every so many a client purges */
-    atomic_flag purging;           /* set by the one that purges; it guards the rest */
-    uint64_t purge_at;             /* once so many were acquired; 0: not yet chosen */
-    char purged[DL_NAME_MAX];      /* the name behind which the next purge looks */
+    char table[DLI_MYSQL_TABLE_MAX + 1];      /* the first */
+    char tokens[DLI_MYSQL_TABLE_MAX + 1 + 8]; /* mysql-pessimistic: of the tokens */
+    int64_t purge_after_ms;                   /* 0: never */
+    int64_t max_total;                        /* as configured; for check */
+    atomic_uint_fast64_t acquired;            /* how many; every so many a client purges */
+    atomic_flag purging;                      /* set by the one that purges; it guards the rest */
+    uint64_t purge_at;                        /* once so many were acquired; 0: not yet chosen */
+    char purged[DL_NAME_MAX];                 /* the name behind which the next purge looks */
     size_t purged_len;
 } dli_mysql_t;
 
 /* ---- client.c: opening and closing ------------------------------------------------------------------- */
 
-/* Reads the options, opens the link, connects and verifies: version, no replica or read-only server, no Galera,
- * tables (made if `create` says so). */
+/* Reads the options, opens the link, connects and verifies: version, no replica or read-only server, no
+ * Galera, tables (made if `create` says so). */
 dl_status_t dli_mysql_open(dli_mysql_t *mysql, const dli_mysql_kind_t *kind, const dl_option_value_t *options,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
 void dli_mysql_close(void *state, int forked);
 void dli_mysql_describe(void *state, char *text, size_t size);
 /* As far as a link, with nothing connected or verified: for init. */
-dl_status_t dli_mysql_prepare(dli_mysql_t *mysql, const dli_mysql_kind_t *kind, const dl_option_value_t *options,
-                              const dl_driver_env_t *env, dl_error_t *err);
+dl_status_t dli_mysql_prepare(dli_mysql_t *mysql, const dli_mysql_kind_t *kind,
+                              const dl_option_value_t *options, const dl_driver_env_t *env, dl_error_t *err);
 
 /* ---- schema.c, check*.c, init.c ------------------------------------------------------------------------ */
 
@@ -97,7 +98,8 @@ dl_status_t dli_mysql_init(const dli_mysql_kind_t *kind, const dl_option_value_t
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
 
-/* ---- rows.c, renewals.c, admin.c, purge.c: what mysql-lease and mysql-optimistic do alike --------------- */
+/* ---- rows.c, renewals.c, admin.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------
+ * */
 
 dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
@@ -107,8 +109,8 @@ dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len,
                                  dl_error_t *err);
 dl_status_t dli_mysql_rows_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                                 uint64_t deadline_ns, dl_error_t *err);
-/* Makes a free row for a name that has none, with a token that is no lower than any it can have had. DL_OK also
- * if there is one by now. */
+/* Makes a free row for a name that has none, with a token that is no lower than any it can have had. DL_OK
+ * also if there is one by now. */
 dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);
 /* Now and then, after the request's release: deletes some rows of names long unused. Never fails, and takes a
  * moment at most. */

@@ -83,12 +83,12 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t n
     return DL_OK;
 }
 
-/* ---- how long the server will be patient ---------------------------------------------------------------- */
+/* ---- how long the server will be patient --------------------------------------------------------------- */
 
 /*
- * Heartbeats write nothing, so what is left of a lease is known only to the server: the lease less the time that
- * the holder's session has been idle. An account sees its own sessions; where it may not see the holder's, the
- * marker's own time is taken, and nothing is known when that is over.
+ * Heartbeats write nothing, so what is left of a lease is known only to the server: the lease less the time
+ * that the holder's session has been idle. An account sees its own sessions; where it may not see the
+ * holder's, the marker's own time is taken, and nothing is known when that is over.
  */
 static void add_idle_times(dli_mysql_t *mysql, dli_mysql_marker_t *markers, size_t n, uint64_t deadline_ns) {
     DLI_MYSQL_SQL(sql);

@@ -3,12 +3,12 @@
 #include "session.h"
 
 /*
- * A statement on a hold's own connection starts the session's idle time again, and so its lease. An entry that is
- * not to be extended is therefore looked for from outside, by its marker: else a holder with an explicit lease
- * would keep its lock for as long as its client lives.
+ * A statement on a hold's own connection starts the session's idle time again, and so its lease. An entry
+ * that is not to be extended is therefore looked for from outside, by its marker: else a holder with an
+ * explicit lease would keep its lock for as long as its client lives.
  *
- * Nothing here has to write: a server whose tables are locked for a backup, or that has become read-only, takes
- * no lock away.
+ * Nothing here has to write: a server whose tables are locked for a backup, or that has become read-only,
+ * takes no lock away.
  */
 
 /* Of a larger batch so many at a time; the core's are not larger. */

@@ -1,5 +1,6 @@
 /* renewals.c - renewing many holds by few statements. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "rows.h"
@@ -10,6 +11,8 @@
 #define ROOM 65536
 /* The text of a statement without what it says of its holds. */
 #define FRAME 512
+/* How long rows that are locked are waited for, at most; others' single statements take less. */
+#define PATIENCE_NS (100 * (uint64_t)DLI_NS_PER_MS)
 /* No answer yet. No renewal ends like this. */
 #define OPEN DL_EBUSY
 
@@ -101,13 +104,40 @@ static void note_row(chunk_t *c, MYSQL_ROW row, const unsigned long *lengths) {
     }
 }
 
+typedef enum how {
+    AS_IT_IS,    /* locked or not */
+    IF_UNLOCKED, /* leaves out what is locked */
+    WAITING      /* for a while; if any is locked for longer, there is no answer at all */
+} how_t;
+
+/* Servers bound a reading statement, though not a writing one: MariaDB by the prefix, MySQL by the hint. */
+static void add_patience(dli_mysql_sql_t *sql, const batch_t *b) {
+    char text[96];
+    uint64_t now = b->mysql->env->now_ns();
+    uint64_t left_ns = b->deadline_ns > now ? (b->deadline_ns - now) / 4 : 0;
+    unsigned ms = (unsigned)((left_ns < PATIENCE_NS ? left_ns : PATIENCE_NS) / DLI_NS_PER_MS) + 1;
+    (void)snprintf(
+        text, sizeof text,
+        "/*M! SET STATEMENT max_statement_time=%u.%03u FOR */ SELECT /*+ MAX_EXECUTION_TIME(%u) */ ",
+        ms / 1000, ms % 1000, ms);
+    dli_mysql_sql_add(sql, "$t", text);
+}
+
 /* Which are still their owners' and not expired? */
-static dl_status_t look(batch_t *b, chunk_t *c, const char *how, bool is_last) {
+static dl_status_t look(batch_t *b, chunk_t *c, how_t how, bool is_last) {
     dli_mysql_exchange_t exchange;
     dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
-    dli_mysql_sql_add(&sql, "SELECT name,owner,hold_id FROM $t", b->mysql->table);
+    if (how == WAITING) {
+        add_patience(&sql, b);
+    } else {
+        dli_mysql_sql_add(&sql, "SELECT ");
+    }
+    dli_mysql_sql_add(&sql, "name,owner,hold_id FROM $t", b->mysql->table);
     add_alive(&sql, c);
-    dli_mysql_sql_add(&sql, "$t", how);
+    dli_mysql_sql_add(&sql, "$t",
+                      how == AS_IT_IS  ? ""
+                      : how == WAITING ? " FOR UPDATE"
+                                       : " FOR UPDATE SKIP LOCKED");
     memset(c->found, 0, sizeof c->found);
     dl_status_t status = run(b, &sql, DLI_MYSQL_READ, share_ns(b, is_last), &exchange);
     if (status == DL_OK) {
@@ -160,7 +190,7 @@ static void extend(batch_t *b, chunk_t *c) {
     dli_mysql_answer_free(&exchange.answer);
     if (extended != c->n) {
         memset(c->found, 0, sizeof c->found);
-        if (extended > 0 && look(b, c, "", is_last) != DL_OK) {
+        if (extended > 0 && look(b, c, AS_IT_IS, is_last) != DL_OK) {
             settle(b, c, DL_EUNKNOWN);
             return;
         }
@@ -170,25 +200,46 @@ static void extend(batch_t *b, chunk_t *c) {
     settle(b, c, DL_OK);
 }
 
+/* Renews those that were found. What becomes of the others is not said here. */
+static void extend_found(batch_t *b, chunk_t *c, chunk_t *others) {
+    part(c, others);
+    if (c->n > 0) {
+        extend(b, c);
+    }
+}
+
 /*
  * Somebody's open transaction may keep one of the rows locked for as long as it likes: no other hold may wait for
  * that. So first see which rows can be locked now, and renew those.
  */
 static void renew_unlocked(batch_t *b, chunk_t *c) {
-    chunk_t others;
-    if (look(b, c, " FOR UPDATE SKIP LOCKED", false) != DL_OK) {
+    chunk_t others, lost;
+    if (look(b, c, IF_UNLOCKED, false) != DL_OK) {
         return;
     }
-    part(c, &others);
-    if (others.n > 0 && look(b, &others, "", false) == DL_OK) {
+    extend_found(b, c, &others);
+    if (others.n > 0 && look(b, &others, AS_IT_IS, false) == DL_OK) {
         /* Those that are locked, for now or for long, are alive; the others are gone. */
-        chunk_t lost;
         part(&others, &lost);
         settle(b, &lost, DL_ELOST);
     }
-    if (c->n > 0) {
-        extend(b, c);
+}
+
+/* Most are locked only while a statement of another client looks at them. Those that are so for longer have to
+ * wait for their next turn. */
+static void renew_locked(batch_t *b, chunk_t *c) {
+    chunk_t others;
+    dl_status_t status = look(b, c, WAITING, false);
+    bool is_all = status == DL_OK;
+    if (!is_all) {
+        status = look(b, c, IF_UNLOCKED, false);
     }
+    if (status != DL_OK) {
+        settle(b, c, status);
+        return;
+    }
+    extend_found(b, c, &others);
+    settle(b, &others, is_all ? DL_ELOST : DL_EIO);
 }
 
 static void for_each_chunk(batch_t *b, void (*renew)(batch_t *b, chunk_t *c)) {
@@ -229,7 +280,7 @@ __attribute__((noinline)) static void renew_many(batch_t *b) {
     b->room = room;
     b->room_size = sizeof room;
     for_each_chunk(b, renew_unlocked);
-    for_each_chunk(b, extend);
+    for_each_chunk(b, renew_locked);
 }
 
 static void renew_one(batch_t *b) {

@@ -121,9 +121,11 @@ dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request
     if (affected == 0) {
         return dl_driver_fail(err, DL_EIO, 0, "the row was deleted while it was being taken");
     }
-    if (number == 0 || number > DLI_MYSQL_TOKEN_END) {
-        /* Something between us and the server keeps the number to itself; what was taken has to be freed. */
-        return dl_driver_fail(err, DL_EUNKNOWN, 0, "taken, but the token did not come back");
+    if (number <= request->token_floor || number > DLI_MYSQL_TOKEN_END) {
+        /* Something between us and the server keeps the number to itself, or it is no answer to what was asked;
+         * what may be taken has to be freed. */
+        return dl_driver_fail(err, DL_EUNKNOWN, 0, "taken, but no token above %llu came back",
+                              (unsigned long long)request->token_floor);
     }
     atomic_fetch_add(&mysql->acquired, 1);
     grant->token = number;

@@ -10,8 +10,8 @@
  *   1. idle timeouts of the session, so that a silent holder's lock ends with its lease
  *   2. the row lock
  *   3. the token, committed on another connection; the row lock orders the draws
- *   4. the marker, in the transaction that holds the row. It shows who holds the lock, it proves that the lock
- *      was not lost while the token was drawn, and validity counts from its sending.
+ *   4. the marker, in the transaction that holds the row. It shows who holds the lock, it proves that the
+ *      lock was not lost while the token was drawn, and validity counts from its sending.
  * Nothing of 2 and 4 is ever committed: freeing is ROLLBACK.
  */
 
@@ -48,7 +48,7 @@ typedef struct dli_mysql_sessions {
     dli_mysql_session_t *first; /* those with a connection */
 } dli_mysql_sessions_t;
 
-/* ---- session.c: which hold has which connection ---------------------------------------------------------- */
+/* ---- session.c: which hold has which connection -------------------------------------------------------- */
 
 void dli_mysql_session_begin(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
 void dli_mysql_session_end(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
@@ -67,9 +67,9 @@ void dli_mysql_session_drop(void *state, void *hold);
 int64_t dli_mysql_patience_for(int64_t lease_ms);
 void dli_mysql_patience_sql(dli_mysql_sql_t *sql, int64_t seconds);
 
-/* ---- the ops, one file each ------------------------------------------------------------------------------ */
+/* ---- the ops, one file each ---------------------------------------------------------------------------- */
 
-/* claiming.c */
+/* claiming.c, claim.c */
 dl_status_t dli_mysql_session_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                       dl_error_t *err);
 /* pings.c */
@@ -83,10 +83,10 @@ dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_l
 /* markers.c */
 dl_status_t dli_mysql_session_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                       dl_lock_info_t *info, dl_error_t *err);
-dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
-                                   uint64_t deadline_ns, dl_error_t *err);
+dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn,
+                                   void *arg, uint64_t deadline_ns, dl_error_t *err);
 
-/* ---- between them ---------------------------------------------------------------------------------------- */
+/* ---- between them -------------------------------------------------------------------------------------- */
 
 /* markers.c: the marker in a row, seen from outside the holder's transaction. */
 typedef struct dli_mysql_marker {
@@ -109,8 +109,8 @@ dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request
 /* Makes the row of a name that has none. */
 dl_status_t dli_mysql_name_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);
 
-/* forgetting.c: now and then deletes some names that nobody has locked for long. On a connection of role HOLDING
- * without an open transaction; false: it is not in that state any more, and can only be dropped. */
+/* forgetting.c: now and then deletes some names that nobody has locked for long. On a connection of role
+ * HOLDING without an open transaction; false: it is not in that state any more, and can only be dropped. */
 bool dli_mysql_names_forget(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *request);
 
 #endif

@@ -19,7 +19,7 @@ typedef struct dli_mysql_sql {
 } dli_mysql_sql_t;
 
 /* DLI_MYSQL_SQL(sql) declares one with the usual room. */
-#define DLI_MYSQL_SQL(name)             \
+#define DLI_MYSQL_SQL(name)              \
     char name##_room[DLI_MYSQL_SQL_MAX]; \
     dli_mysql_sql_t name = dli_mysql_sql_in(name##_room, sizeof name##_room)
 

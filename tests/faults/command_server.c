@@ -1,4 +1,4 @@
-/* command_server.c - dlock run over a server that is frozen, killed or forgetful: all it started ends in time. */
+/* command_server.c - dlock run over a server that is frozen, killed or forgetful: all ends in time. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command_server.h"
 
@@ -58,20 +58,13 @@ static void expect_no_ghost(uint64_t token) {
     cr_assert_eq(program.status, 1, "a lock is left behind; status %d", program.status);
 }
 
-void freeze_server(const program_t *server) {
+void freeze_server(pid_t server) {
     siginfo_t info;
-    (void)kill(server->pid, SIGSTOP);
-    cr_assert_eq(waitid(P_PID, (id_t)server->pid, &info, WSTOPPED | WNOWAIT), 0);
+    (void)kill(server, SIGSTOP);
+    cr_assert_eq(waitid(P_PID, (id_t)server, &info, WSTOPPED | WNOWAIT), 0);
 }
 
-void end_server(program_t *server) {
-    if (server->pid > 0) { /* 0 would be our own group */
-        (void)kill(server->pid, SIGKILL);
-        (void)finish(server);
-    }
-}
-
-void end_in_time_when_frozen(const program_t *server) {
+void end_in_time_when_frozen(pid_t server) {
     program_t program;
     family_t family;
     start(&program, "run", "x", "--verbose", "--", "sh", "-c", stubborn, NULL);
@@ -81,22 +74,34 @@ void end_in_time_when_frozen(const program_t *server) {
     (void)finish(&program);
     expect_ended_in_time(&program, ended_ns);
     /* What it finds in its sockets now are late renewals and a late release. */
-    (void)kill(server->pid, SIGCONT);
+    (void)kill(server, SIGCONT);
     expect_no_ghost(family.token);
 }
 
-void end_in_time_when_killed(program_t *server, void (*start_again)(void)) {
+void end_in_time_when_killed(void (*kill_it)(void), void (*start_it_again)(void)) {
     program_t program;
     family_t family;
     start(&program, "run", "x", "--verbose", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
-    (void)kill(server->pid, SIGKILL);
+    kill_it();
     uint64_t ended_ns = await_family(&family);
     (void)finish(&program);
     expect_ended_in_time(&program, ended_ns);
-    (void)finish(server);
-    start_again();
+    start_it_again();
     expect_no_ghost(family.token);
+}
+
+void survive_a_short_freeze(pid_t server) {
+    program_t program;
+    start(&program, "run", "x", "--verbose", "--", "sh", "-c", "echo child $$ >&9; read x; exit 5", NULL);
+    int child = watched(read_pid(&program, "child"));
+    freeze_server(server);
+    read_error_until(&program, "renewal is failing");
+    (void)kill(server, SIGCONT);
+    read_error_until(&program, "renewal works again");
+    cr_assert(is_running(child));
+    (void)finish(&program);
+    cr_assert_eq(program.status, 5, "status %d; err: %s", program.status, program.err_text);
 }
 
 void end_at_once_when_forgotten(void) {

@@ -5,15 +5,16 @@
 
 #include "command_fixture.h"
 
-/* The server is a program that was started by start_plain; the configuration names it. */
+/* The server is a child of the test; the configuration names it. */
 
-void freeze_server(const program_t *server); /* returns when it has stopped */
-void end_server(program_t *server);
+void freeze_server(pid_t server); /* returns when it has stopped */
 
-/* A command that does not want to end is run under a lock, and this happens to the server: the command and what
- * it started have ended before validity has, dlock says 76, and no lock stays behind. */
-void end_in_time_when_frozen(const program_t *server);
-void end_in_time_when_killed(program_t *server, void (*start_again)(void));
+/* A command that does not want to end is run under a lock, and this happens to the server: the command and
+ * what it started have ended before validity has, dlock says 76, and no lock stays behind. */
+void end_in_time_when_frozen(pid_t server);
+void end_in_time_when_killed(void (*kill_it)(void), void (*start_it_again)(void));
+/* Nothing happens for long enough to lose it. */
+void survive_a_short_freeze(pid_t server);
 /* The lock was freed by force. */
 void end_at_once_when_forgotten(void);
 

@@ -154,7 +154,7 @@ CT_CASE(faults, row12_late_request_takes_the_lock_for_nobody, REDIS) {
     proxy_stop(ct, proxy);
 }
 
-/* ---- row 12 on a server where a request belongs to a connection that has logged in ---------------------- */
+/* ---- row 12 on a server where a request belongs to a connection that has logged in ------------------ */
 
 CT_CASE(faults, row12_late_request_on_its_own_connection, MYSQL) {
     proxy_t *proxy = start_proxy(ct);
@@ -188,7 +188,7 @@ CT_CASE(faults, row12_late_request_after_the_unlock_of_a_newer_hold, MYSQL) {
     proxy_stop(ct, proxy);
 }
 
-/* ---- holds that end with a connection ------------------------------------------------------------------- */
+/* ---- holds that end with a connection --------------------------------------------------------------- */
 
 CT_CASE(faults, row11_reply_to_a_heartbeat_lost, WIRE, .needs = DL_CAP_SESSION) {
     proxy_t *proxy = start_proxy(ct);

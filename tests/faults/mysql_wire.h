@@ -54,8 +54,8 @@ static inline void look_at_statements(ct_t *ct, char *text, size_t size) {
                        ct_mysql_database(ct)));
 }
 
-/* How many of them are at the same statement for a while: they wait for a row. (The table of InnoDB's waits is
- * not made anew while it is being asked for.) *one: one of them; NULL: whichever. */
+/* How many of them are at the same statement for a while: they wait for a row. (InnoDB's own table of waits
+ * is not made anew while it is being asked for.) *one: one of them; NULL: whichever. */
 static inline int waiting_connections(ct_t *ct, long long *one) {
     char before[4096], after[4096], *rest = before;
     int count = 0;

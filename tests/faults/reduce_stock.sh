@@ -55,7 +55,7 @@ race() { # STATUS WAY
 }
 keeps_all_in_the_race() { # WAY
     race 0 "$1"
-    expect "$1: the stock went from 200 to 0, and 200 were sold, "
+    expect "$1: the stock went from 200 to 0, and 200 were sold; "
     expect "$1: no update was lost, nothing was oversold"
 }
 # It may have luck once. Not five times: otherwise what the others keep proves nothing.

@@ -7,8 +7,8 @@
 /* The reply to the first try goes wrong like this; the server has taken the lock. */
 static void spoil_reply(ct_t *ct, proxy_t *proxy, dl_client_t *c, const proxy_plan_t *how) {
     proxy_plan_t plan = *how;
-    /* Without waiting for more; but the client libraries of MySQL read what a packet announces before they look
-     * at its number. */
+    /* Without waiting for more; but the client libraries of MySQL read what a packet announces before they
+     * look at its number. */
     int64_t promised_ms = is_mysql(ct) && how->act == PROXY_INSERT ? ct_call_timeout_ms(ct) : 0;
     int64_t acts = proxy_counts(ct, proxy).acts;
     const char *name = fresh_name("row 10");

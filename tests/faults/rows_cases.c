@@ -1,4 +1,4 @@
-/* rows_cases.c - faults of the data in a MySQL server's tables (rows 29 and 30): deleted, dropped, changed. */
+/* rows_cases.c - faults of the data in a MySQL server's tables (rows 29, 30): deleted, dropped, changed. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "faults/mysql_wire.h"
 
@@ -7,7 +7,7 @@ static long long count_rows(ct_t *ct, const char *name) {
                         name_of(ct, name));
 }
 
-/* ---- row 30: rows and tables go away -------------------------------------------------------------------- */
+/* ---- row 30: rows and tables go away ---------------------------------------------------------------- */
 
 static void delete_row(ct_t *ct) {
     (void)mysql_ask(ct_mysql(ct), "DELETE FROM %s WHERE name=x'%s'", table_of(ct), name_of(ct, "row 30"));
@@ -139,7 +139,7 @@ CT_CASE(faults, row30_table_dropped, MYSQL) {
     expect_works(ct, c, "row 30");
 }
 
-/* ---- row 29: what is there is not what is needed ------------------------------------------------------------ */
+/* ---- row 29: what is there is not what is needed ---------------------------------------------------- */
 
 static void expect_no_open(ct_t *ct, const char *extra, const char *word) {
     dl_client_t *c;

@@ -247,7 +247,7 @@ CT_CASE(faults, row18_read_only_later, MYSQL) {
     expect_back(ct, wanted);
 }
 
-/* ---- row 33: the server asks for a file of ours --------------------------------------------------------- */
+/* ---- row 33: the server asks for a file of ours ----------------------------------------------------- */
 
 CT_CASE(faults, row33_server_asks_for_a_local_file, MYSQL) {
     /* The answer to LOAD DATA LOCAL INFILE: a packet with 0xfb and a name. This program is large. */

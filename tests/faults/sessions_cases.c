@@ -1,4 +1,4 @@
-/* sessions_cases.c - faults of a MySQL server's sessions (rows 8, 26 and 27): killed, cut, idle, waited in. */
+/* sessions_cases.c - faults of a MySQL server's sessions (rows 8, 26, 27): killed, cut, idle, waited in. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "faults/mysql_wire.h"
 
@@ -126,7 +126,7 @@ CT_CASE(faults, row26_cut_between_token_and_grant, MYSQL, .needs = DL_CAP_SESSIO
     proxy_stop(ct, proxy);
 }
 
-/* ---- row 27: the server has no patience with idle sessions ------------------------------------------------ */
+/* ---- row 27: the server has no patience with idle sessions ------------------------------------------ */
 
 static void set_impatient(ct_t *ct) {
     (void)ct_mysql_own(ct, NULL);
@@ -166,7 +166,7 @@ CT_CASE(faults, row27_impatient_server_and_a_long_lease, MYSQL) {
     CT_OK(dl_unlock(explicit_lock, CT_ERR));
 }
 
-/* ---- row 8: a wait on the server ends -------------------------------------------------------------------- */
+/* ---- row 8: a wait on the server ends --------------------------------------------------------------- */
 
 /* Nobody holds or waits for the row: another can lock it at once. */
 static void expect_row_free(ct_t *ct, const char *name) {

@@ -1,8 +1,8 @@
-/* statements_cases.c - faults of rows and tables that other transactions keep or change (rows 20, 28 and 30). */
+/* statements_cases.c - faults of rows and tables that other transactions keep (rows 20 and 28). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "faults/mysql_wire.h"
 
-/* ---- row 20: somebody else's transaction is in the way --------------------------------------------------- */
+/* ---- row 20: somebody else's transaction is in the way ---------------------------------------------- */
 
 /* A call that cannot succeed, and must not say that it did. */
 static void expect_refused(ct_t *ct, dl_status_t status) {
@@ -121,7 +121,7 @@ CT_CASE(faults, row20_all_tables_locked_for_reading, MYSQL) {
     stop_writes(ct, 1);
 }
 
-/* ---- row 28: deadlocks, and waits for rows that last too long -------------------------------------------- */
+/* ---- row 28: deadlocks, and waits for rows that last too long --------------------------------------- */
 
 /* A transaction that is heavier than any of ours, so that a deadlock ends ours. */
 static mysql_hand_t *open_heavy(ct_t *ct) {

@@ -18,6 +18,8 @@
  * away. */
 #define FREE_MS 1000
 #define RETRY_MS 500
+/* The default of connect_timeout. */
+#define CONNECT_MS 1000
 
 /* A connection that lies idle for longer is looked at before it is used again. */
 #define TRUST_MS 5
@@ -99,10 +101,10 @@ static inline int64_t sign_of_life_ms(ct_t *ct) {
     return is_session(ct) ? 250 : 0;
 }
 
-/* The server can be reached again. Between two tries of its connections a client may pause for RETRY_MS; then
- * a single try is enough. */
+/* The server can be reached again. Between two tries of its connections a client may pause for RETRY_MS, and
+ * a client library that began one while it was away goes on for CONNECT_MS; then a single try is enough. */
 static inline void expect_back(ct_t *ct, dl_lock_t *lock) {
-    ct_sleep_ms(ct, RETRY_MS);
+    ct_sleep_ms(ct, RETRY_MS + (is_mysql(ct) ? CONNECT_MS : 0));
     watch_t watch = start_watch(ct);
     CT_OK(dl_trylock(lock, CT_ERR));
     IN_TIME(watch, sign_of_life_ms(ct));

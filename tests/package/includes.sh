@@ -3,13 +3,15 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
-# resolve FILE INCLUDE: sets $target to the file of the tree that the include means; empty for the system's.
+# resolve FILE MARK INCLUDE: sets $target to the file of the tree that the include means; empty for the system's.
+# The mark is < or ": with < the folders beside the file are not looked at.
 resolve() {
-    local base path
+    local base path bases=(include/ "")
+    [ "$2" = '<' ] || bases=("${1%/*}/" "${1%/*}/../" include/ "")
     target=""
-    for base in "${1%/*}/" "${1%/*}/../" include/ ""; do
-        [ -f "$base$2" ] || continue
-        path=$base$2
+    for base in "${bases[@]}"; do
+        [ -f "$base$3" ] || continue
+        path=$base$3
         while [[ $path =~ ^(.*/)?[^/.]+/\.\./(.*)$ ]]; do path=${BASH_REMATCH[1]}${BASH_REMATCH[2]}; done
         target=${path#./}
         return
@@ -39,8 +41,8 @@ check() (
     cd "$1"
     bad=0 seen=0
     while IFS=: read -r file line text; do
-        [[ $text =~ [\<\"]([^\>\"]+)[\>\"] ]] || continue
-        resolve "$file" "${BASH_REMATCH[1]}"
+        [[ $text =~ ([\<\"])([^\>\"]+)[\>\"] ]] || continue
+        resolve "$file" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
         [ -n "$target" ] || continue
         seen=$((seen + 1))
         allowed "$file" "$target" || { echo "$file:$line: must not include $target"; bad=1; }

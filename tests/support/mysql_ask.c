@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "support/mysql_server.h"
@@ -110,7 +111,8 @@ static const char *answer(MYSQL *mysql, const char *sql) {
     return text;
 }
 
-static const char *answer_format(mysql_hand_t *hand, const char *format, va_list args) {
+__attribute__((format(printf, 2, 0))) static const char *answer_format(mysql_hand_t *hand, const char *format,
+                                                                       va_list args) {
     char sql[16384];
     int n = vsnprintf(sql, sizeof sql, format, args);
     if (n < 0 || (size_t)n >= sizeof sql) {
@@ -144,7 +146,8 @@ const char *mysql_hand_ask(mysql_hand_t *hand, const char *format, ...) {
     return text;
 }
 
-static const char *ask_once(mysql_server_t *server, const char *format, va_list args) {
+__attribute__((format(printf, 2, 0))) static const char *ask_once(mysql_server_t *server, const char *format,
+                                                                  va_list args) {
     mysql_hand_t *hand = mysql_hand(server, NULL);
     const char *text = answer_format(hand, format, args);
     mysql_hand_close(hand);
@@ -184,7 +187,10 @@ long long mysql_number(mysql_server_t *server, const char *format, ...) {
 
 void mysql_database(mysql_server_t *server, char name[MYSQL_DATABASE_MAX]) {
     static atomic_uint count;
-    snprintf(name, MYSQL_DATABASE_MAX, "dlock_%d_%u", (int)getpid(), atomic_fetch_add(&count, 1));
+    struct timespec now; /* process ids come again */
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    snprintf(name, MYSQL_DATABASE_MAX, "dlock_%d_%lx_%u", (int)getpid(),
+             (unsigned long)(now.tv_sec * 1000 + now.tv_nsec / 1000000), atomic_fetch_add(&count, 1));
     (void)mysql_ask(server, "CREATE DATABASE %s", name);
 }
 

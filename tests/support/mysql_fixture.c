@@ -5,10 +5,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "drivers/registry.h"
 #include "support/ct.h"
 
+#define PATIENCE_S 20
 #define LET_GO_S 10 /* for connections of processes that have just ended */
 
 /* Of the case that this process runs; its children inherit the knowledge. */
@@ -46,10 +48,25 @@ void mysql_fixture_unshare(void) {
     shared = NULL;
 }
 
+/* A fresh database with the driver's tables: the case's own clients shall not have to make them in their time. */
+static void make_database(ct_t *ct) {
+    char yaml[512];
+    dl_client_t *client;
+    dl_error_t err;
+    mysql_database(server, database);
+    mysql_unix_option(ct->dir, yaml, sizeof yaml);
+    size_t len = strlen(yaml);
+    snprintf(yaml + len, sizeof yaml - len, "call_timeout: %ds\nconnect_timeout: %ds\n", PATIENCE_S,
+             PATIENCE_S);
+    dl_status_t status = dl_client_open_driver(ct->inner, yaml, strlen(yaml), &client, &err);
+    CT_CHECKF(status == DL_OK, "cannot make the tables: %s", err.message);
+    dl_client_close(client);
+}
+
 void mysql_fixture_start(const char *dir) {
     mysql_server_on_failure = fail_the_case;
     server = getenv("DLOCK_TEST_MYSQL") != NULL ? mysql_server_any() : mysql_server_start(dir, "mysql", NULL);
-    mysql_database(server, database);
+    make_database(ct_current());
 }
 
 /* What still holds a lock there keeps the database from being dropped. */
@@ -83,7 +100,7 @@ mysql_server_t *ct_mysql_own(ct_t *ct, ...) {
     if (ct_mysql(ct)->is_shared) {
         mysql_fixture_stop();
         server = mysql_server_start(ct->dir, "mysql", NULL);
-        mysql_database(server, database);
+        make_database(ct);
     }
     va_list args;
     va_start(args, ct);

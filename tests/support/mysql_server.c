@@ -209,14 +209,14 @@ static void add_usual_arguments(mysql_server_t *server) {
                                         "--skip-log-bin",
                                         "--performance-schema=OFF",
                                         "--max-connections=3000",
-                                        "--innodb-buffer-pool-size=16M",
+                                        "--innodb-buffer-pool-size=32M",
                                         "--innodb-flush-log-at-trx-commit=1", /* else each client warns */
                                         "--innodb-flush-method=nosync",
                                         "--innodb-use-native-aio=0",
                                         "--innodb-buffer-pool-load-at-startup=OFF",
                                         "--innodb-buffer-pool-dump-at-shutdown=OFF",
-                                        "--loose-innodb-log-file-size=4M",
-                                        "--loose-innodb-redo-log-capacity=8M",
+                                        "--loose-innodb-log-file-size=16M",
+                                        "--loose-innodb-redo-log-capacity=32M",
                                         "--loose-mysqlx=OFF",
                                         "--secure-file-priv="};
     char word[MYSQL_PATH_MAX + 32];

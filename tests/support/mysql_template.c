@@ -18,7 +18,7 @@
 #include "support/mysql_server.h"
 
 /* Rises with every change of what is in the folder. */
-#define LAYOUT "1"
+#define LAYOUT "2"
 
 /* MariaDB's bootstrap begins without the tables of rights. A statement a line. */
 static const char accounts[] =
@@ -133,7 +133,7 @@ static int initialise_mariadb(const char *program, const char *data, const char 
                                 "--auth-root-authentication-method=normal",
                                 "--skip-test-db",
                                 "--skip-name-resolve",
-                                "--innodb-log-file-size=4M",
+                                "--innodb-log-file-size=16M",
                                 datadir,
                                 extra,
                                 geteuid() == 0 ? "--user=root" : NULL,
@@ -152,7 +152,7 @@ static int initialise_mysql(const char *program, const char *data, const char *s
     const char *const argv[] = {program,
                                 "--no-defaults",
                                 "--initialize-insecure",
-                                "--innodb-redo-log-capacity=8M",
+                                "--innodb-redo-log-capacity=32M",
                                 datadir,
                                 init,
                                 geteuid() == 0 ? "--user=root" : NULL,

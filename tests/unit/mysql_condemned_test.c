@@ -163,6 +163,7 @@ Test(condemned, an_account_that_may_not_kill_is_told_once) {
     cr_assert(was_reported("may not kill"));
     cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
     mysql_hand_close(hand);
+    mysql_try(server, "DROP USER '%s'", other);
     end_killing(&killing);
 }
 

@@ -2,8 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_conn_fixture.h"
 
-#include <sys/stat.h>
-
 TestSuite(mysql_conn_ends, .init = set_up, .fini = tear_down, .timeout = 120);
 TestSuite(mysql_conn_ends_own, .init = set_up_env, .fini = tear_down, .timeout = 120);
 
@@ -89,16 +87,6 @@ Test(mysql_conn_ends_own, a_silent_server_at_connecting) {
     uint64_t took = now_ms() - before;
     cr_assert(took >= 900 && took < 2000 + SLACK_MS, "%d ms", (int)took);
     mysql_server_thaw(server);
-}
-
-/* How many this process has. */
-static int count_sockets(void) {
-    int n = 0;
-    for (int fd = 0; fd < 1024; fd++) {
-        struct stat info;
-        n += fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode);
-    }
-    return n;
 }
 
 /* ---- fork --------------------------------------------------------------------------------------------- */

@@ -9,9 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +93,30 @@ static inline void expect_refusal(dl_status_t status, const char *words) {
     cr_assert_eq(try_connect(DLI_MYSQL_ROLE_PLAIN, 60, &conn), status, "%s", err.message);
     cr_assert_not_null(strstr(err.message, words), "'%s' is not in: %s", words, err.message);
     cr_assert_null(strstr(err.message, MYSQL_SECRET), "%s", err.message);
+}
+
+static inline bool is_socket(int fd) {
+    struct stat info;
+    return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
+/* How many this process has open. */
+static inline int count_sockets(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        n += is_socket(fd);
+    }
+    return n;
+}
+
+/* The name, where it is known. */
+static inline const char *local_host(void) {
+    struct addrinfo *found = NULL;
+    if (getaddrinfo("localhost", NULL, NULL, &found) != 0) {
+        return "127.0.0.1";
+    }
+    freeaddrinfo(found);
+    return "localhost";
 }
 
 /* ---- statements -------------------------------------------------------------------------------------- */

@@ -219,7 +219,11 @@ static void *take_new(void *arg) {
     newcomer_t *n = arg;
     dl_request_t r = request("newcomer", A, 1);
     dl_grant_t grant;
-    n->token = lock_full(n->client, &r, &grant) == DL_OK ? grant.token : 0;
+    dl_status_t status;
+    do { /* again, if the row was not let go of for longer than a server waits */
+        status = lock_full(n->client, &r, &grant);
+    } while (status == DL_EIO);
+    n->token = status == DL_OK ? grant.token : 0;
     atomic_store(&n->done, true);
     return NULL;
 }

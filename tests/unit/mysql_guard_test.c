@@ -1,4 +1,4 @@
-/* mysql_guard_test.c - what keeps the client libraries in bounds: their deadlines, and the signal they raise. */
+/* mysql_guard_test.c - what keeps the client libraries in bounds: their deadlines and their signal. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "drivers/mysql/link/guard.h"
 #include "drivers/mysql/link/library.h"

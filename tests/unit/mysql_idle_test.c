@@ -54,6 +54,18 @@ Test(idle, a_broken_idle_connection_never_surfaces) {
     cr_assert_eq(warnings, 0);
 }
 
+Test(idle, one_that_broke_before_its_first_use_does_not_surface_either) {
+    open_pool(8);
+    cr_assert(dli_mysql_pool_make_spare(pool, DLI_MYSQL_CALLS));
+    AWAIT(idle() == 1);
+    cr_assert_eq(mysql_kill_connections(server, account), 1);
+    AWAIT(connections() == 0);
+    dli_mysql_member_t *member = take();
+    use(member);
+    give_back(member);
+    assert_at_rest(1);
+}
+
 Test(idle, who_finds_only_broken_ones_in_a_full_lane_keeps_its_place) {
     open_pool(2);
     dli_mysql_member_t *one = take(), *two = take();

@@ -17,7 +17,7 @@
 
 #include "driver_env.h"
 #include "drivers/mysql/link/pool.h"
-#include "mysql_relay.h"
+#include "mysql_link_relay.h"
 #include "support/mysql_server.h"
 
 #define SLACK_MS 1000 /* by which a busy machine may be late */
@@ -37,6 +37,7 @@ static dl_driver_env_t env;
 static atomic_int round_trips, reconnects, warnings, polls;
 static pthread_mutex_t reported_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char reported[4096];
+static atomic_int threads_started;
 static atomic_bool no_threads;        /* none can be started */
 static atomic_uint_fast64_t ahead_ns; /* the clock goes so much ahead of the real one */
 
@@ -62,6 +63,7 @@ static inline void note_count(void *core, dl_count_t what, uint64_t n) {
 }
 
 static inline int start_thread(pthread_t *thread, void *(*fn)(void *), void *arg) {
+    atomic_fetch_add(&threads_started, 1);
     return atomic_load(&no_threads) ? EAGAIN : dli_sys_real.thread_start(thread, fn, arg);
 }
 
@@ -143,6 +145,8 @@ static inline void set_up_alone(void) {
 static inline void tear_down_rest(void) {
     dli_mysql_endpoint_unref(endpoint);
     relay_stop(relay);
+    mysql_try(server, "DROP DATABASE `%s`", database);
+    mysql_try(server, "DROP USER '%s'", account);
     mysql_server_stop(server);
 }
 

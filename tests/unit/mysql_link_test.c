@@ -144,6 +144,59 @@ Test(link, a_connection_that_breaks_with_a_statement_on_its_way_leaves_it_unknow
     run_well("DO 1");
 }
 
+/* Two lie idle. */
+static void have_two(void) {
+    dli_mysql_conn_t *one = lend(DLI_MYSQL_CALLS), *two = lend(DLI_MYSQL_CALLS);
+    dli_mysql_link_give_back(link_, one);
+    dli_mysql_link_give_back(link_, two);
+}
+
+/* The one that is left is asked for a sign of life, once. */
+static void assert_distrust(void) {
+    int before = round_trips;
+    run_well("DO 1");
+    cr_assert_eq(round_trips, before + 2);
+    run_well("DO 1");
+    cr_assert_eq(round_trips, before + 3);
+}
+
+Test(link, after_a_statement_without_an_answer_the_others_are_not_trusted) {
+    open_link();
+    have_two();
+    cr_assert_eq(run("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 100), DL_EUNKNOWN);
+    assert_distrust();
+}
+
+Test(link, after_a_connection_broke_in_use_the_others_are_not_trusted) {
+    open_link();
+    have_two();
+    call_t call;
+    start_call(&call, "SELECT SLEEP(25)", DLI_MYSQL_PLAIN);
+    AWAIT(running("SELECT SLEEP%%") == 1);
+    long long id = mysql_number(server,
+                                "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '%s' AND INFO "
+                                "LIKE 'SELECT SLEEP%%'",
+                                account);
+    mysql_ask(server, "KILL %lld", id);
+    cr_assert_eq(pthread_join(call.thread, NULL), 0);
+    assert_distrust();
+}
+
+Test(link, a_short_wait_says_nothing_about_the_others) {
+    open_link();
+    uint64_t began_ns;
+    do { /* a busy machine may make it a long one */
+        have_two();
+        run_well("DO 1");
+        began_ns = env.now_ns();
+        dl_status_t status = run("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 10);
+        cr_assert(status == DL_EUNKNOWN || status == DL_EIO, "%s", err.message);
+    } while (env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS);
+    int before = round_trips;
+    run_well("DO 1");
+    cr_assert_eq(round_trips, before + 1);
+}
+
 TestSuite(link_alone, .init = set_up_alone, .fini = tear_down, .timeout = 120);
 
 Test(link_alone, a_restart_of_the_server_is_survived) {

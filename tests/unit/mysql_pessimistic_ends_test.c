@@ -1,6 +1,8 @@
 /* mysql_pessimistic_ends_test.c - mysql-pessimistic: how waits and holds end, and heartbeats on bad days. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_pessimistic_fixture.h"
+
+#include "drivers/mysql/session.h"
 #include "mysql_relay.h"
 
 TestSuite(mysql_pessimistic_ends, .init = set_up, .fini = tear_down, .timeout = 120);
@@ -13,7 +15,7 @@ Test(mysql_pessimistic_ends, a_wait_lasts_as_long_as_it_may_and_no_longer) {
     must_open(&a, UUID_A);
     must_open(&b, UUID_B);
     hold_t mine = must_lock(&a, "orders", A, 1, 30000), theirs = new_hold(&b, "orders", B, 1);
-    for (int64_t wait_ms = 20; wait_ms <= 600; wait_ms *= 5) {
+    for (int64_t wait_ms = 0; wait_ms < 1000; wait_ms = 5 * wait_ms + 20) {
         uint64_t before_ms = now_ms();
         cr_assert_eq(try_hold(&theirs, wait_ms), DL_EBUSY, "%s", theirs.err.message);
         uint64_t took_ms = now_ms() - before_ms;
@@ -33,6 +35,9 @@ Test(mysql_pessimistic_ends, a_stop_ends_a_wait_at_once_and_leaves_nothing_on_th
     waiter_t w;
     must_open(&a, UUID_A);
     must_open(&b, UUID_B);
+    hold_t before = must_lock(&b, "orders", B, 99, 30000);
+    long long connection = holder_of("orders");
+    must_free(&before);
     hold_t mine = must_lock(&a, "orders", A, 1, 30000);
     for (uint64_t i = 1; i <= 10; i++) {
         int stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -49,9 +54,43 @@ Test(mysql_pessimistic_ends, a_stop_ends_a_wait_at_once_and_leaves_nothing_on_th
     }
     must_free(&mine);
     cr_assert(is_row_free("orders"), "nobody is left in the queue");
-    cr_assert_leq(mysql_connections(server, MYSQL_USER), 8, "the connections were kept");
+    hold_t after = must_lock(&b, "orders", B, 100, 30000);
+    cr_assert_eq(holder_of("orders"), connection, "and the connection was kept");
+    must_free(&after);
     shut(&a);
     shut(&b);
+}
+
+/* ---- when a hold counts from --------------------------------------------------------------------------- */
+
+static _Thread_local uint64_t last_poll_ns; /* when this thread last began to wait */
+
+static int poll_noted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    last_poll_ns = dli_sys_real.now_ns();
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+Test(mysql_pessimistic_ends, a_hold_counts_from_after_its_wait_and_from_before_the_answer) {
+    client_t c;
+    waiter_t w;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_noted;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    cr_assert_leq(h.grant.sent_ns, last_poll_ns);
+    uint64_t before_ns = dli_sys_real.now_ns();
+    dl_renewal_t r = renewal(&h, 30000);
+    driver->renew(c.state, &r, 1, in_ms(5000));
+    cr_assert_eq(r.status, DL_OK);
+    cr_assert(r.sent_ns >= before_ns && r.sent_ns <= last_poll_ns);
+    start_waiter(&w, &c, UUID_A ":2", 2, -1);
+    AWAIT(is_waited_for(), 3000);
+    uint64_t freed_ns = dli_sys_real.now_ns();
+    must_free(&h);
+    cr_assert_eq(end_waiter(&w), DL_OK, "%s", w.hold.err.message);
+    cr_assert_geq(w.hold.grant.sent_ns, freed_ns);
+    must_free(&w.hold);
+    shut(&c);
 }
 
 /* ---- holds ------------------------------------------------------------------------------------------- */
@@ -80,6 +119,26 @@ Test(mysql_pessimistic_ends,
         shut(&a);
         shut(&b);
     }
+}
+
+Test(mysql_pessimistic_ends, a_session_whose_transaction_has_ended_holds_nothing) {
+    client_t c;
+    must_open(&c, UUID_A);
+    for (int64_t lease_ms = 0; lease_ms <= 30000; lease_ms += 30000) {
+        hold_t h = must_lock(&c, "orders", A, 1 + (uint64_t)lease_ms, 30000);
+        const dli_mysql_session_t *session = h.memory;
+        dli_mysql_sessions_t *state = c.state;
+        dli_mysql_answer_t answer;
+        cr_assert_eq(dli_mysql_link_ask(state->mysql.link, session->conn, "ROLLBACK", 8, in_ms(5000), NULL,
+                                        NULL, &answer, &c.err),
+                     DL_OK, "%s", c.err.message);
+        dli_mysql_answer_free(&answer);
+        cr_assert(is_row_free("orders"));
+        cr_assert_eq(renew_hold(&h, lease_ms), DL_ELOST);
+        cr_assert_eq(free_hold(&h), DL_ELOST);
+        drop_hold(&h);
+    }
+    shut(&c);
 }
 
 /* When the row can be locked, counted from the grant. */
@@ -111,18 +170,18 @@ Test(mysql_pessimistic_ends, a_silent_holder_is_freed_by_the_server_when_its_lea
 Test(mysql_pessimistic_ends, a_heartbeat_extends_only_where_it_is_asked_to) {
     client_t c;
     must_open(&c, UUID_A);
-    hold_t looked_at = must_lock(&c, "orders", A, 1, 2000), extended = must_lock(&c, "stock", A, 2, 2000);
-    for (int i = 0; i < 9; i++) {
+    hold_t looked_at = must_lock(&c, "orders", A, 1, 3000), extended = must_lock(&c, "stock", A, 2, 3000);
+    do {
         (void)poll(NULL, 0, 200);
         cr_assert_eq(renew_hold(&looked_at, 0), DL_OK);
-        cr_assert_eq(renew_hold(&extended, 2000), DL_OK);
-    }
-    cr_assert_geq(look(&c, "stock").remaining_ms, 900);
-    cr_assert_leq(look(&c, "orders").remaining_ms, 1100);
+        cr_assert_eq(renew_hold(&extended, 3000), DL_OK);
+    } while (now_ms() < looked_at.grant.sent_ns / MS + 1500);
+    cr_assert_geq(look(&c, "stock").remaining_ms, 1900);
+    cr_assert_leq(look(&c, "orders").remaining_ms, 2000);
     uint64_t freed_ms = freed_after_ms(&looked_at);
-    cr_assert(freed_ms >= 2000 && freed_ms < 2000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
+    cr_assert(freed_ms >= 3000 && freed_ms < 3000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
     cr_assert_eq(renew_hold(&looked_at, 0), DL_ELOST);
-    cr_assert_eq(renew_hold(&extended, 2000), DL_OK);
+    cr_assert_eq(renew_hold(&extended, 3000), DL_OK);
     drop_hold(&looked_at);
     must_free(&extended);
     shut(&c);

@@ -1,4 +1,4 @@
-/* mysql_pessimistic_fixture.h - drives the table of mysql-pessimistic directly, in a database of the test's own. */
+/* mysql_pessimistic_fixture.h - drives the table of mysql-pessimistic directly, in a database of its own. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef MYSQL_PESSIMISTIC_FIXTURE_H
 #define MYSQL_PESSIMISTIC_FIXTURE_H

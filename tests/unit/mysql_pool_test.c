@@ -176,7 +176,7 @@ Test(pool, close_waits_for_no_connection_that_hangs) {
     atomic_store(&relay->holds, false);
     AWAIT(atomic_load(&relay->pairs) == 1);
     AWAIT(threads_of_this_process() == threads_before);
-    cr_assert_eq(connections(), 0);
+    AWAIT(connections() == 0);
 }
 
 Test(pool, what_was_begun_is_there_for_the_next_caller) {
@@ -209,6 +209,46 @@ Test(pool, what_comes_too_late_goes_to_the_idle_ones) {
     assert_at_rest(1);
     give_back(take());
     cr_assert_eq(relay->pairs, 1);
+}
+
+Test(pool, one_that_hangs_and_was_left_keeps_its_place_for_connect_timeout_only) {
+    make_relay(400);
+    atomic_store(&relay->holds, true);
+    open_pool(1);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
+    atomic_fetch_add(&ahead_ns, 200 * MS); /* too old for the next */
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(borrow(&member, 10000, NULL), DL_EIO);
+    cr_assert_not_null(strstr(err.message, "takes longer than"), "%s", err.message);
+    cr_assert_lt(ms_since(began_ns), 400 + SLACK_MS);
+    cr_assert_eq(total(), 0);
+}
+
+Test(pool, no_crowd_of_threads_hangs_while_the_server_is_down) {
+    make_relay(10);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    int most = 0;
+    for (int i = 0; i < 60; i++) {
+        dli_mysql_member_t *member;
+        cr_assert_eq(borrow(&member, 5000, NULL), DL_EIO);
+        atomic_fetch_add(&ahead_ns, 300 * MS); /* it may be tried again */
+        most = makers() > most ? makers() : most;
+    }
+    cr_assert_leq(most, 17);
+    cr_assert_geq(most, 8, "one after the other, this test shows nothing");
+}
+
+Test(pool, a_full_lane_of_calls_is_nothing_to_the_others) {
+    open_pool(1);
+    dli_mysql_member_t *calls = take(), *other;
+    for (dli_mysql_lane_t lane = DLI_MYSQL_RENEWALS; lane < DLI_MYSQL_LANES; lane++) {
+        cr_assert_eq(borrow_at(lane, &other, 15000, NULL), DL_OK, "%s", err.message);
+        use(other);
+        give_back(other);
+    }
+    give_back(calls);
 }
 
 Test(pool, stop_ends_the_wait_for_a_connection_that_hangs) {
@@ -244,6 +284,7 @@ Test(pool, a_server_that_is_down_fails_calls_at_once_and_is_tried_now_and_then) 
         cr_assert_str_eq(err.message, reason);
         cr_assert_lt(ms_since(began_ns), SLACK_MS);
     }
+    cr_assert_lt(threads_started, 50, "it was tried now and then, not each time");
     cr_assert_eq(warnings, 1, "it is said once");
     assert_at_rest(0);
 }

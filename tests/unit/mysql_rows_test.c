@@ -138,6 +138,33 @@ Test(mysql_rows, an_expired_row_is_free_to_all_and_its_owner_may_free_it) {
         }
 }
 
+static _Thread_local uint64_t last_poll_ns; /* when this thread last began to wait */
+
+static int poll_noted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    last_poll_ns = dli_sys_real.now_ns();
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+Test(mysql_rows, a_request_counts_from_before_the_answer) {
+    for
+        EACH_KIND(k) {
+            client_t c;
+            dl_grant_t grant;
+            prepare(&c, k, UUID_A);
+            c.env.poll = poll_noted;
+            cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+            dl_request_t r = request("orders", A, 7);
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+            cr_assert_leq(grant.sent_ns, last_poll_ns);
+            uint64_t before_ns = dli_sys_real.now_ns();
+            dl_renewal_t extension = renewal("orders", A, 7, 40000);
+            c.driver->renew(c.state, &extension, 1, in_ms(5000));
+            cr_assert_eq(extension.status, DL_OK);
+            cr_assert(extension.sent_ns >= before_ns && extension.sent_ns <= last_poll_ns);
+            shut(&c);
+        }
+}
+
 /* ---- rows that say something odd --------------------------------------------------------------------- */
 
 Test(mysql_rows, a_free_row_is_not_held_by_stale_columns) {

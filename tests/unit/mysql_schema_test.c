@@ -230,3 +230,24 @@ Test(mysql_schema, an_account_without_rights_is_told_so) {
     mysql_ask(server, "DROP USER poor@'%%'");
     user = MYSQL_USER;
 }
+
+/* ---- servers that fold names --------------------------------------------------------------------- */
+
+Test(mysql_schema, a_server_that_folds_the_names_of_tables_finds_them) {
+    dl_error_t err;
+    if (!mysql_is_mariadb()) {
+        /* Oracle's servers fold only if their data folder was made so; what they keep apart stays apart. */
+        make_tables("mysql-lease", ", table: Folded");
+        EXPECT_REFUSED(try_open("mysql-lease", ", table: folded", &err), DL_ECONFIG, err, "is missing");
+        return;
+    }
+    tear_down();
+    server = mysql_server_start(NULL, NULL, "--lower-case-table-names=1", NULL);
+    mysql_database(server, database);
+    for (size_t i = 0; i < DRIVERS; i++) {
+        make_tables(drivers[i], ", table: Folded");
+        cr_expect_eq(try_open(drivers[i], ", table: Folded", &err), DL_OK, "%s", err.message);
+        cr_expect_eq(try_open(drivers[i], ", table: FOLDED", &err), DL_OK, "%s", err.message);
+        mysql_ask(server, "DROP TABLE `%s`.folded", database);
+    }
+}

@@ -103,14 +103,14 @@ static inline bool is_said(const findings_t *found, const char *subject, const c
 
 /* ---- clients -------------------------------------------------------------------------------------- */
 
-/* Who the clients of a case are. */
-static const char *user = MYSQL_USER;
+/* Who the clients of a case are, and how long they wait for a busy machine. */
+static const char *user = MYSQL_USER, *patience = "20s";
 
 static inline void write_yaml(char *yaml, size_t size, const char *driver, const char *more) {
     snprintf(yaml, size,
-             "use: b\nbackends:\n  b: {driver: %s, host: 127.0.0.1, port: %d, user: %s, password: \"%s\", "
-             "database: %s%s}\n",
-             driver, server->port, user, strcmp(user, "root") == 0 ? "" : MYSQL_SECRET, database, more);
+             "use: b\ndefaults: {call_timeout: %s}\nbackends:\n  b: {driver: %s, host: 127.0.0.1, port: %d, "
+             "user: %s, password: \"%s\", database: %s, connect_timeout: %s%s}\n",
+             patience, driver, server->port, user, MYSQL_SECRET, database, patience, more);
 }
 
 static inline dl_status_t open_with(const char *driver, const char *more, dl_client_t **client,

@@ -1,4 +1,4 @@
-/* mysql_wire_fixture.h - a relay before the server that answers in its place, cuts its answers and hangs up. */
+/* mysql_wire_fixture.h - a relay that answers in the server's place, cuts its answers and hangs up. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef MYSQL_WIRE_FIXTURE_H
 #define MYSQL_WIRE_FIXTURE_H

@@ -34,10 +34,14 @@ static void expect_end(const char *what, const char *bytes, size_t len, uint64_t
 
 Test(mysql_wire, what_makes_no_sense) {
     expect_end("text", BYTES("HTTP/1.1 400 Bad Request\r\n\r\n"), 200, DL_EPROTO);
-    expect_end("two answers", BYTES(OK_PACKET("\1") OK_PACKET("\1")), PATIENCE_MS, DL_EPROTO);
+    /* Oracle's library does not let us see what it has read on. */
+    if (strncmp(dli_mysql_library_name(), "MariaDB", 7) == 0) {
+        expect_end("two answers", BYTES(OK_PACKET("\1") OK_PACKET("\1")), PATIENCE_MS, DL_EPROTO);
+    }
     expect_end("an empty packet", BYTES("\0\0\0\1"), PATIENCE_MS, DL_EPROTO);
     expect_end("an error without a number", BYTES("\1\0\0\1\377"), PATIENCE_MS, DL_EPROTO);
     expect_end("an error numbered 0", BYTES("\3\0\0\1\377\0\0"), PATIENCE_MS, DL_EPROTO);
+    expect_end("one of two results", BYTES("\7\0\0\1\0\0\0\12\0\0\0"), PATIENCE_MS, DL_EPROTO);
     expect_end("two results", BYTES("\7\0\0\1\0\0\0\12\0\0\0" OK_PACKET("\2")), PATIENCE_MS, DL_EPROTO);
 }
 
@@ -74,7 +78,7 @@ Test(mysql_wire, what_begins_and_does_not_end_is_ended_in_time) {
 }
 
 Test(mysql_wire, real_answers_cut_anywhere) {
-    for (size_t after = 1; after < 70; after += 4) {
+    for (size_t after = 1; after < 50; after += 4) {
         wire_plan(NULL, WIRE_PASS, 0, NULL, 0);
         dli_mysql_conn_t *conn = connect_plain();
         bool hang_up = after % 8 == 1;
@@ -84,6 +88,23 @@ Test(mysql_wire, real_answers_cut_anywhere) {
                      after, err.message);
         cr_assert_lt(now_ms() - before, hang_up ? PATIENCE_MS : 60 + SLACK_MS);
         cr_assert(dli_mysql_conn_is_broken(conn));
+        dli_mysql_conn_close(conn);
+    }
+}
+
+Test(mysql_wire, cut_while_it_is_made) {
+    bool is_made = false;
+    parts.connect_timeout_ms = 1000;
+    for (size_t after = 0; !is_made; after += 61) {
+        dli_mysql_conn_t *conn;
+        bool hang_up = after % 2 == 0;
+        cr_assert_lt(after, 3000);
+        wire_plan(MYSQL_USER, hang_up ? WIRE_HANG_UP : WIRE_CUT, after, NULL, 0); /* from the login on */
+        uint64_t before = now_ms();
+        dl_status_t status = try_connect(DLI_MYSQL_ROLE_PLAIN, 60, &conn);
+        is_made = status == DL_OK;
+        cr_assert(is_made || status == DL_EIO, "%zu: %s: %s", after, dl_status_name(status), err.message);
+        cr_assert_lt(now_ms() - before, 5000);
         dli_mysql_conn_close(conn);
     }
 }

@@ -7,9 +7,9 @@
 #include "guard.h"
 #include "library.h"
 
-/* What a session is for; each has its own settings. All: READ COMMITTED or what is said here, UTC, strict mode
- * without ANSI quirks, no statement time limit, innodb_lock_wait_timeout 1 s, completion_type NO_CHAIN, and
- * whatever else a server's globals could do to us. */
+/* What a session is for; each has its own settings. All: READ COMMITTED or what is said here, UTC, strict
+ * mode without ANSI quirks, no statement time limit, innodb_lock_wait_timeout 1 s, completion_type
+ * NO_CHAIN, and whatever else a server's globals could do to us. */
 typedef enum dli_mysql_role {
     DLI_MYSQL_ROLE_PLAIN,      /* autocommit */
     DLI_MYSQL_ROLE_HOLDING,    /* autocommit off: the first statement opens a transaction */
@@ -32,7 +32,8 @@ typedef struct dli_mysql_conn dli_mysql_conn_t;
 
 /*
  * Makes a connection: name lookup, connecting, TLS, login, settings. Blocks; for at most the endpoint's
- * connect_timeout, rounded up to whole seconds, for each of its steps. Touches nothing but its arguments, so
+ * connect_timeout, rounded up to whole seconds, for each of its steps (Oracle's library: except for the TLS
+ * handshake, which lasts until the peer says something or is gone). Touches nothing but its arguments, so
  * that a thread left behind may finish it. The descriptor is closed on exec.
  * DL_OK; DL_EIO (cannot be reached, went away), DL_EAUTH, DL_ECONFIG (TLS, no such database), DL_ENOTSUP (too
  * old: MariaDB before 10.6, MySQL before 8.0), DL_ELIMIT (too many connections), DL_EPROTO, DL_ENOMEM.

@@ -86,8 +86,8 @@ void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet) {
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
-/* Oracle's library verifies nothing unless it is told by whom, so that the system's have to be found; the same
- * file for both. */
+/* Oracle's library verifies nothing unless it is told by whom, so that the system's have to be found. The
+ * same file for both. */
 static const char *find_authorities(const dli_mysql_endpoint_t *endpoint) {
     static const char *const usual[] = {
         "/etc/ssl/certs/ca-certificates.crt",
@@ -177,6 +177,7 @@ static int explain_no_file(void *at, char *text, unsigned len) {
     return 2000; /* unknown, as the libraries have it */
 }
 
+/* Oracle's library bounds a TLS handshake by nothing, once the server has greeted. */
 static int set_plain(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
     int64_t ms = endpoint->connect_timeout_ms;
     unsigned seconds = (unsigned)((ms + 999) / 1000), no = 0;
@@ -216,10 +217,10 @@ MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t
 
 #ifdef LIBMARIADB
 /*
- * Told to use TLS, Connector/C goes on in clear when the server has none, believes that it has TLS, and so lets
- * caching_sha2_password send the password as it is. It must be told only when the server's greeting offers
- * TLS. The greeting is looked at in the library's own waits, before it reads: the first is the one for the
- * connection. Where it could not be looked at, the login is made in clear, with the password encrypted.
+ * Told to use TLS, Connector/C goes on in clear when the server has none, believes that it has TLS, and so
+ * lets caching_sha2_password send the password as it is. It must be told only when the server's greeting
+ * offers TLS. The greeting is looked at in the library's own waits, before it reads: the first is the one for
+ * the connection. Where it could not be looked at, the login is made in clear, with the password encrypted.
  */
 static _Thread_local struct {
     MYSQL *mysql; /* being connected; NULL: nothing to look for any more */
@@ -300,8 +301,22 @@ static bool end_look(MYSQL *connected) {
 
 /* ---- connecting ---------------------------------------------------------------------------------------- */
 
+/* A TLS handshake or a login that went wrong has one number, whatever the reason. Did the network or the
+ * server fail? Words of OpenSSL (which has none for a reset), of GnuTLS, of the system, of the libraries. */
+static bool is_hang_up(const char *words) {
+    static const char *const hang_ups[] = {"unexpected eof", "reset by peer", "timed out",
+                                           "roken pipe",     "reason(0)",     "non-properly terminated",
+                                           "pull function",  "push function", "read RSA public key"};
+    for (size_t i = 0; i < sizeof hang_ups / sizeof hang_ups[0]; i++) {
+        if (strstr(words, hang_ups[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Of the libraries' own errors; the servers' are in answer.c. */
-static dl_status_t judge(unsigned error) {
+static dl_status_t judge(unsigned error, const char *words) {
     switch (error) {
     case 2002: /* nobody listens */
     case 2003:
@@ -316,11 +331,12 @@ static dl_status_t judge(unsigned error) {
     case DLI_MYSQL_NO_MEMORY:
         return DL_ENOMEM;
     case DLI_MYSQL_TLS_FAILED:
-        return DL_ECONFIG;
+        return is_hang_up(words) ? DL_EIO : DL_ECONFIG;
     case 2049: /* a login of a kind that is not safe */
     case 2059: /* of a kind that the library does not know */
-    case 2061:
         return DL_EAUTH;
+    case 2061:
+        return is_hang_up(words) ? DL_EIO : DL_EAUTH;
     default:
         return DL_EPROTO;
     }
@@ -329,8 +345,8 @@ static dl_status_t judge(unsigned error) {
 static bool fail(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err) {
     unsigned error = mysql_errno(mysql);
     if (error == 0 || dli_mysql_is_library_error(error)) {
-        dl_driver_fail(err, judge(error), (int)error, "%s: %s (%u)", endpoint->label, mysql_error(mysql),
-                       error);
+        dl_driver_fail(err, judge(error, mysql_error(mysql)), (int)error, "%s: %s (%u)", endpoint->label,
+                       mysql_error(mysql), error);
     } else {
         char what[sizeof endpoint->label + 16];
         snprintf(what, sizeof what, "connecting to %s", endpoint->label);
@@ -349,7 +365,7 @@ bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoin
     MYSQL *connected = mysql_real_connect(mysql, is_unix ? NULL : endpoint->host, endpoint->user, password,
                                           endpoint->database, is_unix ? 0 : (unsigned)endpoint->port,
                                           is_unix ? endpoint->socket : NULL, CLIENT_FOUND_ROWS);
-    bool has_missed = end_look(connected);
+    bool has_missed = end_look(connected) || strstr(mysql_error(mysql), "SSL is required") != NULL;
     dli_mysql_quiet_end(&quiet);
     if (has_missed || (connected != NULL && endpoint->tls >= DLI_MYSQL_TLS_REQUIRE &&
                        mysql_get_ssl_cipher(mysql) == NULL)) {

@@ -171,15 +171,6 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
 
 /* ---- one statement on any connection ----------------------------------------------------------------- */
 
-/* The exchange has its answer. */
-static void conclude(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member) {
-    if (only_reads(&x->answer)) {
-        dli_mysql_pool_drop(link->pool, member);
-    } else {
-        dli_mysql_pool_give_back(link->pool, member);
-    }
-}
-
 /* Its time is over, or it is wanted no more, and it is on its way. */
 static dl_status_t give_up(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member,
                            dl_status_t why, dl_error_t *err) {
@@ -188,7 +179,7 @@ static dl_status_t give_up(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_
                                  until_ns < x->deadline_ns ? until_ns : x->deadline_ns, NULL};
     dl_error_t more;
     if (why == DL_ECANCELED && dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &more) == DL_OK) {
-        conclude(link, x, member);
+        dli_mysql_pool_give_back(link->pool, member);
         return DL_OK;
     }
     drop(link, member, x->intent == DLI_MYSQL_CLAIM);
@@ -233,7 +224,7 @@ static dl_status_t run_on(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_m
             return status;
         }
         if (x->answer.error != DLI_MYSQL_DEADLOCK || sent == RESEND_MAX) {
-            conclude(link, x, member);
+            dli_mysql_pool_give_back(link->pool, member);
             return DL_OK;
         }
         dli_mysql_answer_free(&x->answer);

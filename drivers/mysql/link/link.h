@@ -6,15 +6,16 @@
 #include "conn.h"
 
 /*
- * Each lane has a pool of its own, so that a full pool of calls delays no renewal and no token. Connections are
- * made by threads of their own: a caller waits for one no longer than its deadline and its stop allow, and
- * one that comes too late goes to the idle ones. An idle connection is looked at before it is used; a broken
- * one is closed and never surfaces. While the server is known to be down (connecting failed), callers fail at
- * once with the reason, except for one that tries again when a backoff with jitter is over.
+ * Each lane has a pool of its own, so that a full pool of calls delays no renewal and no token. Connections
+ * are made by threads of their own: a caller waits for one no longer than its deadline and its stop allow,
+ * and one that comes too late goes to the idle ones. An idle connection is looked at before it is used; a
+ * broken one is closed and never surfaces. While the server is known to be down (connecting failed),
+ * callers fail at once with the reason, except for one that tries again when a backoff with jitter is over.
  *
  * A statement that was given up may still be carried out: if it was a claim, its connection is condemned, and
- * every exchange that frees first KILLs the condemned connections, on the control lane. A connection is killed
- * only where the server is known to be the one that it was made to (same identity, and up since before).
+ * every exchange that frees first KILLs the condemned connections, on the control lane. A connection is
+ * killed only where the server is known to be the one that it was made to (same identity, and up since
+ * before).
  *
  * Any thread may use a link; a borrowed connection belongs to one thread at a time.
  */
@@ -66,7 +67,7 @@ typedef struct dli_mysql_exchange {
     uint64_t deadline_ns;
     const dl_stop_t *stop; /* NULL: none */
     /* by the link */
-    uint64_t sent_ns; /* the instant before the first byte left */
+    uint64_t sent_ns;          /* the instant before the first byte left */
     dli_mysql_answer_t answer; /* after DL_OK; the caller frees it */
 } dli_mysql_exchange_t;
 
@@ -75,8 +76,9 @@ typedef struct dli_mysql_exchange {
  * most three times. DL_OK: the server answered, perhaps with an error (answer.error). DL_EIO: surely nothing
  * was done: the server is down or cannot be reached in time; or the answer to what only reads is missing.
  * DL_ECANCELED: the same because of stop. DL_ETIMEDOUT: no connection of the lane became free within
- * borrow_timeout or the deadline. DL_EUNKNOWN: it left and has no answer that makes sense. DL_EPROTO: the same of what only reads.
- * DL_EAUTH, DL_ECONFIG, DL_ENOTSUP, DL_ELIMIT, DL_ENOMEM: could not connect; nothing left. err is filled.
+ * borrow_timeout or the deadline. DL_EUNKNOWN: it left and has no answer that makes sense. DL_EPROTO: the
+ * same of what only reads. DL_EAUTH, DL_ECONFIG, DL_ENOTSUP, DL_ELIMIT, DL_ENOMEM: could not connect; nothing
+ * left. err is filled.
  */
 dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *exchange, dl_error_t *err);
 
@@ -98,8 +100,8 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
 
 /* Ends the statement that the connection is running, if any (KILL QUERY), on the control lane. DL_OK: the
  * server has done so. */
-dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn, uint64_t deadline_ns,
-                                      dl_error_t *err);
+dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
+                                      uint64_t deadline_ns, dl_error_t *err);
 /* Kills every condemned connection that this server has; best effort, in time. */
 void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop);
 

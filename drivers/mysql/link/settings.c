@@ -37,9 +37,10 @@ static dl_status_t ask(const session_t *session, const char *sql, MYSQL_RES **ro
     if (error != 0 && !dli_mysql_is_library_error(error)) {
         return dli_mysql_refused(error, mysql_error(session->mysql), what, session->err);
     }
-    return dl_driver_fail(session->err,
-                          error == DLI_MYSQL_GONE || error == DLI_MYSQL_LOST ? DL_EIO : DL_EPROTO, (int)error,
-                          "%s: %s (%u)", what, mysql_error(session->mysql), error);
+    bool is_gone = error == DLI_MYSQL_GONE || error == DLI_MYSQL_LOST || error == DLI_MYSQL_TLS_FAILED;
+    dl_status_t status = error == DLI_MYSQL_NO_MEMORY ? DL_ENOMEM : DL_EPROTO;
+    return dl_driver_fail(session->err, is_gone ? DL_EIO : status, (int)error, "%s: %s (%u)", what,
+                          mysql_error(session->mysql), error);
 }
 
 static dl_status_t tell(const session_t *session, const char *sql) {
@@ -64,8 +65,8 @@ static dl_status_t pin(const session_t *session, dli_mysql_role_t role, int64_t 
                                    : "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE");
     }
     if (status == DL_OK) {
-        /* Values, not DEFAULT, which is the server's global. What stands in comments is for one of the two;
-         * MariaDB skips numbers of MySQL. */
+        /* Values, not DEFAULT, which is the server's global; except for the clock, which may have been
+         * stopped. What stands in comments is for one of the two: MariaDB skips numbers of MySQL. */
         snprintf(sql, sizeof sql,
                  "SET NAMES utf8mb4,"
                  "@@SESSION.sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
@@ -75,6 +76,7 @@ static dl_status_t pin(const session_t *session, dli_mysql_role_t role, int64_t 
                  "@@SESSION.net_read_timeout=30,@@SESSION.net_write_timeout=60,"
                  "@@SESSION.completion_type=0,@@SESSION.sql_safe_updates=0,@@SESSION.sql_big_selects=1,"
                  "@@SESSION.sql_select_limit=18446744073709551615,@@SESSION.sql_auto_is_null=0,"
+                 "@@SESSION.timestamp=DEFAULT,"
                  "@@SESSION.autocommit=%d"
                  "/*M!100600 ,@@SESSION.max_statement_time=0,@@SESSION.idle_transaction_timeout=0,"
                  "@@SESSION.idle_write_transaction_timeout=0,@@SESSION.idle_readonly_transaction_timeout=0*/"
@@ -83,12 +85,6 @@ static dl_status_t pin(const session_t *session, dli_mysql_role_t role, int64_t 
         status = tell(session, sql);
     }
     return status;
-}
-
-/* The clock of the session may have been stopped. Where it may not be set, nobody can have set it. */
-static dl_status_t start_clock(const session_t *session) {
-    dl_status_t status = tell(session, "SET @@SESSION.timestamp=DEFAULT");
-    return status != DL_OK && mysql_errno(session->mysql) == DLI_MYSQL_READ_ONLY_OR_SO ? DL_OK : status;
 }
 
 /* ---- what the server says of itself -------------------------------------------------------------------- */
@@ -173,9 +169,6 @@ dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_
     patience_s = patience_s > MAX_PATIENCE_S ? MAX_PATIENCE_S : patience_s;
     memset(facts, 0, sizeof *facts);
     dl_status_t status = pin(&session, role, patience_s);
-    if (status == DL_OK) {
-        status = start_clock(&session);
-    }
     if (status == DL_OK) {
         status = read_facts(&session, facts);
     }

@@ -1,0 +1,182 @@
+/* claim.c - mysql-pessimistic: the conversation of a claim, with an early end at every point. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "claim.h"
+
+#include <string.h>
+
+/* After a stop: ending the wait on the server and leaving in step. A cancelled call has 100 ms in all. */
+#define CALLING_OFF_NS (70u * (uint64_t)DLI_NS_PER_MS)
+
+/* ---- leaving ------------------------------------------------------------------------------------------ */
+
+static void drop(dli_mysql_claim_t *c) {
+    dli_mysql_link_drop(c->mysql->link, c->conn, c->is_at_risk);
+    c->conn = NULL;
+}
+
+/* false: nobody knows whether it is done. A stop makes it hurry. */
+static bool roll_back(dli_mysql_claim_t *c) {
+    dli_mysql_link_t *link = c->mysql->link;
+    dli_mysql_answer_t answer = {.rows = NULL};
+    dl_error_t err;
+    dl_status_t status = dli_mysql_link_ask(link, c->conn, "ROLLBACK", 8, c->request->deadline_ns,
+                                            &c->request->stop, NULL, &answer, &err);
+    if (status == DL_ECANCELED) {
+        uint64_t until_ns = c->mysql->env->now_ns() + CALLING_OFF_NS;
+        dli_mysql_bounds_t bounds = {.env = c->mysql->env,
+                                     .guard = dli_mysql_link_guard(link),
+                                     .deadline_ns = dli_mysql_earlier(until_ns, c->request->deadline_ns)};
+        status = dli_mysql_conn_resume(c->conn, &bounds, &answer, &err);
+    }
+    bool done = status == DL_OK && answer.error == 0;
+    dli_mysql_answer_free(&answer);
+    return done;
+}
+
+dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status) {
+    if (roll_back(c)) {
+        dli_mysql_link_give_back(c->mysql->link, c->conn);
+        c->conn = NULL;
+        return status;
+    }
+    bool may_hold = c->is_at_risk;
+    drop(c);
+    return may_hold ? dl_driver_fail(c->err, DL_EUNKNOWN, 0, "no answer to ROLLBACK: the row may be locked")
+                    : status;
+}
+
+dl_status_t dli_mysql_claim_leave_unlocked(dli_mysql_claim_t *c, dl_status_t status) {
+    c->is_at_risk = false;
+    return dli_mysql_claim_leave(c, status);
+}
+
+/* A statement is on its way and the caller wants to go. */
+static dl_status_t call_off(dli_mysql_claim_t *c) {
+    const dl_driver_env_t *env = c->mysql->env;
+    dli_mysql_bounds_t bounds = {
+        .env = env,
+        .guard = dli_mysql_link_guard(c->mysql->link),
+        .deadline_ns = dli_mysql_earlier(env->now_ns() + CALLING_OFF_NS, c->request->deadline_ns),
+    };
+    dli_mysql_answer_t answer = {.rows = NULL};
+    dl_error_t err;
+    bool in_step = dli_mysql_link_kill_query(c->mysql->link, c->conn, bounds.deadline_ns, &err) == DL_OK &&
+                   dli_mysql_conn_resume(c->conn, &bounds, &answer, &err) == DL_OK;
+    dli_mysql_answer_free(&answer);
+    if (in_step) {
+        in_step = dli_mysql_link_ask(c->mysql->link, c->conn, "ROLLBACK", 8, bounds.deadline_ns, NULL, NULL,
+                                     &answer, &err) == DL_OK &&
+                  answer.error == 0;
+        dli_mysql_answer_free(&answer);
+    }
+    if (in_step) {
+        dli_mysql_link_give_back(c->mysql->link, c->conn);
+        c->conn = NULL;
+        return dl_driver_fail(c->err, DL_ECANCELED, 0, "stopped while waiting for the row lock");
+    }
+    bool may_hold = c->is_at_risk;
+    drop(c);
+    return dl_driver_fail(c->err, may_hold ? DL_EUNKNOWN : DL_ECANCELED, 0,
+                          "stopped; the connection was given up");
+}
+
+/* ---- asking -------------------------------------------------------------------------------------------- */
+
+dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql, uint64_t *sent_ns,
+                                dli_mysql_answer_t *answer) {
+    *answer = (dli_mysql_answer_t){.rows = NULL};
+    if (sql->is_cut) {
+        return dli_mysql_claim_leave(c, dl_driver_fail(c->err, DL_ELIMIT, 0, "the statement is too long"));
+    }
+    dl_status_t status =
+        dli_mysql_link_ask(c->mysql->link, c->conn, sql->at, sql->len, c->request->deadline_ns,
+                           &c->request->stop, sent_ns, answer, c->err);
+    if (status == DL_OK) {
+        c->has_spoken = true;
+        return DL_OK;
+    }
+    if (status == DL_ECANCELED) {
+        return call_off(c);
+    }
+    if (status == DL_EIO) {
+        c->is_at_risk = false; /* a session that has ended holds nothing */
+        c->was_stale = !c->has_spoken;
+    }
+    bool may_hold = c->is_at_risk;
+    drop(c);
+    if (status == DL_ETIMEDOUT || status == DL_EUNKNOWN || (status == DL_EPROTO && may_hold)) {
+        c->err->status = status = may_hold ? DL_EUNKNOWN : DL_EIO;
+    }
+    return status;
+}
+
+/* ---- a connection -------------------------------------------------------------------------------------- */
+
+static dl_status_t borrow_until(dli_mysql_claim_t *c, uint64_t until_ns) {
+    return dli_mysql_link_borrow(c->mysql->link, DLI_MYSQL_CALLS, c->session->short_since_ns, until_ns,
+                                 &c->request->stop, &c->conn, c->err);
+}
+
+static dl_status_t borrow(dli_mysql_claim_t *c) {
+    const dl_request_t *r = c->request;
+    const dl_driver_env_t *env = c->mysql->env;
+    uint64_t slice_ends_ns = c->began_ns + (uint64_t)r->wait_ms * DLI_NS_PER_MS;
+    if (c->session->short_since_ns == 0) {
+        c->session->short_since_ns = env->now_ns();
+    }
+    bool may_come_again = r->wait_ms > 0 && slice_ends_ns < r->deadline_ns;
+    dl_status_t status = borrow_until(c, may_come_again ? slice_ends_ns : r->deadline_ns);
+    if (may_come_again && env->now_ns() >= slice_ends_ns) {
+        if (status == DL_ETIMEDOUT) {
+            /* The core comes again, and borrow_timeout goes on counting. */
+            status = dl_driver_fail(c->err, DL_EBUSY, 0, "every connection is in use");
+        } else if (status == DL_EIO) {
+            /* One is being made: waiting for that is no wait for a row. */
+            status = borrow_until(c, r->deadline_ns);
+        }
+    }
+    if (status == DL_OK) {
+        c->session->short_since_ns = 0;
+    }
+    return status;
+}
+
+/* Must stand before the row is locked. */
+static dl_status_t set_patience(dli_mysql_claim_t *c) {
+    int64_t seconds = dli_mysql_patience_for(c->request->lease_ms);
+    int64_t now_s = dli_mysql_conn_patience_s(c->conn);
+    if (now_s == seconds || (c->is_again && now_s > seconds)) {
+        return DL_OK;
+    }
+    char room[512];
+    dli_mysql_sql_t sql = dli_mysql_sql_in(room, sizeof room);
+    dli_mysql_answer_t answer;
+    dli_mysql_patience_sql(&sql, seconds);
+    dl_status_t status = dli_mysql_claim_say(c, &sql, NULL, &answer);
+    if (status != DL_OK) {
+        return status;
+    }
+    if (answer.error != 0) {
+        return dli_mysql_claim_leave(
+            c, dli_mysql_refused(answer.error, answer.message, "setting idle timeouts", c->err));
+    }
+    dli_mysql_answer_free(&answer);
+    dli_mysql_conn_note_patience(c->conn, seconds);
+    return DL_OK;
+}
+
+dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c) {
+    c->conn = dli_mysql_session_take(c->state, c->session);
+    if (c->conn != NULL) {
+        c->is_again = c->is_at_risk = true;
+        bool is_usable = c->session->name_len == c->request->name_len &&
+                         memcmp(c->session->name, c->request->name, c->request->name_len) == 0 &&
+                         !dli_mysql_conn_is_asking(c->conn) && !dli_mysql_conn_is_broken(c->conn);
+        if (!is_usable) {
+            drop(c);
+            c->is_again = c->is_at_risk = false;
+        }
+    }
+    dl_status_t status = c->conn == NULL ? borrow(c) : DL_OK;
+    return status == DL_OK ? set_patience(c) : status;
+}

@@ -1,0 +1,40 @@
+/* claim.h - mysql-pessimistic: one attempt to lock a name's row, and what it has to say to the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_MYSQL_CLAIM_H
+#define DLI_MYSQL_CLAIM_H
+
+#include "session.h"
+
+typedef struct dli_mysql_claim {
+    dli_mysql_sessions_t *state;
+    dli_mysql_t *mysql;
+    dli_mysql_session_t *session;
+    const dl_request_t *request;
+    dl_grant_t *grant;
+    dl_error_t *err;        /* may be filled although a later step succeeds */
+    dli_mysql_conn_t *conn; /* of this attempt; NULL: given back or dropped */
+    uint64_t began_ns;
+    bool is_again;   /* the hold had this connection already */
+    bool has_spoken; /* the server has answered on it */
+    bool was_stale;  /* it had died while idle */
+    bool is_at_risk; /* it has been asked for the row, so it may hold it */
+} dli_mysql_claim_t;
+
+static inline uint64_t dli_mysql_earlier(uint64_t a_ns, uint64_t b_ns) {
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
+/* A connection that has the request's idle timeouts: the hold's own, or a borrowed one. DL_EBUSY: all are in
+ * use, and the time for waiting is over for now. Unless DL_OK there is none. */
+dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c);
+/* One statement. DL_OK: the server answered, perhaps with an error. Otherwise the connection is done with,
+ * and this is the outcome of the attempt. */
+dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql, uint64_t *sent_ns,
+                                dli_mysql_answer_t *answer);
+/* Gives the connection back with nothing held. Returns the status, or DL_EUNKNOWN where something may still
+ * be held. */
+dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status);
+/* The same where it is known that the row is not ours. */
+dl_status_t dli_mysql_claim_leave_unlocked(dli_mysql_claim_t *c, dl_status_t status);
+
+#endif

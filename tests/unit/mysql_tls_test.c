@@ -1,0 +1,287 @@
+/* mysql_tls_test.c - the four ways to deal with TLS, against servers with it, without it, and false ones. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_conn_fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+
+static char folder[64];
+
+static void set_up_tls(void) {
+    set_up_env();
+    make_folder(folder, sizeof folder);
+}
+
+static void tear_down_tls(void) {
+    tear_down();
+    delete_folder(folder);
+}
+
+TestSuite(mysql_tls, .init = set_up_tls, .fini = tear_down_tls, .timeout = 120);
+
+__attribute__((format(printf, 1, 2))) static void shell(const char *format, ...) {
+    char command[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
+
+static char paths[8][96];
+
+/* The file in the folder; the text lasts for seven more calls. */
+static char *file(const char *name) {
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+/* Authorities "ca" and "other"; of the first: "here" for this host, "away" for another name, and "me". */
+static void make_certificates(void) {
+    shell(
+        "cd '%s' && exec 2>openssl.log && P='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes' &&"
+        "for a in ca other; do openssl req -x509 $P -keyout $a.key -out $a.pem -days 2 -subj /CN=$a; done &&"
+        "echo 'subjectAltName=DNS:localhost,IP:127.0.0.1' >here.ext &&"
+        "echo 'subjectAltName=DNS:locks.test' >away.ext && echo 'subjectAltName=DNS:me' >me.ext &&"
+        "for n in here away me; do openssl req $P -keyout $n.key -out $n.csr -subj /CN=$n.test &&"
+        "openssl x509 -req -in $n.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile $n.ext "
+        "-out $n.pem; done",
+        folder);
+}
+
+static void start_with(const char *certificate) {
+    char ca[128], cert[128], key[128], name[16];
+    make_certificates();
+    snprintf(ca, sizeof ca, "--ssl-ca=%s", file("ca.pem"));
+    snprintf(name, sizeof name, "%s.pem", certificate);
+    snprintf(cert, sizeof cert, "--ssl-cert=%s", file(name));
+    snprintf(name, sizeof name, "%s.key", certificate);
+    snprintf(key, sizeof key, "--ssl-key=%s", file(name));
+    use_server(mysql_server_start(NULL, NULL, ca, cert, key, NULL));
+}
+
+static void expect_cipher(bool is_encrypted) {
+    dli_mysql_conn_t *conn = connect_plain();
+    must_ask(conn, "SHOW SESSION STATUS LIKE 'Ssl_cipher'");
+    MYSQL_ROW row = dli_mysql_answer_row(&answer, NULL);
+    cr_assert(row != NULL && row[1] != NULL);
+    cr_assert_eq(row[1][0] != '\0', is_encrypted, "%s: cipher '%s'", parts.tls, row[1]);
+    cr_assert_not(dli_mysql_conn_is_broken(conn));
+    dli_mysql_conn_close(conn);
+}
+
+Test(mysql_tls, with_a_server_that_has_it) {
+    start_with("here");
+    parts.tls = "off";
+    expect_cipher(false);
+    parts.tls = "prefer";
+    expect_cipher(true);
+    parts.tls = "require";
+    expect_cipher(true);
+    parts.tls = "verify";
+    parts.tls_ca = file("ca.pem");
+    expect_cipher(true);
+    parts.host = local_host();
+    expect_cipher(true);
+    parts.tls_ca = file("other.pem");
+    expect_refusal(DL_ECONFIG, "certificate");
+    parts.tls_ca = file("ca.key"); /* no certificate at all */
+    expect_refusal(DL_ECONFIG, "");
+    parts.tls_ca = NULL; /* the system's authorities do not know ours */
+    expect_refusal(DL_ECONFIG, "certificate");
+}
+
+Test(mysql_tls, verify_compares_the_hosts_name) {
+    start_with("away");
+    parts.tls = "require";
+    expect_cipher(true);
+    parts.tls = "verify";
+    parts.tls_ca = file("ca.pem");
+    expect_refusal(DL_ECONFIG, "certificate");
+}
+
+Test(mysql_tls, certificates_of_clients) {
+    start_with("here");
+    mysql_ask(server, "CREATE USER 'careful'@'%%' IDENTIFIED BY '" MYSQL_SECRET "' REQUIRE X509");
+    mysql_ask(server, "GRANT SELECT ON `%s`.* TO 'careful'@'%%'", database);
+    parts.user = "careful";
+    parts.tls = "require";
+    expect_refusal(DL_EAUTH, "1045");
+    parts.tls_cert = file("me.pem");
+    parts.tls_key = file("me.key");
+    expect_cipher(true);
+    parts.tls_key = file("away.key"); /* of another certificate */
+    expect_refusal(DL_ECONFIG, "");
+}
+
+Test(mysql_tls, with_a_server_that_has_none) {
+    make_certificates();
+    use_server(mysql_server_start(NULL, NULL, mysql_is_mariadb() ? "--skip-ssl" : "--tls-version=", NULL));
+    parts.tls = "off";
+    expect_cipher(false);
+    parts.tls = "prefer";
+    expect_cipher(false);
+    parts.tls = "require";
+    expect_refusal(DL_ECONFIG, "the server has no TLS, and tls demands it");
+    parts.tls = "verify";
+    parts.tls_ca = file("ca.pem");
+    expect_refusal(DL_ECONFIG, "the server has no TLS, and tls demands it");
+}
+
+Test(mysql_tls, over_a_unix_socket_only_if_it_is_demanded) {
+    start_with("here");
+    parts.socket = server->path;
+    parts.tls = NULL;
+    expect_cipher(false);
+    parts.tls = "require";
+    expect_cipher(true);
+}
+
+Test(mysql_tls, deadlines_hold) {
+    start_with("here");
+    parts.tls = "require";
+    dli_mysql_conn_t *conn = connect_plain();
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = now_ms();
+        cr_assert_eq(ask_within(conn, "SELECT SLEEP(0.5), 'late'", 100, NULL), DL_ETIMEDOUT);
+        cr_assert_lt(now_ms() - before, 100 + SLACK_MS);
+        cr_assert_eq(resume_within(conn, PATIENCE_MS, NULL), DL_OK, "%s", err.message);
+        expect_value(conn, "SELECT REPEAT('x',100000)=''", "0");
+        cr_assert_not(dli_mysql_conn_is_broken(conn));
+    }
+    cr_assert_eq(ask_within(conn, "SELECT SLEEP(100)", 20, NULL), DL_ETIMEDOUT);
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    cr_assert_eq(sigaction(SIGPIPE, &action, NULL), 0);
+    mysql_server_kill(server);
+    cr_assert_eq(resume_within(conn, PATIENCE_MS, NULL), DL_EUNKNOWN);
+    cr_assert_eq(ask_within(conn, "DO 1", PATIENCE_MS, NULL), DL_EIO);
+    dli_mysql_conn_close(conn);
+}
+
+/* ---- false servers ------------------------------------------------------------------------------------ */
+
+static int listener;
+
+static void listen_falsely(void) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, len), 0);
+    cr_assert_eq(listen(listener, 8), 0);
+    cr_assert_eq(getsockname(listener, (struct sockaddr *)&address, &len), 0);
+    parts = (dli_mysql_endpoint_parts_t){.host = "127.0.0.1",
+                                         .port = ntohs(address.sin_port),
+                                         .user = MYSQL_USER,
+                                         .password = MYSQL_SECRET,
+                                         .connect_timeout_ms = 1000};
+}
+
+#define SCRAMBLE_1 "abcdefgh"
+#define SCRAMBLE_2 "ijklmnopqrst"
+
+/* The greeting of a MySQL 8 whose accounts log in by caching_sha2_password. */
+static int greet(bool has_tls) {
+    char greeting[160];
+    size_t n = 4;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    n += (size_t)sprintf(greeting + n, "\n8.0.36") + 1;
+    memcpy(greeting + n, "\1\0\0\0" SCRAMBLE_1 "\0\377", 14);
+    greeting[n + 14] = (char)(has_tls ? 0xff : 0xf7);
+    memcpy(greeting + n + 15, "\55\2\0\377\337\25", 6);
+    memset(greeting + n + 21, 0, 10);
+    memcpy(greeting + n + 31, SCRAMBLE_2 "\0caching_sha2_password", 13 + 22);
+    n += 31 + 13 + 22;
+    greeting[0] = (char)(n - 4);
+    greeting[1] = greeting[2] = greeting[3] = 0;
+    cr_assert_eq(send(fd, greeting, n, MSG_NOSIGNAL), (ssize_t)n);
+    return fd;
+}
+
+static atomic_bool has_heard_password, has_heard_login;
+
+static ssize_t hear(int fd) {
+    char bytes[2048];
+    ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+    if (n > 0 && memmem(bytes, (size_t)n, MYSQL_SECRET, strlen(MYSQL_SECRET)) != NULL) {
+        atomic_store(&has_heard_password, true);
+    }
+    return n;
+}
+
+/* Asks for what the password is proved with when the server does not remember it. */
+static void *serve_without_tls(void *arg) {
+    int fd = greet(false);
+    (void)arg;
+    atomic_store(&has_heard_login, hear(fd) > 0);
+    if (atomic_load(&has_heard_login)) {
+        cr_assert_eq(send(fd, "\2\0\0\2\1\4", 6, MSG_NOSIGNAL), 6);
+        (void)hear(fd);
+    }
+    close(fd);
+    return NULL;
+}
+
+Test(mysql_tls, no_password_in_clear) {
+    static const char *const modes[] = {"off", "prefer", "require", "verify"};
+    make_certificates();
+    listen_falsely();
+    for (size_t i = 0; i < 4; i++) {
+        pthread_t thread;
+        dli_mysql_conn_t *conn;
+        parts.tls = modes[i];
+        parts.tls_ca = i == 3 ? file("ca.pem") : NULL;
+        cr_assert_eq(pthread_create(&thread, NULL, serve_without_tls, NULL), 0);
+        cr_assert_neq(try_connect(DLI_MYSQL_ROLE_PLAIN, 60, &conn), DL_OK);
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+        cr_assert_not(atomic_load(&has_heard_password), "tls: %s", modes[i]);
+        cr_assert_eq(atomic_load(&has_heard_login), i < 2, "tls: %s", modes[i]);
+    }
+    close(listener);
+}
+
+/* SILENCE: that Oracle's library bears for ever. */
+typedef enum fault { HANG_UP, RESET, GARBAGE, SILENCE } fault_t;
+
+static void *serve_half_a_handshake(void *arg) {
+    fault_t fault = *(fault_t *)arg;
+    int fd = greet(true);
+    struct linger now = {1, 0};
+    (void)hear(fd);
+    if (fault == GARBAGE) {
+        cr_assert_eq(send(fd, "no TLS at all\n", 14, MSG_NOSIGNAL), 14);
+    } else if (fault == RESET) {
+        cr_assert_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    } else if (fault == SILENCE) {
+        while (hear(fd) > 0) {}
+    }
+    close(fd);
+    return NULL;
+}
+
+Test(mysql_tls, handshakes_that_fail) {
+    static const char *const modes[] = {"prefer", "require", "verify"};
+    make_certificates();
+    listen_falsely();
+    size_t n = strncmp(dli_mysql_library_name(), "MariaDB", 7) == 0 ? 12 : 9;
+    for (size_t i = 0; i < n; i++) {
+        pthread_t thread;
+        dli_mysql_conn_t *conn;
+        fault_t fault = (fault_t)(i / 3);
+        parts.tls = modes[i % 3];
+        parts.tls_ca = i % 3 == 2 ? file("ca.pem") : NULL;
+        cr_assert_eq(pthread_create(&thread, NULL, serve_half_a_handshake, &fault), 0);
+        uint64_t before = now_ms();
+        dl_status_t status = try_connect(DLI_MYSQL_ROLE_PLAIN, 60, &conn);
+        uint64_t took = now_ms() - before;
+        cr_assert_eq(status, fault == GARBAGE ? DL_ECONFIG : DL_EIO, "%s, %d: %s", parts.tls, (int)fault,
+                     err.message);
+        cr_assert_lt(took, 6000, "%d ms", (int)took); /* a second for each step */
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+    }
+    close(listener);
+}
