@@ -71,6 +71,7 @@ typedef struct dli_mysql {
     uint64_t purge_at;                        /* once so many were acquired; 0: not yet chosen */
     char purged[DL_NAME_MAX];                 /* the name behind which the next purge looks */
     size_t purged_len;
+    atomic_uint_fast64_t wary_until_ns; /* renewals expect rows that others keep locked */
 } dli_mysql_t;
 
 /* ---- client.c: opening and closing ------------------------------------------------------------------- */

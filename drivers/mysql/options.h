@@ -43,7 +43,7 @@ enum {
                    "The server's name or address; the network is used for localhost too"),                   \
         DLI_MYSQL_NUMBER(DLI_MYSQL_OPT_PORT, "port", DL_OPTION_INT, "3306", 1, 65535, "Its TCP port"),       \
         DLI_MYSQL_TEXT(DLI_MYSQL_OPT_SOCKET, "socket", NULL,                                                 \
-                       "Path of the server's unix socket, instead of host and port"),                        \
+                       "Path of the server's unix socket; host and port are not looked at then"),                        \
         [DLI_MYSQL_OPT_USER] = {.name = "user",                                                              \
                                 .type = DL_OPTION_STRING,                                                    \
                                 .required = 1,                                                               \
@@ -91,9 +91,9 @@ enum {
                                    "off: in clear; prefer: if the server can; require: or no connection; "   \
                                    "verify: and only to the host that the certificate names"},               \
         DLI_MYSQL_TEXT(DLI_MYSQL_OPT_TLS_CA, "tls_ca", NULL,                                                 \
-                       "File of the certificates that are trusted (PEM); unset: the system's"),              \
-        DLI_MYSQL_TEXT(DLI_MYSQL_OPT_TLS_CERT, "tls_cert", NULL, "File of this client's certificate (PEM)"), \
-        DLI_MYSQL_TEXT(DLI_MYSQL_OPT_TLS_KEY, "tls_key", NULL, "File of this client's private key (PEM)"), { \
+                       "With tls: verify, file of the certificates that are trusted (PEM); unset: the system's"),              \
+        DLI_MYSQL_TEXT(DLI_MYSQL_OPT_TLS_CERT, "tls_cert", NULL, "File of this client's certificate (PEM), with tls_key and tls: require or verify"), \
+        DLI_MYSQL_TEXT(DLI_MYSQL_OPT_TLS_KEY, "tls_key", NULL, "File of its private key (PEM)"), { \
         .name = NULL                                                                                         \
     }
 

@@ -13,6 +13,10 @@
 #define FRAME 512
 /* How long rows that are locked are waited for, at most; others' single statements take less. */
 #define PATIENCE_NS (100 * (uint64_t)DLI_NS_PER_MS)
+/* How long a batch that expects no locked rows is waited for; and once it met one, how long the next ones expect
+ * more of them. */
+#define BOLD_NS (500 * (uint64_t)DLI_NS_PER_MS)
+#define WARY_NS (60000 * (uint64_t)DLI_NS_PER_MS)
 /* No answer yet. No renewal ends like this. */
 #define OPEN DL_EBUSY
 
@@ -167,30 +171,33 @@ static void part(chunk_t *c, chunk_t *missing) {
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
-/* One statement that extends what is alive, and waits for rows that are locked. */
-static void extend(batch_t *b, chunk_t *c) {
-    chunk_t lost;
+/* One statement that extends what is alive, and waits for rows that are locked. It is not judged yet. */
+static dl_status_t extend(batch_t *b, const chunk_t *c, dli_mysql_intent_t intent, uint64_t deadline_ns,
+                          uint64_t *extended) {
     dli_mysql_exchange_t exchange;
-    bool is_last = b->open == c->n;
     dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
     dli_mysql_sql_add(&sql, "UPDATE $t SET expires_at=GREATEST(expires_at,UTC_TIMESTAMP(6)+INTERVAL ",
                       b->mysql->table);
     add_lease(&sql, c);
     dli_mysql_sql_add(&sql, " MICROSECOND)");
     add_alive(&sql, c);
-    dl_status_t status = run(b, &sql, DLI_MYSQL_PLAIN, share_ns(b, is_last), &exchange);
+    dl_status_t status = run(b, &sql, intent, deadline_ns, &exchange);
     for (size_t i = 0; exchange.sent_ns != 0 && i < c->n; i++) {
         c->entries[i]->sent_ns = exchange.sent_ns;
     }
-    if (status != DL_OK) {
-        settle(b, c, status);
-        return;
+    if (status == DL_OK) {
+        *extended = exchange.answer.affected;
+        dli_mysql_answer_free(&exchange.answer);
     }
-    uint64_t extended = exchange.answer.affected;
-    dli_mysql_answer_free(&exchange.answer);
+    return status;
+}
+
+/* So many were extended: which? */
+static void judge(batch_t *b, chunk_t *c, uint64_t extended) {
+    chunk_t lost;
     if (extended != c->n) {
         memset(c->found, 0, sizeof c->found);
-        if (extended > 0 && look(b, c, AS_IT_IS, is_last) != DL_OK) {
+        if (extended > 0 && look(b, c, AS_IT_IS, b->open == c->n) != DL_OK) {
             settle(b, c, DL_EUNKNOWN);
             return;
         }
@@ -200,11 +207,22 @@ static void extend(batch_t *b, chunk_t *c) {
     settle(b, c, DL_OK);
 }
 
+/* The one and only statement: it takes the time that there is. */
+static void renew_by_one(batch_t *b, chunk_t *c) {
+    uint64_t extended;
+    dl_status_t status = extend(b, c, DLI_MYSQL_PLAIN, share_ns(b, b->open == c->n), &extended);
+    if (status == DL_OK) {
+        judge(b, c, extended);
+    } else {
+        settle(b, c, status);
+    }
+}
+
 /* Renews those that were found. What becomes of the others is not said here. */
 static void extend_found(batch_t *b, chunk_t *c, chunk_t *others) {
     part(c, others);
     if (c->n > 0) {
-        extend(b, c);
+        renew_by_one(b, c);
     }
 }
 
@@ -223,6 +241,27 @@ static void renew_unlocked(batch_t *b, chunk_t *c) {
         part(&others, &lost);
         settle(b, &lost, DL_ELOST);
     }
+}
+
+/* For half the price, as long as no row is kept locked. A statement that hangs is ended on the server, because it
+ * keeps the rows locked that it has come by so far. */
+static void renew_boldly(batch_t *b, chunk_t *c) {
+    const dl_driver_env_t *env = b->mysql->env;
+    uint64_t now = env->now_ns(), extended;
+    if (now < atomic_load(&b->mysql->wary_until_ns)) {
+        renew_unlocked(b, c);
+        return;
+    }
+    uint64_t until_ns = share_ns(b, false);
+    until_ns = until_ns < now + BOLD_NS ? until_ns : now + BOLD_NS;
+    dl_status_t status = extend(b, c, DLI_MYSQL_CLAIM, until_ns, &extended);
+    if (status == DL_OK) {
+        judge(b, c, extended);
+        return;
+    }
+    atomic_store(&b->mysql->wary_until_ns, env->now_ns() + WARY_NS);
+    dli_mysql_link_settle(b->mysql->link, share_ns(b, false), NULL);
+    renew_unlocked(b, c);
 }
 
 /* Most are locked only while a statement of another client looks at them. Those that are so for longer have to
@@ -279,7 +318,7 @@ __attribute__((noinline)) static void renew_many(batch_t *b) {
     char room[ROOM];
     b->room = room;
     b->room_size = sizeof room;
-    for_each_chunk(b, renew_unlocked);
+    for_each_chunk(b, renew_boldly);
     for_each_chunk(b, renew_locked);
 }
 
@@ -287,7 +326,7 @@ static void renew_one(batch_t *b) {
     char room[DLI_MYSQL_SQL_MAX];
     b->room = room;
     b->room_size = sizeof room;
-    for_each_chunk(b, extend);
+    for_each_chunk(b, renew_by_one);
 }
 
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {

@@ -10,9 +10,9 @@
 /*
  * Each server is a child process of the test that ends with it, whatever becomes of the test: start servers
  * from the test's first thread only, since it is that thread's end that ends them. Each works on a copy of a
- * data folder that is initialised once for each user and server program, in a folder of $TMPDIR. It listens on
- * a free port of 127.0.0.1 and on a unix socket in its folder, and is ready when a call returns. What was
- * committed survives a kill of the server, not of the machine.
+ * data folder that is initialised once for each user and server program, in a folder of $TMPDIR. It listens
+ * on a free port of 127.0.0.1 and on a unix socket in its folder, and is ready when a call returns. What
+ * was committed survives a kill of the server, not of the machine.
  *
  * The program is $DLOCK_MYSQL_SERVER, or mariadbd, or Oracle's mysqld. Usable from contract cases and from
  * Criterion; nothing here allocates memory that a test could make fail. What does not work fails the test.
@@ -87,7 +87,8 @@ uint64_t mysql_hand_id(mysql_hand_t *hand); /* CONNECTION_ID() */
 const char *mysql_hand_ask(mysql_hand_t *hand, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *mysql_hand_try(mysql_hand_t *hand, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- databases, users, connections ------------------------------------------------------------------------- */
+/* ---- databases, users, connections
+ * ------------------------------------------------------------------------- */
 
 /* Makes an empty database with a name that nobody else has. */
 void mysql_database(mysql_server_t *server, char name[MYSQL_DATABASE_MAX]);
@@ -98,7 +99,8 @@ int mysql_connections(mysql_server_t *server, const char *user);
 /* KILL for each of them; how many. */
 int mysql_kill_connections(mysql_server_t *server, const char *user);
 
-/* ---- in contract cases (trait CT_MYSQL) -------------------------------------------------------------------- */
+/* ---- in contract cases (trait CT_MYSQL)
+ * -------------------------------------------------------------------- */
 
 typedef struct ct ct_t;
 
@@ -107,8 +109,8 @@ typedef struct ct ct_t;
 mysql_server_t *ct_mysql(ct_t *ct);
 /* The case's database there. */
 const char *ct_mysql_database(ct_t *ct);
-/* From now on a server of the case's own, which it may stop, freeze, kill and reconfigure; with more arguments
- * for it, ended by NULL. Before the first client is opened. */
+/* From now on a server of the case's own, which it may stop, freeze, kill and reconfigure; with more
+ * arguments for it, ended by NULL. Before the first client is opened. */
 mysql_server_t *ct_mysql_own(ct_t *ct, ...) __attribute__((sentinel));
 
 /* ---- when something does not work ---------------------------------------------------------------------- */

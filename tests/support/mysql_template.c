@@ -1,4 +1,4 @@
-/* mysql_template.c - finds the server's program, and initialises a data folder once for all tests of a user. */
+/* mysql_template.c - finds the program, and initialises a data folder once for all tests of a user. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/mysql_template.h"
 
@@ -27,7 +27,8 @@ static const char accounts[] =
     "CREATE USER '" MYSQL_USER "'@'%' IDENTIFIED BY '" MYSQL_SECRET "';\n"
     "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `dlock\\_%`.* TO '" MYSQL_USER "'@'%';\n";
 
-/* ---- programs ------------------------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------------------
+ * */
 
 static bool is_program(const char *path) {
     struct stat info;
@@ -108,7 +109,8 @@ static void remove_tree(const char *dir) {
     (void)run(argv, "/dev/null");
 }
 
-/* ---- initialising ------------------------------------------------------------------------------------------ */
+/* ---- initialising
+ * ------------------------------------------------------------------------------------------ */
 
 /* The script that makes MariaDB's data folder lies beside the server, or is in $PATH. */
 static void find_installer(const char *program, char path[MYSQL_TEMPLATE_MAX]) {

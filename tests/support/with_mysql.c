@@ -13,10 +13,10 @@
 
 /*
  * usage: with_mysql COMMAND [ARG]...
- * The command finds it in the environment: DLOCK_TEST_MYSQL "port path" (for mysql_server_any), and for scripts
- * DLOCK_TEST_MYSQL_PORT, _SOCKET, _USER, _PASSWORD, _SERVER (what it is) and _DATABASE (a fresh one that has no
- * tables, called dlock_test).
- * Exit status: the command's. The server ends with this program, however that ends.
+ * The command finds it in the environment: DLOCK_TEST_MYSQL "port path" (for mysql_server_any), and for
+ * scripts DLOCK_TEST_MYSQL_PORT, _SOCKET, _USER, _PASSWORD, _SERVER (what it is) and _DATABASE (a fresh one
+ * that has no tables, called dlock_test). Exit status: the command's. The server ends with this program,
+ * however that ends.
  */
 
 static void export_server(mysql_server_t *server) {

@@ -143,7 +143,7 @@ Test(mysql_pessimistic_ends, a_session_whose_transaction_has_ended_holds_nothing
 
 /* When the row can be locked, counted from the grant. */
 static uint64_t freed_after_ms(const hold_t *h) {
-    AWAIT(is_row_free(h->request.name), 10000);
+    AWAIT(is_row_free(h->request.name), 5000);
     return now_ms() - h->grant.sent_ns / MS;
 }
 

@@ -182,7 +182,7 @@ Test(mysql_pessimistic, a_row_that_is_deleted_while_it_is_waited_for_is_no_lock)
     AWAIT(is_waited_for(), 2000);
     (void)mysql_hand_ask(hand, "COMMIT");
     cr_assert_eq(end_waiter(&w), DL_OK, "%s", w.hold.err.message);
-    cr_assert(!is_row_free("orders"), "there is a row again, and it is locked");
+    cr_assert(look(&c, "orders").held && !is_row_free("orders"), "there is a row again, and it is locked");
     must_free(&w.hold);
     mysql_hand_close(hand);
     shut(&c);
