@@ -1,5 +1,4 @@
-/* admin.c - what administrators ask of mysql-lease and mysql-optimistic: who holds a lock, which are held, free
- * one by force. */
+/* admin.c - what administrators ask of rows: who holds a lock, which are held, free one by force. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

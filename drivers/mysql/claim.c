@@ -46,7 +46,7 @@ dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status) {
 }
 
 dl_status_t dli_mysql_claim_leave_unlocked(dli_mysql_claim_t *c, dl_status_t status) {
-    c->is_at_risk = false;
+    c->is_at_risk = c->is_locked = false;
     return dli_mysql_claim_leave(c, status);
 }
 
@@ -99,12 +99,13 @@ dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql
         return call_off(c);
     }
     if (status == DL_EIO) {
-        c->is_at_risk = false; /* a session that has ended holds nothing */
-        c->was_stale = !c->has_spoken;
+        /* This was not sent. What was locked before is the session's until the server, too, sees its end. */
+        c->is_at_risk = c->is_locked;
+        c->was_stale = !c->has_spoken && !c->is_locked;
     }
     bool may_hold = c->is_at_risk;
     drop(c);
-    if (status == DL_ETIMEDOUT || status == DL_EUNKNOWN || (status == DL_EPROTO && may_hold)) {
+    if (status == DL_ETIMEDOUT || status == DL_EUNKNOWN || may_hold) {
         c->err->status = status = may_hold ? DL_EUNKNOWN : DL_EIO;
     }
     return status;
@@ -152,6 +153,8 @@ static dl_status_t set_patience(dli_mysql_claim_t *c) {
     dli_mysql_sql_t sql = dli_mysql_sql_in(room, sizeof room);
     dli_mysql_answer_t answer;
     dli_mysql_patience_sql(&sql, seconds);
+    /* Unless it is answered, nobody knows which of the two it has. */
+    dli_mysql_conn_note_patience(c->conn, 0);
     dl_status_t status = dli_mysql_claim_say(c, &sql, NULL, &answer);
     if (status != DL_OK) {
         return status;
@@ -168,13 +171,13 @@ static dl_status_t set_patience(dli_mysql_claim_t *c) {
 dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c) {
     c->conn = dli_mysql_session_take(c->state, c->session);
     if (c->conn != NULL) {
-        c->is_again = c->is_at_risk = true;
+        c->is_again = c->is_at_risk = c->is_locked = true;
         bool is_usable = c->session->name_len == c->request->name_len &&
                          memcmp(c->session->name, c->request->name, c->request->name_len) == 0 &&
                          !dli_mysql_conn_is_asking(c->conn) && !dli_mysql_conn_is_broken(c->conn);
         if (!is_usable) {
             drop(c);
-            c->is_again = c->is_at_risk = false;
+            c->is_again = c->is_at_risk = c->is_locked = false;
         }
     }
     dl_status_t status = c->conn == NULL ? borrow(c) : DL_OK;

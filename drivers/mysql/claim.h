@@ -18,6 +18,7 @@ typedef struct dli_mysql_claim {
     bool has_spoken; /* the server has answered on it */
     bool was_stale;  /* it had died while idle */
     bool is_at_risk; /* it has been asked for the row, so it may hold it */
+    bool is_locked;  /* it has said that it holds it */
 } dli_mysql_claim_t;
 
 static inline uint64_t dli_mysql_earlier(uint64_t a_ns, uint64_t b_ns) {

@@ -27,6 +27,7 @@ static bool is_wait_over(unsigned error) {
 static dl_status_t judge_row(dli_mysql_claim_t *c, dli_mysql_answer_t *answer, bool *is_missing) {
     MYSQL_ROW row = dli_mysql_answer_row(answer, NULL);
     *is_missing = row == NULL;
+    c->is_locked = row != NULL;
     bool is_foreign = row != NULL && row[0] != NULL && !c->is_again;
     dli_mysql_answer_free(answer);
     if (is_foreign) {
@@ -71,12 +72,28 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     return status;
 }
 
+/* A row that was deleted while we waited for it may stay locked by us until the transaction ends: nobody could
+ * make it anew, and that includes us, on another connection. */
+static dl_status_t let_go(dli_mysql_claim_t *c) {
+    char text[16];
+    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
+    dli_mysql_answer_t answer;
+    dli_mysql_sql_add(&sql, "ROLLBACK");
+    dl_status_t status = dli_mysql_claim_say(c, &sql, NULL, &answer);
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
 /* The same, with a row made for a new name. */
 static dl_status_t get_row(dli_mysql_claim_t *c, uint64_t limit_ms) {
     for (int i = 0; i < MISSING_MAX; i++) {
         bool is_missing = false;
         dl_status_t status = lock_row(c, limit_ms, &is_missing);
         if (status != DL_OK || !is_missing) {
+            return status;
+        }
+        status = let_go(c);
+        if (status != DL_OK) {
             return status;
         }
         status = dli_mysql_name_provide(c->mysql, c->request, c->err);
@@ -202,7 +219,7 @@ static dl_status_t claim(dli_mysql_claim_t *c) {
     dl_status_t status;
     int stale = 0;
     do {
-        c->is_again = c->is_at_risk = c->was_stale = false;
+        c->is_again = c->is_at_risk = c->is_locked = c->was_stale = false;
         status = attempt(c, has_superseded);
     } while (c->was_stale && ++stale < STALE_CONNECTIONS_MAX);
     return status;

@@ -62,8 +62,19 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const d
                                          .deadline_ns = r->deadline_ns,
                                          .stop = &r->stop};
         status = dli_mysql_link_run(mysql->link, &exchange, err);
+        bool is_foreign = false;
         if (status == DL_OK) {
+            MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, NULL);
+            is_foreign = row != NULL && row[0] != NULL;
             dli_mysql_answer_free(&exchange.answer);
+        }
+        if (is_foreign) {
+            return dl_driver_fail(err, DL_EFOREIGN, 0,
+                                  "its row in table '%s' has a committed owner, which no lock of this kind "
+                                  "has; set the owner to NULL",
+                                  mysql->table);
+        }
+        if (status == DL_OK) {
             status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_READ, r->deadline_ns,
                                            &r->stop, &now, err);
         }
@@ -121,6 +132,7 @@ static bool catch_up(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_reques
     dl_error_t err;
     dl_status_t status = dli_mysql_conn_resume(conn, &bounds, &answer, &err);
     dli_mysql_answer_free(&answer);
+    dli_mysql_conn_note_patience(conn, 0); /* it may have been about that */
     *is_late = status == DL_ETIMEDOUT || status == DL_ECANCELED;
     return status == DL_OK;
 }

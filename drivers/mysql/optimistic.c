@@ -1,5 +1,4 @@
-/* optimistic.c - the driver mysql-optimistic: a row is read without a lock and taken only if its version has
- * not changed since. */
+/* optimistic.c - the driver mysql-optimistic: a row is read, and taken if its version is still the same. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 

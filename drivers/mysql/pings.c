@@ -131,7 +131,9 @@ static void hear_end(batch_t *b, dl_renewal_t *r, bool done) {
         lose(b, r);
         return;
     }
-    dli_mysql_link_give_back(b->mysql->link, dli_mysql_session_take(b->state, r->hold));
+    dli_mysql_conn_t *conn = dli_mysql_session_take(b->state, r->hold);
+    dli_mysql_conn_note_patience(conn, 0); /* an answer that was late may have been about that */
+    dli_mysql_link_give_back(b->mysql->link, conn);
     finish(r, DL_ELOST);
 }
 

@@ -5,8 +5,8 @@
 
 #include "rows.h"
 
-/* Each PURGE_EVERY locks that a client took, it looks at PURGE_ROWS rows. A lock leaves one row at most, so that
- * looking at more rows than locks keeps the table in proportion to the names in use. */
+/* Each PURGE_EVERY locks that a client took, it looks at PURGE_ROWS rows. A lock leaves one row at most,
+ * so that looking at more rows than locks keeps the table in proportion to the names in use. */
 #define PURGE_EVERY 128
 #define PURGE_ROWS 256
 /* A purge is part of somebody's release, and takes no longer than this. */
@@ -19,9 +19,9 @@
  *   - A row goes only by the DELETE below, with a token of at most `highest`. Before that, and committed, the
  *     row with the empty name was raised to `highest` or above. It never falls and is never deleted.
  *   - A new row copies the token of the row with the empty name while it holds a shared lock on it, up to its
- *     own commit (dli_mysql_rows_provide). If an older row of its name was deleted before, that DELETE's raise
- *     was committed before the new row was inserted; as it cannot have been committed while the lock was held,
- *     it was so before the lock was granted, and its value is what was copied.
+ *     own commit (dli_mysql_rows_provide). If an older row of its name was deleted before, the raise before
+ *     that was committed before the new row was inserted; as it cannot have been committed while the lock was
+ *     held, it was so before the lock was granted, and its value is what was copied.
  *   - Whoever takes a row gets a token above the row's.
  * A row that was taken again meanwhile has a larger token, or is not stale any more: it stays.
  */
@@ -144,8 +144,8 @@ static void purge_once(dli_mysql_t *mysql, const dl_request_t *request) {
     free(room);
 }
 
-/* The first purge is due after a random number of locks, so that clients which live for one lock purge now and
- * then too. It begins near its own name: so they look everywhere in the end. */
+/* The first purge is due after a random number of locks, so that clients which live for one lock purge now
+ * and then too. It begins near its own name: so they look everywhere in the end. */
 static bool is_due(dli_mysql_t *mysql, const dl_request_t *request) {
     uint64_t acquired = atomic_load(&mysql->acquired);
     if (mysql->purge_at == 0) {

@@ -13,8 +13,8 @@
 #define FRAME 512
 /* How long rows that are locked are waited for, at most; others' single statements take less. */
 #define PATIENCE_NS (100 * (uint64_t)DLI_NS_PER_MS)
-/* How long a batch that expects no locked rows is waited for; and once it met one, how long the next ones expect
- * more of them. */
+/* How long a batch that expects no locked rows is waited for; and once it met one, how long the next ones
+ * expect more of them. */
 #define BOLD_NS (500 * (uint64_t)DLI_NS_PER_MS)
 #define WARY_NS (60000 * (uint64_t)DLI_NS_PER_MS)
 /* No answer yet. No renewal ends like this. */
@@ -51,9 +51,9 @@ static size_t text_size(const dl_renewal_t *r) {
 }
 
 /*
- * Those that are still their owners' and not expired. SYSDATE is the time of looking at the row, also after a wait
- * for it: a hold that expired meanwhile is not revived. (UTC_TIMESTAMP is the statement's start; the session's
- * time zone is UTC.) The names by themselves are what servers find the rows by.
+ * Those that are still their owners' and not expired. SYSDATE is the time of looking at the row, also after
+ * a wait for it: a hold that expired meanwhile is not revived. (UTC_TIMESTAMP is the statement's start; the
+ * session's time zone is UTC.) The names by themselves are what servers find the rows by.
  */
 static void add_alive(dli_mysql_sql_t *sql, const chunk_t *c) {
     dli_mysql_sql_add(sql, " WHERE name IN (");
@@ -91,7 +91,8 @@ static dl_status_t run(batch_t *b, const dli_mysql_sql_t *sql, dli_mysql_intent_
     return dli_mysql_run(b->mysql, exchange, sql, "renewing", "", &err);
 }
 
-/* Half of the time that is left, while others wait for an answer too: then a dead connection takes only that. */
+/* Half of the time that is left, while others wait for an answer too: then a dead connection takes only
+ * that. */
 static uint64_t share_ns(const batch_t *b, bool is_last) {
     uint64_t now = b->mysql->env->now_ns();
     return is_last || now >= b->deadline_ns ? b->deadline_ns : now + (b->deadline_ns - now) / 2;
@@ -227,8 +228,8 @@ static void extend_found(batch_t *b, chunk_t *c, chunk_t *others) {
 }
 
 /*
- * Somebody's open transaction may keep one of the rows locked for as long as it likes: no other hold may wait for
- * that. So first see which rows can be locked now, and renew those.
+ * Somebody's open transaction may keep one of the rows locked for as long as it likes: no other hold may
+ * wait for that. So first see which rows can be locked now, and renew those.
  */
 static void renew_unlocked(batch_t *b, chunk_t *c) {
     chunk_t others, lost;
@@ -243,8 +244,8 @@ static void renew_unlocked(batch_t *b, chunk_t *c) {
     }
 }
 
-/* For half the price, as long as no row is kept locked. A statement that hangs is ended on the server, because it
- * keeps the rows locked that it has come by so far. */
+/* For half the price, as long as no row is kept locked. A statement that hangs is ended on the server,
+ * because it keeps the rows locked that it has come by so far. */
 static void renew_boldly(batch_t *b, chunk_t *c) {
     const dl_driver_env_t *env = b->mysql->env;
     uint64_t now = env->now_ns(), extended;
@@ -264,8 +265,8 @@ static void renew_boldly(batch_t *b, chunk_t *c) {
     renew_unlocked(b, c);
 }
 
-/* Most are locked only while a statement of another client looks at them. Those that are so for longer have to
- * wait for their next turn. */
+/* Most are locked only while a statement of another client looks at them. Those that are so for longer
+ * have to wait for their next turn. */
 static void renew_locked(batch_t *b, chunk_t *c) {
     chunk_t others;
     dl_status_t status = look(b, c, WAITING, false);

@@ -122,8 +122,8 @@ dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request
         return dl_driver_fail(err, DL_EIO, 0, "the row was deleted while it was being taken");
     }
     if (number <= request->token_floor || number > DLI_MYSQL_TOKEN_END) {
-        /* Something between us and the server keeps the number to itself, or it is no answer to what was asked;
-         * what may be taken has to be freed. */
+        /* Something between us and the server keeps the number to itself, or it is no answer to what was
+         * asked; what may be taken has to be freed. */
         return dl_driver_fail(err, DL_EUNKNOWN, 0, "taken, but no token above %llu came back",
                               (unsigned long long)request->token_floor);
     }
@@ -150,9 +150,9 @@ static dl_status_t insert(dli_mysql_t *mysql, const dl_request_t *r, const dli_m
 }
 
 /*
- * A new row begins at a token that is no lower than any its name can have had (purge.c): the row with the empty
- * name is read under a shared lock, so that it cannot be raised before the new row is there. Without that row
- * nothing is found or inserted: then it is made first, once in the life of a table.
+ * A new row begins at a token that is no lower than any its name can have had (purge.c): the row with the
+ * empty name is read under a shared lock, so that it cannot be raised before the new row is there. Without
+ * that row nothing is found or inserted: then it is made first, once in the life of a table.
  */
 dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
     const char *token = mysql->kind->token_column;

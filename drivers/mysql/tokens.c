@@ -20,9 +20,11 @@ static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dl
 }
 
 /*
- * The row lock is held, so nobody else draws for this name. A name's first token begins above the server's
- * clock and above those of all names that were ever deleted (the row with the empty name), so that deleting a
- * row takes no token back. The outcome comes back as the insert id, whether the row was there or not.
+ * The row lock is held, so nobody else draws for this name. A token is above the server's clock and above
+ * those of all names that were ever deleted (the row with the empty name), so that deleting a row takes no
+ * token back. Not only a name's first one: a draw that is still under way although its row lock was lost may
+ * make the row anew and not see the deletion. The outcome comes back as the insert id, whether the row was
+ * there or not.
  */
 dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t *token,
                                  dl_error_t *err) {
@@ -31,13 +33,14 @@ dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request
     }
     DLI_MYSQL_SQL(sql);
     dli_mysql_sql_add(&sql,
-                      "INSERT INTO $t(name,token,drawn_at) SELECT $x,"
-                      "LAST_INSERT_ID(GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+1),"
-                      "UTC_TIMESTAMP(6) FROM $t f WHERE f.name=''"
+                      "INSERT INTO $t(name,token,drawn_at)"
+                      " SELECT $x,LAST_INSERT_ID(base.token),UTC_TIMESTAMP(6) FROM ("
+                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+1 AS token"
+                      " FROM $t f WHERE f.name='') base"
                       " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
-                      "token=LAST_INSERT_ID(GREATEST($t.token,$u," DLI_MYSQL_MICROS ")+1)",
+                      "token=LAST_INSERT_ID(GREATEST($t.token+1,base.token))",
                       mysql->tokens, request->name, request->name_len, request->token_floor, mysql->tokens,
-                      mysql->tokens, request->token_floor);
+                      mysql->tokens);
     dli_mysql_answer_t answer;
     dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
     if (status != DL_OK) {

@@ -9,6 +9,7 @@ typedef struct leaver {
     int levels;
     int64_t lease_ms;
     int64_t stays_ms;
+    ct_latch_t *stays_for; /* NULL: for stays_ms only */
     char owner[DL_OWNER_MAX + 1];
 } leaver_t;
 
@@ -20,6 +21,9 @@ static void leave_holding(ct_t *ct, void *arg) {
     }
     CT_EQ(dl_hold_count(l->lock), l->levels);
     ct_sleep_ms(ct, l->stays_ms);
+    if (l->stays_for != NULL) {
+        ct_latch_wait(ct, l->stays_for, 5000);
+    }
 }
 
 static void run_leaver(ct_t *ct, leaver_t *l) {
@@ -92,12 +96,13 @@ CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
 
 CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_CAN_FORCE, .needs = DL_CAP_LEASE) {
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
-    leaver_t leaver = {.lock = ct_lock(ct, c, "wiped"), .levels = 1, .stays_ms = 50};
+    leaver_t leaver = {.lock = ct_lock(ct, c, "wiped"), .levels = 1, .stays_for = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
     CT_AWAIT(ct_stats(ct, c).held_now == 1, 5000);
     ct_wipe(ct, "wiped");
     dl_lock_t *successor = ct_lock(ct, other, "wiped");
     CT_OK(dl_trylock(successor, CT_ERR));
+    ct_latch_down(ct, leaver.stays_for);
     ct_join(ct, thread);
     ct_expect_event(ct, c, DL_EVENT_LOST, "wiped", ct_tolerance_ms(ct));
     ct_no_event(ct, c, 0, NULL, ct_lease_ms(ct));

@@ -1,4 +1,4 @@
-/* mysql_contention_test.c - mysql-lease and mysql-optimistic: many at once, news between two statements, purging. */
+/* mysql_contention_test.c - locks in rows: many at once, news between two statements, purging. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdbool.h>
@@ -193,6 +193,38 @@ Test(mysql_contention, what_is_unused_for_long_is_purged_and_its_token_is_not_fo
             snprintf(expected, sizeof expected, "%llu", (unsigned long long)HIGH + 5);
             cr_assert_str_eq(cell(k, "", k->token), expected);
             cr_assert_eq(must_lock(&c, "a freed long ago", A, 1), HIGH + 6);
+            shut(&c);
+        }
+}
+
+static const kind_t *rising_kind;
+static uint64_t risen;
+
+/* As if it had been used and left again, long ago, since anybody looked at it. */
+static void raise_token(unsigned long n) {
+    char text[64];
+    (void)n;
+    snprintf(text, sizeof text, "%s=%llu", rising_kind->token, (unsigned long long)(HIGH + ++risen));
+    set_row(rising_kind, "a freed long ago", text);
+}
+
+Test(mysql_contention, a_row_whose_token_rose_since_it_was_looked_at_is_not_purged) {
+    for
+        EACH_KIND(k) {
+            client_t c;
+            prepare(&c, k, UUID_A);
+            set_number(&c, DLI_MYSQL_OPT_PURGE_AFTER, 3600000);
+            cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+            add_rows(k);
+            rising_kind = k;
+            risen = 0;
+            after_round_trip = raise_token;
+            use(&c, "m");
+            after_round_trip = NULL;
+            cr_assert_str_eq(cell(k, "z expired long ago", "1"), "", "nothing was purged");
+            char expected[32];
+            snprintf(expected, sizeof expected, "%llu", (unsigned long long)(HIGH + risen));
+            cr_assert_str_eq(cell(k, "a freed long ago", k->token), expected);
             shut(&c);
         }
 }

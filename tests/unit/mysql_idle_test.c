@@ -199,6 +199,20 @@ Test(idle, min_idle_are_made_and_kept_ready) {
     give_back(member);
 }
 
+Test(idle, without_threads_each_turn_tries_min_idle_times_only) {
+    options.min_idle = 3;
+    open_pool(8);
+    cr_assert_eq(dli_mysql_keeper_start(&keeper, pool, &err), DL_OK, "%s", err.message);
+    atomic_store(&no_threads, true);
+    int before = atomic_load(&threads_started);
+    uint64_t began_ns = env.now_ns();
+    dli_mysql_keeper_wake(&keeper);
+    AWAIT(atomic_load(&threads_started) > before + 6);
+    cr_assert_geq(ms_since(began_ns), 90, "two turns of 50 ms have gone by");
+    atomic_store(&no_threads, false);
+    AWAIT(idle() == 3);
+}
+
 Test(idle, min_idle_makes_no_more_than_there_are_places) {
     options.min_idle = 5;
     options.max_idle = 8;

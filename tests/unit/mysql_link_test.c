@@ -144,6 +144,18 @@ Test(link, a_connection_that_breaks_with_a_statement_on_its_way_leaves_it_unknow
     run_well("DO 1");
 }
 
+Test(link, what_only_reads_is_asked_again_when_an_idle_connection_broke) {
+    open_link();
+    run_well("DO 1");
+    call_t call;
+    start_call(&call, "SELECT SLEEP(3)", DLI_MYSQL_READ);
+    AWAIT(running("SELECT SLEEP%%") == 1);
+    mysql_kill_connections(server, account);
+    cr_assert_eq(pthread_join(call.thread, NULL), 0);
+    cr_assert_eq(call.status, DL_OK);
+    cr_assert_eq(reconnects, 1);
+}
+
 /* Two lie idle. */
 static void have_two(void) {
     dli_mysql_conn_t *one = lend(DLI_MYSQL_CALLS), *two = lend(DLI_MYSQL_CALLS);

@@ -1,4 +1,4 @@
-/* mysql_names_test.c - mysql-lease and mysql-optimistic: names are exact, lists whole, force reaches anybody. */
+/* mysql_names_test.c - locks in rows: names are exact, lists whole, and force reaches anybody. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_rows_fixture.h"
 

@@ -1,5 +1,4 @@
-/* mysql_rows_fixture.h - drives the tables of mysql-lease and mysql-optimistic directly, in a database of the
- * test's own. */
+/* mysql_rows_fixture.h - drives mysql-lease and mysql-optimistic directly, in a database of the test's. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef MYSQL_ROWS_FIXTURE_H
 #define MYSQL_ROWS_FIXTURE_H
@@ -184,7 +183,8 @@ static inline void set_row(const kind_t *kind, const char *name, const char *ass
     mysql_ask(server, "UPDATE %s.%s SET %s WHERE name='%s'", database, kind->table, assignments, name);
 }
 
-/* Rows named stem0, stem1, ... that A holds for 100 s with hold ids from 1, past the driver, by one statement. */
+/* Rows named stem0, stem1, ... that A holds for 100 s with hold ids from 1, past the driver, by one
+ * statement. */
 static inline void hold_rows(const kind_t *kind, const char *stem, unsigned n) {
     mysql_ask(server,
               "INSERT INTO %s.%s(name,owner,hold_id,expires_at,%s)"

@@ -1,4 +1,4 @@
-/* mysql_sql_test.c - the text of statements: literals that no content can break out of, and what does not fit. */
+/* mysql_sql_test.c - the text of statements: literals that no content breaks out of, what does not fit. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -55,7 +55,9 @@ static void look_after(dli_mysql_keeper_t *keeper, uint64_t idle_check_ns) {
     dli_mysql_pool_close_old(pool);
     for (dli_mysql_lane_t lane = 0; lane < DLI_MYSQL_LANES; lane++) {
         test_idle(keeper, lane, idle_check_ns);
-        while (!is_over(keeper) && dli_mysql_pool_is_short(pool, lane) &&
+        /* Where each comes to nothing at once, as without threads, the next turn is soon enough. */
+        int64_t left = pool->lanes[lane].keep;
+        while (left-- > 0 && !is_over(keeper) && dli_mysql_pool_is_short(pool, lane) &&
                dli_mysql_pool_make_spare(pool, lane)) {}
     }
     dli_mysql_pool_tell(pool);

@@ -1,0 +1,153 @@
+/* mysql_pessimistic_traps_test.c - mysql-pessimistic: what crosses, comes late, or is seen by one side only. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_pessimistic_fixture.h"
+
+#include "drivers/mysql/session.h"
+#include "mysql_relay.h"
+
+TestSuite(mysql_pessimistic_traps, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(mysql_pessimistic_cuts, .init = set_up_own, .fini = tear_down, .timeout = 120);
+
+Test(mysql_pessimistic_traps, a_draw_that_crossed_a_deletion_takes_no_token_back) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    uint64_t deleted = h.grant.token + 1000000000000;
+    must_free(&h);
+    /* As a draw without a row lock leaves it that had read the row with the empty name before it was raised. */
+    (void)mysql_ask(server, "UPDATE %s." TABLE "_tokens SET token=1 WHERE name='orders'", database);
+    (void)mysql_ask(server,
+                    "INSERT INTO %s." TABLE "_tokens(name,token,drawn_at) VALUES('',%llu,UTC_TIMESTAMP(6))"
+                    " ON DUPLICATE KEY UPDATE token=%llu",
+                    database, (unsigned long long)deleted, (unsigned long long)deleted);
+    for (uint64_t i = 2, last = deleted; i <= 4; i++, last = h.grant.token) {
+        h = must_lock(&c, i < 4 ? "orders" : "new", A, i, 30000);
+        cr_assert_gt(h.grant.token, i < 4 ? last : deleted);
+        must_free(&h);
+    }
+    shut(&c);
+}
+
+Test(mysql_pessimistic_traps, a_committed_owner_cannot_be_freed_by_force_and_takes_no_time) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&h);
+    (void)mysql_ask(server, "UPDATE %s." TABLE " SET owner='somebody'", database);
+    uint64_t before = atomic_load(&round_trips);
+    cr_assert_eq(force_name(&c, "orders"), DL_EFOREIGN, "%s", c.err.message);
+    cr_assert_leq(atomic_load(&round_trips) - before, 4);
+    shut(&c);
+}
+
+/* ---- idle timeouts whose setting was not waited for ---------------------------------------------------- */
+
+static atomic_int cancel_fd = -1; /* written to in the next wait for an answer; -1: none */
+static atomic_bool hears_nothing;
+
+/* A call is cancelled while its answer is on its way. */
+static int poll_cancelled(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (atomic_load(&hears_nothing)) {
+        return 0;
+    }
+    int fd = n == 3 && fds[1].fd >= 0 ? atomic_exchange(&cancel_fd, -1) : -1;
+    if (fd >= 0) {
+        uint64_t one = 1;
+        cr_assert_eq(write(fd, &one, sizeof one), sizeof one);
+        fds[0].revents = 0;
+        return dli_sys_real.poll(fds + 1, n - 1, deadline_ns);
+    }
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+static int patience_of(const hold_t *h) {
+    static const char sql[] = "SELECT @@SESSION.wait_timeout";
+    const dli_mysql_session_t *session = h->memory;
+    dli_mysql_sessions_t *state = h->client->state;
+    dli_mysql_answer_t answer;
+    dl_error_t err;
+    cr_assert_eq(dli_mysql_link_ask(state->mysql.link, session->conn, sql, sizeof sql - 1, in_ms(5000), NULL,
+                                    NULL, &answer, &err),
+                 DL_OK);
+    int seconds = (int)dli_mysql_number(dli_mysql_answer_row(&answer, NULL)[0]);
+    dli_mysql_answer_free(&answer);
+    return seconds;
+}
+
+Test(mysql_pessimistic_traps, a_cancelled_call_leaves_no_idle_timeout_to_the_next_hold) {
+    client_t c;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_cancelled;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 20000);
+    must_free(&h);
+    int stop_fd = eventfd(0, EFD_CLOEXEC);
+    hold_t cancelled = new_hold(&c, "orders", A, 2);
+    cancelled.request.lease_ms = 1000;
+    cancelled.request.stop.fd[0] = stop_fd;
+    atomic_store(&cancel_fd, stop_fd);
+    cr_assert_eq(try_hold(&cancelled, 0), DL_ECANCELED, "%s", cancelled.err.message);
+    cr_assert_eq(atomic_load(&cancel_fd), -1);
+    drop_hold(&cancelled);
+    h = must_lock(&c, "orders", A, 3, 20000);
+    cr_assert_eq(patience_of(&h), 20);
+    must_free(&h);
+    close(stop_fd);
+    shut(&c);
+}
+
+Test(mysql_pessimistic_traps, an_extension_without_an_answer_leaves_no_idle_timeout_to_the_next_hold) {
+    client_t c;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_cancelled;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 20000);
+    atomic_store(&hears_nothing, true);
+    cr_assert_eq(renew_hold(&h, 60000), DL_EUNKNOWN);
+    atomic_store(&hears_nothing, false);
+    must_free(&h);
+    h = must_lock(&c, "orders", A, 2, 20000);
+    cr_assert_eq(patience_of(&h), 20);
+    must_free(&h);
+    shut(&c);
+}
+
+/* ---- a break that the server does not see -------------------------------------------------------------- */
+
+static bool is_drawn(void) {
+    return mysql_number(
+               server,
+               "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB='%s' AND COMMAND='Query'"
+               " AND INFO LIKE 'INSERT INTO " TABLE "_tokens%%'",
+               database) > 0;
+}
+
+Test(mysql_pessimistic_cuts, a_row_locked_on_a_connection_that_only_we_see_broken_is_freed) {
+    static relay_t relay;
+    client_t c;
+    waiter_t w;
+    relay_start(&relay, server->path);
+    prepare(&c, UUID_A);
+    set_text(&c, DLI_MYSQL_OPT_SOCKET, relay.path);
+    open_prepared(&c);
+    int at = atomic_load(&relay.pairs);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    cr_assert_eq(atomic_load(&relay.pairs), at + 1);
+    must_free(&h);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    (void)mysql_hand_ask(hand, "BEGIN");
+    (void)mysql_hand_ask(hand, "SELECT token FROM " TABLE "_tokens WHERE name='orders' FOR UPDATE");
+    start_waiter(&w, &c, A, 2, -1);
+    AWAIT(is_drawn(), 3000);
+    atomic_store(&relay.states[at], RELAY_DEAF);
+    cr_assert_eq(shutdown(relay.fds[at][0], SHUT_RDWR), 0);
+    (void)mysql_hand_ask(hand, "COMMIT");
+    cr_assert_eq(end_waiter(&w), DL_EUNKNOWN, "%s", w.hold.err.message);
+    cr_assert(!is_row_free("orders"), "the server knows nothing of it");
+    cr_assert_eq(free_hold(&w.hold), DL_ELOST, "its session was killed before this looked");
+    cr_assert(is_row_free("orders"));
+    drop_hold(&w.hold);
+    mysql_hand_close(hand);
+    shut(&c);
+    relay_stop(&relay);
+}
