@@ -72,8 +72,8 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     return status;
 }
 
-/* A row that was deleted while we waited for it may stay locked by us until the transaction ends: nobody could
- * make it anew, and that includes us, on another connection. */
+/* A row that was deleted while we waited for it may stay locked by us until the transaction ends: nobody
+ * could make it anew, and that includes us, on another connection. */
 static dl_status_t let_go(dli_mysql_claim_t *c) {
     char text[16];
     dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
@@ -177,7 +177,7 @@ static dl_status_t confirm(dli_mysql_claim_t *c) {
                            sent_ns + (uint64_t)c->request->lease_ms * DLI_NS_PER_MS);
     c->grant->token = token;
     c->grant->sent_ns = sent_ns;
-    c->grant->session_fd = dli_mysql_conn_fd(c->conn);
+    c->grant->session_fd = dli_mysql_session_watch(c->session);
     return DL_OK;
 }
 

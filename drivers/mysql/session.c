@@ -2,7 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "session.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Both servers take no longer idle timeout: a year. */
 #define PATIENCE_MAX_S 31536000
@@ -52,6 +54,20 @@ void dli_mysql_session_keep(dli_mysql_sessions_t *state, dli_mysql_session_t *se
     pthread_mutex_unlock(&state->mutex);
 }
 
+int dli_mysql_session_watch(dli_mysql_session_t *session) {
+    dli_mysql_session_unwatch(session);
+    session->watch_fd = fcntl(dli_mysql_conn_fd(session->conn), F_DUPFD_CLOEXEC, 0);
+    session->has_watch = session->watch_fd >= 0;
+    return session->watch_fd;
+}
+
+void dli_mysql_session_unwatch(dli_mysql_session_t *session) {
+    if (session->has_watch) {
+        close(session->watch_fd);
+        session->has_watch = false;
+    }
+}
+
 dli_mysql_conn_t *dli_mysql_session_take(dli_mysql_sessions_t *state, dli_mysql_session_t *session) {
     pthread_mutex_lock(&state->mutex);
     dli_mysql_conn_t *conn = detach(session);
@@ -87,6 +103,7 @@ bool dli_mysql_session_supersede(dli_mysql_sessions_t *state, const dli_mysql_se
 
 void dli_mysql_session_drop(void *state_, void *hold) {
     dli_mysql_sessions_t *state = state_;
+    dli_mysql_session_unwatch(hold);
     dli_mysql_conn_t *conn = dli_mysql_session_take(state, hold);
     if (conn != NULL) {
         dli_mysql_link_drop(state->mysql.link, conn, true);

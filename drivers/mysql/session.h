@@ -31,6 +31,11 @@ typedef struct dli_mysql_session {
     dli_mysql_conn_t *conn; /* holds the row; NULL: none. Guarded by the state's mutex while not in an op. */
     bool in_op;             /* guarded by the mutex: an op of this hold uses conn */
     struct dli_mysql_session *next, **link; /* in the list of those with a connection; guarded by the mutex */
+    /* The core watches a descriptor until the hold is released or dropped, and the connection may have
+     * passed to another hold before, or be closed, and its number another's. So this is one of the hold's
+     * own for the same socket; has_watch: there is one. */
+    bool has_watch;
+    int watch_fd;
     uint64_t short_since_ns; /* since when its call has been without a connection; 0: it is not */
     uint64_t hold_id;        /* whose conn is, and in the marker */
     uint64_t ends_ns;        /* when the lease is over */
@@ -55,6 +60,10 @@ void dli_mysql_session_end(dli_mysql_sessions_t *state, dli_mysql_session_t *ses
 /* Inside an op: the connection holds the lock for this request from now on. */
 void dli_mysql_session_keep(dli_mysql_sessions_t *state, dli_mysql_session_t *session, dli_mysql_conn_t *conn,
                             const dl_request_t *request, uint64_t ends_ns);
+/* The hold's descriptor to watch: made anew for its connection; -1: none is to be had, and heartbeats alone
+ * notice its end. */
+int dli_mysql_session_watch(dli_mysql_session_t *session);
+void dli_mysql_session_unwatch(dli_mysql_session_t *session);
 /* Inside an op: the connection is the caller's, and no longer the hold's. NULL: there is none. */
 dli_mysql_conn_t *dli_mysql_session_take(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
 /* Ends what is left of older holds of the request's owner and name; true: there was one. */

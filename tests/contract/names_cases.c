@@ -78,7 +78,7 @@ CT_CASE(names, the_callers_text_is_copied) {
 /* All are held by one client at once, then freed one by one; at each step another client finds the
  * rest busy: an alias would show as a lock that is busy too early or free too early. */
 static void hold_all_at_once(ct_t *ct, const char *const *names, size_t n, size_t step) {
-    /* Nothing here is about time: where holds are sessions, each would be looked after three times a lease. */
+    /* Nothing here is about time: where holds are sessions, each is looked after three times a lease. */
     dl_client_t *a = ct_open(ct, "lease: 60s"), *b = ct_open(ct, "lease: 60s");
     dl_lock_t **held = calloc(n, sizeof *held), **wanted = calloc(n, sizeof *wanted);
     CT_CHECK(held != NULL && wanted != NULL);

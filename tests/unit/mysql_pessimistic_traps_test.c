@@ -1,6 +1,8 @@
-/* mysql_pessimistic_traps_test.c - mysql-pessimistic: what crosses, comes late, or is seen by one side only. */
+/* mysql_pessimistic_traps_test.c - mysql-pessimistic: what crosses, comes late, or one side alone sees. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_pessimistic_fixture.h"
+
+#include <fcntl.h>
 
 #include "drivers/mysql/session.h"
 #include "mysql_relay.h"
@@ -14,7 +16,7 @@ Test(mysql_pessimistic_traps, a_draw_that_crossed_a_deletion_takes_no_token_back
     hold_t h = must_lock(&c, "orders", A, 1, 30000);
     uint64_t deleted = h.grant.token + 1000000000000;
     must_free(&h);
-    /* As a draw without a row lock leaves it that had read the row with the empty name before it was raised. */
+    /* As a draw leaves it that had read the row with the empty name before that was raised. */
     (void)mysql_ask(server, "UPDATE %s." TABLE "_tokens SET token=1 WHERE name='orders'", database);
     (void)mysql_ask(server,
                     "INSERT INTO %s." TABLE "_tokens(name,token,drawn_at) VALUES('',%llu,UTC_TIMESTAMP(6))"
@@ -37,6 +39,27 @@ Test(mysql_pessimistic_traps, a_committed_owner_cannot_be_freed_by_force_and_tak
     uint64_t before = atomic_load(&round_trips);
     cr_assert_eq(force_name(&c, "orders"), DL_EFOREIGN, "%s", c.err.message);
     cr_assert_leq(atomic_load(&round_trips) - before, 4);
+    shut(&c);
+}
+
+/* The core takes it out of its watching by its number, which must be nobody else's by then. */
+Test(mysql_pessimistic_traps, a_descriptor_to_watch_is_the_holds_own_until_its_end) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t lost = must_lock(&c, "lost", A, 1, 30000);
+    struct pollfd hang_up = {.fd = lost.grant.session_fd, .events = POLLRDHUP};
+    cr_assert_eq(poll(&hang_up, 1, 0), 0);
+    (void)mysql_ask(server, "KILL %lld", holder_of("lost"));
+    cr_assert_eq(dli_sys_real.poll(&hang_up, 1, in_ms(5000)), 1);
+    cr_assert_eq(renew_hold(&lost, 0), DL_ELOST);
+    hold_t next = must_lock(&c, "next", A, 2, 30000);
+    cr_assert_neq(next.grant.session_fd, lost.grant.session_fd);
+    cr_assert_eq(poll(&hang_up, 1, 0), 1, "it is open, and hung up");
+    hang_up.fd = next.grant.session_fd;
+    cr_assert_eq(poll(&hang_up, 1, 0), 0);
+    drop_hold(&lost);
+    cr_assert_eq(fcntl(lost.grant.session_fd, F_GETFD), -1);
+    must_free(&next);
     shut(&c);
 }
 
