@@ -16,8 +16,8 @@ static dl_status_t read_table(dli_mysql_t *mysql, const dl_option_value_t *value
         is_plain = isascii((unsigned char)table[i]) && (isalnum((unsigned char)table[i]) || table[i] == '_');
     }
     if (!is_plain) {
-        return dl_driver_fail(err, DL_ECONFIG, 0, "table has to have 1 to %d of letters, digits and _",
-                              DLI_MYSQL_TABLE_MAX);
+        return dl_driver_fail(err, DL_ECONFIG, 0, "table: '%.60s' is not 1 to %d of letters, digits and _",
+                              table != NULL ? table : "", DLI_MYSQL_TABLE_MAX);
     }
     memcpy(mysql->table, table, len + 1);
     for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {

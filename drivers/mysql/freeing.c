@@ -36,9 +36,11 @@ static dl_status_t kill(dli_mysql_t *mysql, uint64_t connection_id, uint64_t dea
     }
     unsigned error = exchange.answer.error;
     if (error == 1095) {
-        status = dl_driver_fail(err, DL_EAUTH, (int)error,
-                                "killing the holder's connection, which is another account's: %s",
-                                exchange.answer.message);
+        status = dl_driver_fail(
+            err, DL_EAUTH, (int)error,
+            "killing the holder's connection, which is another account's, needs the right CONNECTION "
+            "ADMIN (MySQL: CONNECTION_ADMIN): %s",
+            exchange.answer.message);
     } else if (error != 0 && error != DLI_MYSQL_NO_SUCH_THREAD) {
         status = dli_mysql_refused(error, exchange.answer.message, "killing the holder's connection", err);
     }

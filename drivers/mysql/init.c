@@ -97,7 +97,7 @@ static dl_status_t make_table(const report_t *report, dli_mysql_t *mysql, const 
     dli_mysql_table_name(mysql, table, name, sizeof name);
     dl_status_t status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
     if (status == DL_OK) {
-        say(report, DL_FINDING_OK, "table", "nothing to do: ready is %s.%s", mysql->endpoint->database, name);
+        say(report, DL_FINDING_OK, "table", "nothing to do: %s.%s is ready", mysql->endpoint->database, name);
         return DL_OK;
     }
     if (status != DL_ECONFIG || err->native != DLI_MYSQL_NO_SUCH_TABLE) {

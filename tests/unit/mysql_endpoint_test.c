@@ -85,7 +85,9 @@ Test(mysql_endpoint, refuses_what_names_no_place) {
     parts.host = "host=one;user=other";
     must_refuse(parts, "host: it has a byte");
     parts.host = "/run/my.sock";
-    must_refuse(parts, "host: it has a byte");
+    must_refuse(parts, "host: it is a path; that of a unix socket belongs into socket");
+    parts.host = "db.example:3307";
+    must_refuse(parts, "host: what follows the colon belongs into port");
     parts = usual;
     parts.port = 0;
     must_refuse(parts, "port: it must be a number from 1 to 65535");

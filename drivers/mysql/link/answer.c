@@ -60,7 +60,7 @@ typedef struct meaning {
 } meaning_t;
 
 #define RUN_INIT "; `dlock init` makes what is missing"
-#define GRANT "; the account lacks a right"
+#define GRANT "; the account lacks a right, or the name is wrong: `dlock init --print` shows what it needs"
 #define READ_ONLY "; locks need a server that can be written to"
 
 static const meaning_t meanings[] = {
@@ -72,7 +72,7 @@ static const meaning_t meanings[] = {
     {1153, DL_ECONFIG, "; the server's max_allowed_packet is too small"},
     {3159, DL_ECONFIG, "; the server wants TLS"},
     {1044, DL_EAUTH, GRANT},
-    {1045, DL_EAUTH, NULL},
+    {1045, DL_EAUTH, "; look at user and password, and at what the account demands (host, TLS)"},
     {1129, DL_EAUTH, NULL}, /* this host is blocked */
     {1130, DL_EAUTH, NULL}, /* this host may not connect */
     {1142, DL_EAUTH, GRANT},

@@ -139,7 +139,7 @@ static dl_status_t check_patience(const want_t *want, bool is_queued, int ready,
         return dl_driver_fail(err, DL_ECANCELED, 0, "%s: cancelled", label);
     }
     if (is_queued && (now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns)) {
-        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "%s: all %lld connections are in use", label,
+        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "%s: all %lld connections are in use (max_total)", label,
                               (long long)want->pool->lanes[want->at].max_total);
     }
     if (now_ns >= want->deadline_ns) {

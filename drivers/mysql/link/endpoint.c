@@ -63,6 +63,13 @@ static dl_status_t read_place(dli_mysql_endpoint_t *endpoint, const dli_mysql_en
         return wrong(err, "host", "it is missing");
     }
     /* More could be said in a host than a host: Connector/C takes lists and whole connection strings. */
+    if (parts->host[0] == '/') {
+        return wrong(err, "host", "it is a path; that of a unix socket belongs into socket");
+    }
+    const char *colon = strchr(parts->host, ':');
+    if (colon != NULL && strchr(colon + 1, ':') == NULL) {
+        return wrong(err, "host", "what follows the colon belongs into port");
+    }
     if (parts->host[strspn(parts->host, HOST_BYTES)] != '\0') {
         return wrong(err, "host", "it has a byte that no host name and no address has");
     }
