@@ -157,8 +157,9 @@ Test(mysql_pessimistic, a_token_that_cannot_be_drawn_leaves_nothing_locked) {
     (void)mysql_hand_ask(hand, "LOCK TABLES " TABLE "_tokens WRITE");
     h.request.deadline_ns = in_ms(300);
     h.grant = (dl_grant_t){.session_fd = -1};
-    cr_assert_eq(driver->try_acquire(c.state, h.memory, &h.request, &h.grant, &h.err), DL_EUNKNOWN, "%d: %s",
-                 h.err.status, h.err.message);
+    /* DL_EIO where the row was let go within the deadline. */
+    dl_status_t status = driver->try_acquire(c.state, h.memory, &h.request, &h.grant, &h.err);
+    cr_assert(status == DL_EUNKNOWN || status == DL_EIO, "%d: %s", h.err.status, h.err.message);
     mysql_hand_close(hand);
     cr_assert_eq(free_hold(&h), DL_ELOST, "as the background free finds it: %s", h.err.message);
     AWAIT(is_row_free("orders"), 1000);
