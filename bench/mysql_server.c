@@ -19,7 +19,7 @@ static const char make_and_serve[] =
     "for name in mariadbd mysqld; do server=${server:-$(command -v $name)}; done\n"
     "user=; [ \"$(id -u)\" != 0 ] || user=--user=root\n"
     "case $(\"$server\" --version) in\n"
-    "*MariaDB*) mariadb-install-db --no-defaults $user --auth-root-authentication-method=normal"
+    "*MariaDB*) mariadb-install-db --no-defaults --force $user --auth-root-authentication-method=normal"
     " --skip-test-db --datadir=\"$1/mysql\" ;;\n"
     "*) \"$server\" --no-defaults $user --initialize-insecure --datadir=\"$1/mysql\" ;;\n"
     "esac || exit 1\n"

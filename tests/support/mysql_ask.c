@@ -75,8 +75,7 @@ uint64_t mysql_hand_id(mysql_hand_t *hand) {
     return mysql_thread_id(hand->mysql);
 }
 
-/* ---- statements
- * ------------------------------------------------------------------------------------------ */
+/* ---- statements ---------------------------------------------------------------------------------------- */
 
 static size_t put_text(char *text, size_t size, size_t at, const char *bytes, size_t len) {
     len = len < size - at - 1 ? len : size - at - 1;
@@ -184,8 +183,7 @@ long long mysql_number(mysql_server_t *server, const char *format, ...) {
     return number;
 }
 
-/* ---- databases, users, connections
- * ------------------------------------------------------------------------- */
+/* ---- databases, users, connections --------------------------------------------------------------------- */
 
 void mysql_database(mysql_server_t *server, char name[MYSQL_DATABASE_MAX]) {
     static atomic_uint count;

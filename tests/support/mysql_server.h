@@ -87,8 +87,7 @@ uint64_t mysql_hand_id(mysql_hand_t *hand); /* CONNECTION_ID() */
 const char *mysql_hand_ask(mysql_hand_t *hand, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *mysql_hand_try(mysql_hand_t *hand, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- databases, users, connections
- * ------------------------------------------------------------------------- */
+/* ---- databases, users, connections --------------------------------------------------------------------- */
 
 /* Makes an empty database with a name that nobody else has. */
 void mysql_database(mysql_server_t *server, char name[MYSQL_DATABASE_MAX]);
@@ -99,8 +98,7 @@ int mysql_connections(mysql_server_t *server, const char *user);
 /* KILL for each of them; how many. */
 int mysql_kill_connections(mysql_server_t *server, const char *user);
 
-/* ---- in contract cases (trait CT_MYSQL)
- * -------------------------------------------------------------------- */
+/* ---- in contract cases (trait CT_MYSQL) ---------------------------------------------------------------- */
 
 typedef struct ct ct_t;
 

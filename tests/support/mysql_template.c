@@ -109,8 +109,7 @@ static void remove_tree(const char *dir) {
     (void)run(argv, "/dev/null");
 }
 
-/* ---- initialising
- * ------------------------------------------------------------------------------------------ */
+/* ---- initialising -------------------------------------------------------------------------------------- */
 
 /* The script that makes MariaDB's data folder lies beside the server, or is in $PATH. */
 static void find_installer(const char *program, char path[MYSQL_TEMPLATE_MAX]) {
@@ -132,6 +131,7 @@ static int initialise_mariadb(const char *program, const char *data, const char 
     snprintf(extra, sizeof extra, "--extra-file=%s", sql);
     const char *const argv[] = {installer,
                                 "--no-defaults",
+                                "--force", /* the host may not know its own name */
                                 "--auth-root-authentication-method=normal",
                                 "--skip-test-db",
                                 "--skip-name-resolve",
