@@ -111,8 +111,8 @@ CT_CASE(faults, row10_garbage_from_the_first_byte, WIRE) {
     proxy_plan(ct, proxy, &plan);
     dl_client_t *c;
     watch_t watch = start_watch(ct);
-    /* The client libraries of MySQL tell it from no greeting by nothing, and older ones wait for the long packet
-     * that its first bytes announce. */
+    /* The client libraries of MySQL tell it from no greeting by nothing, and older ones wait for the long
+     * packet that its first bytes announce. */
     CT_STATUS(ct_try_open(ct, address_of(ct, proxy), &c, CT_ERR), is_mysql(ct) ? DL_EIO : DL_EPROTO);
     IN_TIME(watch, is_mysql(ct) ? ct_call_timeout_ms(ct) : 0);
     CT_EQ(proxy_counts(ct, proxy).acts, 1);
