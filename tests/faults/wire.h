@@ -102,17 +102,11 @@ static inline int64_t sign_of_life_ms(ct_t *ct) {
 }
 
 /* The server can be reached again. Between two tries of its connections a client may pause for RETRY_MS, and
- * a client library that began one while it was away goes on for CONNECT_MS; then a single try is enough: the
- * second, where somebody else was just trying and the first was told the old reason at once. */
+ * a client library that began one while it was away goes on for CONNECT_MS; then a single try is enough. */
 static inline void expect_back(ct_t *ct, dl_lock_t *lock) {
     ct_sleep_ms(ct, RETRY_MS + (is_mysql(ct) ? CONNECT_MS : 0));
     watch_t watch = start_watch(ct);
-    if (dl_trylock(lock, CT_ERR) != DL_OK) {
-        CT_CHECKF(is_mysql(ct), "the first try failed: %s", ct_err()->message);
-        ct_sleep_ms(ct, RETRY_MS);
-        watch = start_watch(ct);
-        CT_OK(dl_trylock(lock, CT_ERR));
-    }
+    CT_OK(dl_trylock(lock, CT_ERR));
     IN_TIME(watch, sign_of_life_ms(ct));
     CT_OK(dl_unlock(lock, CT_ERR));
 }
