@@ -8,7 +8,7 @@
 #include "options.h"
 #include "redis.h"
 #include "scripts.h"
-#include "subscriber.h"
+#include "link/subscriber.h"
 
 /* Numbers below this are exact in the server's scripts, which count in double. */
 #define DLI_EXACT_END ((uint64_t)1 << 53)

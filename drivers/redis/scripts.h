@@ -3,7 +3,7 @@
 #ifndef DLI_REDIS_SCRIPTS_H
 #define DLI_REDIS_SCRIPTS_H
 
-#include "link.h"
+#include "link/link.h"
 
 typedef struct dli_script {
     const char *name;

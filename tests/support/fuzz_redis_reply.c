@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/redis/endpoint.h"
-#include "drivers/redis/reply.h"
+#include "drivers/redis/link/endpoint.h"
+#include "drivers/redis/link/reply.h"
 
 /*
  * Not part of the build. To run it, in the root of the tree:
  *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -Iinclude \
- *       tests/support/fuzz_redis_reply.c drivers/redis/reply.c drivers/redis/endpoint.c core/error.c \
+ *       tests/support/fuzz_redis_reply.c drivers/redis/link/reply.c drivers/redis/link/endpoint.c core/error.c \
  *       -lhiredis -o fuzz_redis_reply
  *   mkdir corpus && ./fuzz_redis_reply -max_len=4096 corpus
  */

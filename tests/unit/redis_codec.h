@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/redis/reply.h"
+#include "drivers/redis/link/reply.h"
 
 static dl_error_t err;
 

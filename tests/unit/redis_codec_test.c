@@ -1,6 +1,6 @@
 /* redis_codec_test.c - what is sent to a Redis server, and what its answers may be and mean. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "drivers/redis/command.h"
+#include "drivers/redis/link/command.h"
 #include "redis_codec.h"
 
 TestSuite(redis_codec, .timeout = 30);

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "driver_env.h"
-#include "drivers/redis/conn.h"
+#include "drivers/redis/link/conn.h"
 
 #define SLACK_MS 500      /* by which a busy machine may be late */
 #define PATIENCE_MS 10000 /* of what must come; a test that reaches it has failed */

@@ -6,7 +6,7 @@
 #include <semaphore.h>
 #include <sys/resource.h>
 
-#include "drivers/redis/resolve.h"
+#include "drivers/redis/link/resolve.h"
 
 TestSuite(redis_names, .init = set_up, .fini = tear_down, .timeout = 60);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/redis/endpoint.h"
+#include "drivers/redis/link/endpoint.h"
 
 TestSuite(redis_endpoint, .timeout = 30);
 

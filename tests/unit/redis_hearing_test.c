@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "drivers/redis/listener.h"
+#include "drivers/redis/link/listener.h"
 
 static dli_subscriber_t s;
 static dl_driver_env_t env;

@@ -4,7 +4,7 @@
 
 #include <sys/ioctl.h>
 
-#include "drivers/redis/listener.h"
+#include "drivers/redis/link/listener.h"
 
 TestSuite(redis_leader, .init = set_up, .fini = tear_down, .timeout = 60);
 

@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_link_fixture.h"
 
-#include "drivers/redis/condemned.h"
+#include "drivers/redis/link/condemned.h"
 
 TestSuite(redis_link_faults, .init = set_up, .fini = tear_down, .timeout = 60);
 

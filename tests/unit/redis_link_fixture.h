@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "drivers/redis/link.h"
+#include "drivers/redis/link/link.h"
 #include "redis_process.h"
 
 static server_t server; /* on its unix socket only, until a test wants a port */

@@ -1,6 +1,6 @@
 /* redis_memory_test.c - commands, answers and URLs of the Redis drivers when memory runs out. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "drivers/redis/endpoint.h"
+#include "drivers/redis/link/endpoint.h"
 #include "drivers/redis/scripts.h"
 #include "redis_codec.h"
 #include "support/own_malloc.h"

@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_subscriber_fixture.h"
 
-#include "drivers/redis/listener.h"
+#include "drivers/redis/link/listener.h"
 
 TestSuite(redis_subscriber_faults, .init = set_up, .fini = tear_down, .timeout = 60);
 

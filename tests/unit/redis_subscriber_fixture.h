@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "drivers/redis/subscriber.h"
+#include "drivers/redis/link/subscriber.h"
 #include "redis_process.h"
 
 #define SECOND (1000 * MS)
