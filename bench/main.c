@@ -25,6 +25,7 @@ static const struct {
     {"redis-pair", bench_redis_pair},
     {"redis-handoff", bench_redis_handoff},
     {"redis-threads", bench_redis_threads},
+    {"redlock-pair", bench_redlock_pair},
 #endif
 #ifdef DLOCK_BENCH_MYSQL
     {"mysql-pair", bench_mysql_pair},

@@ -20,17 +20,25 @@ const layout_t layouts[LAYOUTS] = {
     {"redis-hash-reentrant", lua_hash_acquire, lua_hash_release},
 };
 
-/* ---- the server ------------------------------------------------------------------------------------- */
+/* ---- the servers ------------------------------------------------------------------------------------ */
 
-static pid_t server;
-static int port;
+#define SERVERS_MAX 10
 
-static void stop_server(void) {
-    kill(server, SIGKILL);
-    waitpid(server, NULL, 0);
+static struct {
+    pid_t pid;
+    int port;
+} servers[SERVERS_MAX];
+static int server_count;
+static int port; /* of the first, which most measurements use */
+
+static void stop_servers(void) {
+    for (int i = 0; i < server_count; i++) {
+        kill(servers[i].pid, SIGKILL);
+        waitpid(servers[i].pid, NULL, 0);
+    }
 }
 
-static int free_port(void) {
+int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -42,18 +50,31 @@ static int free_port(void) {
     return ntohs(address.sin_port);
 }
 
-void redis_start(const char *folder) {
-    if (server != 0) {
-        return;
+static void await_server(int at) {
+    for (int i = 0; i < 1000; i++) {
+        redisContext *redis = redisConnect("127.0.0.1", at);
+        int failed = redis == NULL || redis->err != 0;
+        redisFree(redis);
+        if (!failed) {
+            return;
+        }
+        (void)poll(NULL, 0, 10); /* it tells nobody when it is ready */
     }
+    die("redis-server does not start", NULL);
+}
+
+int redis_start_another(const char *folder) {
     const char *named = getenv("DLOCK_REDIS_SERVER");
     const char *program = named != NULL ? named : "redis-server";
     char port_text[8];
     pid_t parent = getpid();
-    port = free_port();
-    (void)snprintf(port_text, sizeof port_text, "%d", port);
-    server = fork();
-    if (server == 0) {
+    int at = free_port();
+    if (server_count == SERVERS_MAX) {
+        die("too many servers", NULL);
+    }
+    (void)snprintf(port_text, sizeof port_text, "%d", at);
+    pid_t pid = fork();
+    if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() == parent) {
             execlp(program, program, "--port", port_text, "--bind", "127.0.0.1", "--dir", folder, "--save",
@@ -61,18 +82,26 @@ void redis_start(const char *folder) {
         }
         _exit(127);
     }
-    for (int i = 0; i < 1000; i++) {
-        redisContext *redis = redisConnect("127.0.0.1", port);
-        int failed = redis == NULL || redis->err != 0;
-        redisFree(redis);
-        if (!failed) {
-            /* Only the first process ends it: those that hand over are forked later. */
-            (void)atexit(stop_server);
-            return;
-        }
-        (void)poll(NULL, 0, 10); /* it tells nobody when it is ready */
+    if (server_count == 0) {
+        /* Only the first process ends them: those that hand over are forked later. */
+        (void)atexit(stop_servers);
     }
-    die("redis-server does not start", NULL);
+    servers[server_count].pid = pid;
+    servers[server_count++].port = at;
+    await_server(at);
+    return at;
+}
+
+void redis_signal(int at, int signal) {
+    for (int i = 0; i < server_count; i++) {
+        if (servers[i].port == at) {
+            kill(servers[i].pid, signal);
+        }
+    }
+}
+
+void redis_start(const char *folder) {
+    port = port == 0 ? redis_start_another(folder) : port;
 }
 
 dl_client_t *redis_open_client(const layout_t *layout) {

@@ -19,6 +19,11 @@ extern const layout_t layouts[LAYOUTS];
 /* Starts redis-server ($DLOCK_REDIS_SERVER names another program) on a free port of 127.0.0.1, once; it keeps
  * nothing on disk and ends with this program. */
 void redis_start(const char *folder);
+/* One more; its port. */
+int redis_start_another(const char *folder);
+/* Stops it for a while, lets it go on, or kills it. */
+void redis_signal(int port, int signal);
+int free_port(void); /* of 127.0.0.1, that nobody has at this moment */
 dl_client_t *redis_open_client(const layout_t *layout);
 
 /* One connection and the commands of one lock, encoded by hiredis, called and awaited one by one. */
@@ -38,6 +43,11 @@ void bare_release(bare_t *bare);
 int bare_set(bare_t *bare);
 void bare_compare_and_delete(bare_t *bare);
 
+/* A process that passes on what comes to the port that is returned, to this one, and back, each way so many
+ * milliseconds later. It ends with this program. */
+int relay_start(int port, int delay_ms);
+
+void bench_redlock_pair(const char *folder, unsigned scale);
 void bench_redis_pair(const char *folder, unsigned scale);
 void bench_redis_handoff(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);

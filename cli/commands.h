@@ -20,6 +20,7 @@ int command_check(const options_t *options);    /* admin.c */
 int command_init(const options_t *options);     /* admin.c */
 int command_backends(const options_t *options); /* admin.c */
 int command_version(const options_t *options);  /* admin.c */
+int command_compare(const options_t *options);  /* compare.c */
 int command_help(const options_t *options);     /* help.c */
 
 /* Opens the backend that the options name. 0, or an exit status after a line. */

@@ -30,6 +30,30 @@ static const char unlock_text[] = "\nThe holder learns of it as a loss, at its n
 static const char check_text[] = "\nExit status: 0, or 1 when an error was found.\n";
 static const char backends_text[] = "\nThe backend that is used by default is marked with a star.\n";
 
+static const char compare_text[] =
+    "\n"
+    "Runs the same workload on all backends of the configuration, or on those that are named, one\n"
+    "after the other. Threads of several processes each choose a name at random, wait for its lock,\n"
+    "hold it and free it, until the time is over. The locks are called dlock.compare.RANDOM.N. It\n"
+    "loads each server as much as the server allows: not for one that others need at the time.\n"
+    "\n"
+    "  acq/s       acquisitions a second, of all threads and names together\n"
+    "  wait        from the lock call to its return with the lock; half of all are shorter than\n"
+    "              p50, 99 % than p99, within 1 %. Waits that the end cuts off do not count\n"
+    "  hand-off    when others were waiting: from the beginning of the unlock call to the return\n"
+    "              of the next owner's lock call, whether in the same process or another\n"
+    "  fairness    Jain's index of the threads' acquisitions: 1 is equal shares, 1/N all for one of N\n"
+    "  trips/pair  exchanges with the server for each acquisition, as the driver counts them: tries\n"
+    "              that found the lock taken and renewals too\n"
+    "  violations  two valid holders of one name at once, tokens that do not rise, updates of a\n"
+    "              plain counter that got lost. 0 says that none was seen, not that none can be\n"
+    "\n"
+    "All of it is this machine's view: its processors are shared by the workers and by whatever\n"
+    "server runs on it, and over loopback there is no network. Compare rows of one run only.\n"
+    "\n"
+    "Exit status: 0, or 1 when a violation was seen, a backend could not be opened or gave no lock,\n"
+    "or a worker died; 128 + N when signal N ended it and no violation was seen until then.\n";
+
 static const char *more_text(const command_t *command) {
     switch (command->bit) {
     case IN_RUN:
@@ -44,6 +68,8 @@ static const char *more_text(const command_t *command) {
         return check_text;
     case IN_BACKENDS:
         return backends_text;
+    case IN_COMPARE:
+        return compare_text;
     default:
         return "";
     }

@@ -72,6 +72,11 @@ void json_unsigned(const char *key, uint64_t number) {
     (void)printf("%" PRIu64, number);
 }
 
+void json_real(const char *key, double number, int digits) {
+    begin(key);
+    (void)printf("%.*f", digits, number);
+}
+
 void json_bool(const char *key, bool yes) {
     begin(key);
     (void)fputs(yes ? "true" : "false", stdout);

@@ -14,6 +14,8 @@ void json_close(char bracket);                 /* '}' or ']' */
 void json_text(const char *key, const char *text);
 void json_number(const char *key, int64_t number);
 void json_unsigned(const char *key, uint64_t number);
+/* With that many digits behind the point. */
+void json_real(const char *key, double number, int digits);
 void json_bool(const char *key, bool yes);
 void json_null(const char *key);
 void json_end(void); /* the newline after the outermost value */

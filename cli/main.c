@@ -16,6 +16,8 @@ const command_t commands[] = {
     {"check", IN_CHECK, 0, 0, "", "", "say what the backend guarantees, and what weakens it", command_check},
     {"init", IN_INIT, 0, 0, "[--print]", "", "create what the backend needs on its server", command_init},
     {"backends", IN_BACKENDS, 0, 0, "", "", "show the backends of the configuration", command_backends},
+    {"compare", IN_COMPARE, 0, ARGUMENTS_MAX, "[BACKEND]...", "",
+     "run one workload over several backends, as a table", command_compare},
     {"version", IN_VERSION, 0, 0, "", "", "print the version and the drivers of this build", command_version},
     {"help", IN_HELP, 0, 1, "[command]", "", "explain a command", command_help},
     {NULL, 0, 0, 0, NULL, NULL, NULL, NULL},

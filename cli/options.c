@@ -88,6 +88,23 @@ static int set_duration(const option_spec_t *spec, const char *value, int64_t *f
     return 0;
 }
 
+static int set_number(const option_spec_t *spec, const char *value, int *field) {
+    int number = 0;
+    const char *at = value;
+    for (; *at >= '0' && *at <= '9' && number <= spec->max; at++) {
+        number = number * 10 + (*at - '0'); /* the largest max is far from INT_MAX / 10 */
+    }
+    if (at == value || (*at != '\0' && number <= spec->max)) {
+        return usage_error("%s: '%s' is not a whole number", spec->name, plain(value));
+    }
+    if (number < spec->min || number > spec->max) {
+        return usage_error("%s: %s is out of range: %d to %d", spec->name, plain(value), spec->min,
+                           spec->max);
+    }
+    *field = number;
+    return 0;
+}
+
 static int unknown_option(const char *word, size_t len, const command_t *command) {
     char name[64];
     (void)snprintf(name, sizeof name, "%.*s", (int)len, word);
@@ -142,6 +159,9 @@ static int take_option(char **argv, options_t *options, seen_t *seen, int *used)
     *used = equals != NULL ? 1 : 2;
     if (spec->kind == OPTION_DURATION) {
         return set_duration(spec, value, (int64_t *)(void *)field);
+    }
+    if (spec->kind == OPTION_NUMBER) {
+        return set_number(spec, value, (int *)(void *)field);
     }
     *(const char **)(void *)field = value;
     return 0;
@@ -202,7 +222,14 @@ static int check_words(const options_t *options, const seen_t *seen) {
 }
 
 int options_parse(char **argv, options_t *options) {
-    *options = (options_t){.wait_ms = WAIT_FOREVER, .lease_ms = DL_LEASE_AUTO, .grace_ms = GRACE_DEFAULT};
+    *options = (options_t){.wait_ms = WAIT_FOREVER,
+                           .lease_ms = DL_LEASE_AUTO,
+                           .grace_ms = GRACE_DEFAULT,
+                           .processes = 4,
+                           .threads = 2,
+                           .names = 4,
+                           .hold_ms = 1,
+                           .duration_ms = 3000};
     seen_t seen = {{false}};
     int failed = 0;
     bool only_words = false; /* after "--" of a command other than run */

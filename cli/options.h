@@ -18,12 +18,14 @@ enum {
     IN_BACKENDS = 1u << 6,
     IN_VERSION = 1u << 7,
     IN_HELP = 1u << 8,
-    IN_ALL = (1u << 9) - 1
+    IN_COMPARE = 1u << 9,
+    IN_ALL = (1u << 10) - 1
 };
 
 #define WAIT_FOREVER (-1)
 #define GRACE_DEFAULT (-1)
 #define OPTION_COUNT_MAX 32
+#define ARGUMENTS_MAX 64 /* of one subcommand */
 
 typedef struct options options_t;
 
@@ -37,7 +39,7 @@ typedef struct command {
     int (*run)(const options_t *options);
 } command_t;
 
-typedef enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_DURATION } option_kind_t;
+typedef enum option_kind { OPTION_FLAG, OPTION_TEXT, OPTION_DURATION, OPTION_NUMBER } option_kind_t;
 
 typedef struct option_spec {
     const char *name; /* with its dashes */
@@ -46,6 +48,7 @@ typedef struct option_spec {
     unsigned commands;      /* where it belongs */
     size_t offset;          /* of its field in options_t */
     int64_t min_ms, max_ms; /* of durations */
+    int min, max;           /* of numbers */
     const char *word;       /* a word that stands for a duration, such as "forever" */
     int64_t word_ms;
     const char *value; /* how the value is called */
@@ -57,7 +60,9 @@ struct options {
     const char *config, *backend;
     bool local, json, quiet, verbose, force, print, help, version;
     int64_t wait_ms, lease_ms, max_hold_ms, grace_ms;
-    const char *args[1]; /* the name, the prefix or the help topic */
+    int processes, threads, names;   /* compare */
+    int64_t hold_ms, duration_ms;    /* compare */
+    const char *args[ARGUMENTS_MAX]; /* the name, the prefix, the help topic or the backends */
     int arg_count;
     char **child; /* what follows "--"; NULL: nothing did */
 };

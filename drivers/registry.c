@@ -42,7 +42,13 @@ static const entry_t entries[] = {
         .driver = &dli_redis_hash_driver,
 #endif
     },
-    {.name = "redlock", .build_option = "DLOCK_WITH_REDIS"},
+    {
+        .name = "redlock",
+        .build_option = "DLOCK_WITH_REDIS",
+#ifdef DLOCK_HAVE_REDIS
+        .driver = &dli_redlock_driver,
+#endif
+    },
     {
         .name = "mysql-pessimistic",
         .build_option = "DLOCK_WITH_MYSQL",

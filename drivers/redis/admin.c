@@ -16,8 +16,7 @@ static void copy_text(char *to, size_t size, const char *text, size_t len) {
     snprintf(to, size, "%.*s", (int)(len < size ? len : size), text);
 }
 
-/* The answer of an inspect script to something that is a lock. False: it makes no sense. */
-static bool fill_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info) {
+bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info) {
     int64_t left_ms, ours, holds, token, hold_id;
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
         reply->element[1]->type != REDIS_REPLY_STRING || !dli_reply_int(reply->element[0], &left_ms) ||
@@ -68,7 +67,7 @@ dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, ui
     const dli_slice_t argv[] = {{key.at, key.len}};
     dli_script_call_t call = {redis->layout->inspect, 1, 1, argv};
     dl_status_t status = ask(redis, &call, DLI_READ, deadline_ns, &reply, err);
-    if (status == DL_OK && reply->type != REDIS_REPLY_NIL && !fill_info(redis, reply, info)) {
+    if (status == DL_OK && reply->type != REDIS_REPLY_NIL && !dli_redis_read_info(redis, reply, info)) {
         status = dli_redis_fail(redis, &key, reply, err);
     }
     freeReplyObject(reply);
@@ -172,7 +171,7 @@ static dl_status_t judge(listing_t *l, const questions_t *q, const redisReply *r
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
         int64_t place;
         makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= q->n &&
-                      fill_info(l->redis, reply->element[i + 1], &info);
+                      dli_redis_read_info(l->redis, reply->element[i + 1], &info);
         if (makes_sense) {
             status = report(l, &q->words[place - 1], &info);
         }

@@ -14,12 +14,13 @@
 
 void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
                    const char *format, ...) {
-    char text[1024];
+    char text[1024], whose[64];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    check->fn(check->arg, level, subject, text);
+    (void)snprintf(whose, sizeof whose, "%s %s", check->node != NULL ? check->node->name : "", subject);
+    check->fn(check->arg, level, check->node != NULL ? whose : subject, text);
 }
 
 dl_status_t dli_check_ask(const dli_check_t *check, const dli_commands_t *commands, redisReply **replies,
@@ -102,7 +103,7 @@ static void report_transport(const dli_check_t *check) {
     }
 }
 
-static void report_prefix(const dli_check_t *check) {
+void dli_check_prefix(const dli_check_t *check) {
     const dli_layout_t *layout = check->redis->layout;
     bool hash = strcmp(layout->redis_type, "hash") == 0;
     if (check->redis->prefix_len == 0) {
@@ -117,13 +118,6 @@ static void report_prefix(const dli_check_t *check) {
 }
 
 /* ---- time -------------------------------------------------------------------------------------------- */
-
-/* One look at the server's clock, between two looks at ours. */
-typedef struct moment {
-    uint64_t before_ns, after_ns;
-    int64_t server_us;
-    int64_t skew_us; /* server minus our wall clock */
-} moment_t;
 
 /* Looks taken at each end of the measurement; the quickest is the sharpest. */
 #define LOOKS 5
@@ -141,7 +135,7 @@ static int64_t wall_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static dl_status_t look_once(const dli_check_t *check, const dli_commands_t *time, moment_t *moment,
+static dl_status_t look_once(const dli_check_t *check, const dli_commands_t *time, dli_moment_t *moment,
                              dl_error_t *err) {
     redisReply *reply = NULL;
     int64_t seconds, us;
@@ -163,12 +157,12 @@ static dl_status_t look_once(const dli_check_t *check, const dli_commands_t *tim
 }
 
 /* The quickest of a few looks. */
-static dl_status_t look(const dli_check_t *check, moment_t *best, dl_error_t *err) {
+static dl_status_t look(const dli_check_t *check, dli_moment_t *best, dl_error_t *err) {
     dli_commands_t time = {0};
     dl_status_t status = DL_OK;
     dli_commands_add_words(&time, "TIME", NULL);
     for (int i = 0; i < LOOKS && status == DL_OK; i++) {
-        moment_t moment;
+        dli_moment_t moment;
         status = look_once(check, &time, &moment, err);
         if (status == DL_OK &&
             (i == 0 || moment.after_ns - moment.before_ns < best->after_ns - best->before_ns)) {
@@ -179,7 +173,7 @@ static dl_status_t look(const dli_check_t *check, moment_t *best, dl_error_t *er
     return status;
 }
 
-static void report_round_trip(const dli_check_t *check, const moment_t *moment) {
+static void report_round_trip(const dli_check_t *check, const dli_moment_t *moment) {
     const dl_driver_env_t *env = check->redis->env;
     uint64_t took_ns = moment->after_ns - moment->before_ns;
     double took_ms = (double)took_ns / (double)NS_PER_MS;
@@ -191,12 +185,12 @@ static void report_round_trip(const dli_check_t *check, const moment_t *moment) 
                       "has to be repeated; use a longer lease",
                       took_ms, env->lease_ms);
     } else {
-        dli_check_say(check, DL_FINDING_OK, "round trip",
-                      "%.2f ms at best; an uncontended lock and unlock take two", took_ms);
+        dli_check_say(check, DL_FINDING_OK, "round trip", "%.2f ms at best%s", took_ms,
+                      check->node == NULL ? "; an uncontended lock and unlock take two" : "");
     }
 }
 
-static void report_clock(const dli_check_t *check, const moment_t *first, const moment_t *last) {
+static void report_clock(const dli_check_t *check, const dli_moment_t *first, const dli_moment_t *last) {
     int64_t ours_us = (int64_t)((last->before_ns - first->before_ns) / NS_PER_US);
     int64_t off_us = last->server_us - first->server_us - ours_us;
     int64_t blur_us =
@@ -250,41 +244,58 @@ static dl_status_t ask_info(const dli_check_t *check, redisReply **reply, dl_err
     return status;
 }
 
-dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_redis_t *redis = state;
-    dli_check_t check = {.redis = redis, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
-    redisReply *info = NULL;
-    dl_status_t status = ask_info(&check, &info, err);
+dl_status_t dli_check_begin(dli_check_t *check, redisReply **info, dl_error_t *err) {
+    *info = NULL;
+    dl_status_t status = ask_info(check, info, err);
     if (status != DL_OK) {
-        dli_check_free(&info, 1);
-        dli_check_say(&check, DL_FINDING_ERROR, "server", "%s", err->message);
+        dli_check_free(info, 1);
+        dli_check_say(check, DL_FINDING_ERROR, "server", "%s", err->message);
         return status;
     }
-    check.info = info != NULL ? info->str : NULL;
-    report_product(&check);
-    report_transport(&check);
-    report_prefix(&check);
-    moment_t first, last;
-    dl_error_t time_err;
-    bool has_time = look(&check, &first, &time_err) == DL_OK;
-    if (has_time) {
-        report_round_trip(&check, &first);
+    check->info = *info != NULL ? (*info)->str : NULL;
+    report_product(check);
+    report_transport(check);
+    return DL_OK;
+}
+
+void dli_check_first_look(const dli_check_t *check, dli_check_time_t *time) {
+    time->is_known = look(check, &time->first, &time->err) == DL_OK;
+    if (time->is_known) {
+        report_round_trip(check, &time->first);
     }
+}
+
+void dli_check_last_look(const dli_check_t *check, dli_check_time_t *time) {
+    dli_moment_t last;
+    if (time->is_known) {
+        uint64_t until_ns = time->first.before_ns + WINDOW_NS;
+        (void)check->redis->env->poll(NULL, 0, until_ns < check->deadline_ns ? until_ns : check->deadline_ns);
+        time->is_known = look(check, &last, &time->err) == DL_OK;
+    }
+    if (time->is_known) {
+        report_clock(check, &time->first, &last);
+    } else {
+        dli_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
+                      time->err.message);
+    }
+}
+
+dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
+    dli_check_t check = {.redis = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dli_check_time_t time;
+    redisReply *info;
+    dl_status_t status = dli_check_begin(&check, &info, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    dli_check_prefix(&check);
+    dli_check_first_look(&check, &time);
     dli_check_settings(&check);
     if (dli_check_rights(&check)) {
-        dli_check_trial(&check);
+        /* The ops of both layouts are the same. */
+        dli_check_trial(&check, &dli_redis_string_driver, state, INT64_MAX);
     }
-    if (has_time) {
-        uint64_t until_ns = first.before_ns + WINDOW_NS;
-        (void)redis->env->poll(NULL, 0, until_ns < deadline_ns ? until_ns : deadline_ns);
-        has_time = look(&check, &last, &time_err) == DL_OK;
-    }
-    if (has_time) {
-        report_clock(&check, &first, &last);
-    } else {
-        dli_check_say(&check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
-                      time_err.message);
-    }
+    dli_check_last_look(&check, &time);
     report_guarantee(&check);
     dli_check_free(&info, 1);
     return DL_OK;

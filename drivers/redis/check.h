@@ -5,14 +5,36 @@
 
 #include "lock.h"
 
+/* What differs where the server is one node of several. */
+typedef struct dli_check_node {
+    char name[16]; /* "node 2" */
+    bool durable, quarantines;
+    int64_t max_lease_ms;
+    const char *marker_key, *quarantine_key;
+} dli_check_node_t;
+
 /* One run of a check. */
 typedef struct dli_check {
     dli_redis_t *redis;
     dl_finding_fn fn;
     void *arg;
     uint64_t deadline_ns;
-    const char *info; /* what INFO answered; NULL: the user may not ask */
+    const char *info;             /* what INFO answered; NULL: the user may not ask */
+    const dli_check_node_t *node; /* NULL: the only server; its name stands before every subject */
 } dli_check_t;
+
+/* Looks at the server's clock, at two instants. */
+typedef struct dli_moment {
+    uint64_t before_ns, after_ns;
+    int64_t server_us;
+    int64_t skew_us; /* server minus our wall clock */
+} dli_moment_t;
+
+typedef struct dli_check_time {
+    bool is_known;
+    dli_moment_t first;
+    dl_error_t err; /* why not */
+} dli_check_time_t;
 
 void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -26,11 +48,21 @@ bool dli_check_text(const dli_check_t *check, const char *field, char *text, siz
 /* The same as a number; `otherwise` when it is not there. */
 int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t otherwise);
 
+/* check.c: the parts of the report, in this order. */
+/* Asks for INFO, which is the caller's to free, and says what the server is and how it is reached. A failure
+ * has been reported. */
+dl_status_t dli_check_begin(dli_check_t *check, redisReply **info, dl_error_t *err);
+void dli_check_prefix(const dli_check_t *check);
+void dli_check_first_look(const dli_check_t *check, dli_check_time_t *time);
+/* Waits until the first look is long enough ago. */
+void dli_check_last_look(const dli_check_t *check, dli_check_time_t *time);
+
 /* check_settings.c: what eviction, persistence, replicas and limits of the server do to locks. */
 void dli_check_settings(const dli_check_t *check);
 /* check_rights.c: what the user lacks, found by trying. false: not even its keys, so nothing works. */
 bool dli_check_rights(const dli_check_t *check);
-/* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it. */
-void dli_check_trial(const dli_check_t *check);
+/* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it, by the ops of this
+ * table. Its leases are no longer than lease_max_ms. */
+void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms);
 
 #endif

@@ -8,6 +8,8 @@
 /* Arguments that depend on the client. */
 #define A_KEY "<key>"
 #define A_TOKEN_KEY "<token key>"
+#define A_MARKER_KEY "<marker key>"
+#define A_QUARANTINE_KEY "<quarantine key>"
 #define A_CHANNEL "<channel>"
 #define A_BRACED_CHANNEL "<channel of a name with a brace>"
 
@@ -54,6 +56,13 @@ static const right_t rights[] = {
 static const right_t wait_right = {
     {"WAIT", "0", "1"}, DL_FINDING_ERROR, "no lock can be taken, since min_replicas asks for it"};
 
+/* Only asked for where the server is a node. */
+static const right_t marker_right = {
+    {"EVALSHA", "0000000000000000000000000000000000000000", "2", A_MARKER_KEY, A_QUARANTINE_KEY},
+    DL_FINDING_ERROR,
+    "the user may not access the keys that say whether the node has a vote, so it has none; see dlock init "
+    "--print"};
+
 #define RIGHTS_MAX (sizeof rights / sizeof rights[0] + 1)
 
 static void add_try(const dli_check_t *check, const right_t *right, dli_commands_t *commands) {
@@ -72,6 +81,10 @@ static void add_try(const dli_check_t *check, const right_t *right, dli_commands
             argv[argc] = (dli_slice_t){key.at, key.len};
         } else if (strcmp(word, A_TOKEN_KEY) == 0) {
             argv[argc] = dli_slice(check->redis->token_key);
+        } else if (strcmp(word, A_MARKER_KEY) == 0) {
+            argv[argc] = dli_slice(check->node->marker_key);
+        } else if (strcmp(word, A_QUARANTINE_KEY) == 0) {
+            argv[argc] = dli_slice(check->node->quarantine_key);
         } else if (strcmp(word, A_CHANNEL) == 0) {
             argv[argc] = (dli_slice_t){channel.at, channel.len};
         } else if (strcmp(word, A_BRACED_CHANNEL) == 0) {
@@ -121,7 +134,9 @@ bool dli_check_rights(const dli_check_t *check) {
     for (; n < sizeof rights / sizeof rights[0]; n++) {
         asked[n] = &rights[n];
     }
-    if (check->redis->min_replicas > 0) {
+    if (check->node != NULL && check->node->quarantines) {
+        asked[n++] = &marker_right;
+    } else if (check->redis->min_replicas > 0) {
         asked[n++] = &wait_right;
     }
     for (size_t i = 0; i < n; i++) {

@@ -155,10 +155,41 @@ static void report_append_only(const dli_check_t *check, const settings_t *setti
     }
 }
 
+/* A node that forgets has no vote for a while, unless the configuration says that it forgets nothing. */
+static void report_persistence_of_node(const dli_check_t *check, const settings_t *settings) {
+    int64_t append_only = dli_check_number(check, "aof_enabled", -1);
+    bool is_known = append_only == 0 || (append_only > 0 && settings->is_known[APPENDFSYNC]);
+    bool always = append_only > 0 && strcmp(settings->text[APPENDFSYNC], "always") == 0;
+    if (always) {
+        dli_check_say(check, DL_FINDING_OK, "persistence",
+                      "an append-only file with appendfsync always: a restart forgets no lock%s",
+                      check->node->durable ? ", as durable says"
+                                           : "; with durable: true it would vote again at once");
+    } else if (check->node->durable) {
+        dli_check_say(check, is_known ? DL_FINDING_ERROR : DL_FINDING_WARNING, "persistence",
+                      "durable: true says that this node forgets nothing in a restart, but %s; it needs "
+                      "appendonly yes and appendfsync always, or else it votes for a second holder",
+                      !is_known          ? "how it keeps its data is not known"
+                      : append_only == 0 ? "it has no append-only file"
+                                         : "its append-only file is not synced with each write");
+    } else if (check->node->quarantines) {
+        dli_check_say(check, DL_FINDING_OK, "persistence",
+                      "none is needed: after a restart the node has no vote for %" PRId64
+                      " ms (max_lease), so what it forgot has ended by then",
+                      check->node->max_lease_ms);
+    } else {
+        dli_check_say(check, DL_FINDING_WARNING, "persistence",
+                      "a restart may forget locks, and with quarantine: false the node then votes for a "
+                      "second holder at once");
+    }
+}
+
 static void report_persistence(const dli_check_t *check, const settings_t *settings) {
     int64_t append_only = dli_check_number(check, "aof_enabled", -1);
     report_persistence_trouble(check);
-    if (append_only < 0) {
+    if (check->node != NULL) {
+        report_persistence_of_node(check, settings);
+    } else if (append_only < 0) {
         dli_check_say(
             check, DL_FINDING_NOTE, "persistence",
             "not known: if the server restarts without its data, every lock is free at once: " SECOND_HOLDER);
@@ -229,6 +260,20 @@ static void report_wanted_replicas(const dli_check_t *check, int64_t count) {
     }
 }
 
+static void report_replicas_of_node(const dli_check_t *check, int64_t count) {
+    bool is_quarantined = check->node->quarantines && !check->node->durable;
+    dli_check_say(check,
+                  count == 0       ? DL_FINDING_OK
+                  : is_quarantined ? DL_FINDING_NOTE
+                                   : DL_FINDING_WARNING,
+                  "replication", "%" PRId64 " replicas%s", count,
+                  count == 0 ? ": one server, one vote, as it should be"
+                  : is_quarantined
+                      ? ": one that takes this node's place has no vote for max_lease; nodes need none"
+                      : ": one that takes this node's place may lack locks that were granted, and votes for "
+                        "a second holder at once; nodes need none");
+}
+
 static void report_replication(const dli_check_t *check, const settings_t *settings) {
     char role[16] = "";
     int64_t count = dli_check_number(check, "connected_slaves", -1);
@@ -242,6 +287,8 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
         dli_check_say(
             check, DL_FINDING_NOTE, "replication",
             "not known: where there are replicas, a failover may lose a lock that was just granted");
+    } else if (check->node != NULL) {
+        report_replicas_of_node(check, count);
     } else if (check->redis->min_replicas > 0) {
         report_wanted_replicas(check, count);
     } else if (count > 0) {
@@ -256,7 +303,9 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
             check, DL_FINDING_OK, "replication",
             "no replica, so no failover that could lose a lock; while the server is down nobody can lock");
     }
-    report_each_replica(check, count);
+    if (check->node == NULL) {
+        report_each_replica(check, count);
+    }
     int64_t needed = setting_number(settings, MIN_REPLICAS, 0);
     if (needed > count && count >= 0) {
         dli_check_say(check, DL_FINDING_ERROR, "min-replicas-to-write",

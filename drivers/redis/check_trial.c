@@ -7,7 +7,7 @@
 #include "check.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
-/* Should the trial be cut off, its lock is gone after this. */
+/* Should the trial be cut off, its lock is gone after this, or twice as long once it was renewed. */
 #define TRIAL_LEASE_MS 5000
 /* How long a release may take to wake a waiter. */
 #define WAKE_MS 500
@@ -16,30 +16,31 @@ static const dl_stop_t no_stop = {{-1, -1}};
 
 typedef struct trial {
     const dli_check_t *check;
+    const dl_driver_t *driver;
+    void *state;
     char name[48], owner[DL_OWNER_MAX + 1];
     dl_request_t request;
     dl_watch_t *watch;
     dl_error_t err;
 } trial_t;
 
-static bool begin(trial_t *trial, const dli_check_t *check) {
+static bool begin(trial_t *trial, const dli_check_t *check, int64_t lease_max_ms) {
     const dl_driver_env_t *env = check->redis->env;
     uint64_t number;
-    memset(trial, 0, sizeof *trial);
-    trial->check = check;
     if (env->random(&number, sizeof number) != 0) {
         return false;
     }
     (void)snprintf(trial->name, sizeof trial->name, "dlock-check-%016" PRIx64, number);
     (void)snprintf(trial->owner, sizeof trial->owner, "%s:0", env->client_uuid);
-    trial->request = (dl_request_t){.name = trial->name,
-                                    .name_len = strlen(trial->name),
-                                    .owner = trial->owner,
-                                    .hold_id = 1,
-                                    .level = 1,
-                                    .lease_ms = TRIAL_LEASE_MS,
-                                    .deadline_ns = check->deadline_ns,
-                                    .stop = no_stop};
+    trial->request =
+        (dl_request_t){.name = trial->name,
+                       .name_len = strlen(trial->name),
+                       .owner = trial->owner,
+                       .hold_id = 1,
+                       .level = 1,
+                       .lease_ms = lease_max_ms < 2 * TRIAL_LEASE_MS ? lease_max_ms / 2 : TRIAL_LEASE_MS,
+                       .deadline_ns = check->deadline_ns,
+                       .stop = no_stop};
     return true;
 }
 
@@ -47,7 +48,7 @@ static dl_status_t take(trial_t *trial, const char *owner, dl_grant_t *grant) {
     dl_request_t request = trial->request;
     request.owner = owner;
     *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
-    return dli_redis_try_acquire(trial->check->redis, NULL, &request, grant, &trial->err);
+    return trial->driver->try_acquire(trial->state, NULL, &request, grant, &trial->err);
 }
 
 static bool renew(trial_t *trial, uint64_t token) {
@@ -56,8 +57,8 @@ static bool renew(trial_t *trial, uint64_t token) {
                             .owner = trial->owner,
                             .hold_id = 1,
                             .token = token,
-                            .lease_ms = 2 * TRIAL_LEASE_MS}; /* so that it has to extend */
-    dli_redis_renew(trial->check->redis, &renewal, 1, trial->check->deadline_ns);
+                            .lease_ms = 2 * trial->request.lease_ms}; /* so that it has to extend */
+    trial->driver->renew(trial->state, &renewal, 1, trial->check->deadline_ns);
     if (renewal.status != DL_OK) {
         dli_check_say(trial->check, DL_FINDING_ERROR, "locking",
                       "a lock was taken but could not be renewed (%s): every hold ends with its first lease",
@@ -83,7 +84,7 @@ static bool contend(trial_t *trial) {
 static bool release(trial_t *trial) {
     dl_request_t request = trial->request;
     request.level = 0;
-    if (dli_redis_release(trial->check->redis, NULL, &request, &trial->err) != DL_OK) {
+    if (trial->driver->release(trial->state, NULL, &request, &trial->err) != DL_OK) {
         dli_check_say(trial->check, DL_FINDING_ERROR, "locking",
                       "a lock was taken but could not be freed: %s; every lock stays until its lease ends",
                       trial->err.message);
@@ -105,15 +106,15 @@ static bool hold_once(trial_t *trial) {
     return release(trial) && all;
 }
 
-void dli_check_trial(const dli_check_t *check) {
-    trial_t trial;
-    if (!begin(&trial, check)) {
+void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms) {
+    const dl_driver_env_t *env = check->redis->env;
+    trial_t trial = {.check = check, .driver = driver, .state = state};
+    if (!begin(&trial, check, lease_max_ms)) {
         dli_check_say(check, DL_FINDING_ERROR, "locking", "no randomness to be had for a trial");
         return;
     }
-    dli_redis_t *redis = check->redis;
-    dl_status_t watched = dli_redis_watch(redis, trial.name, trial.request.name_len, check->deadline_ns,
-                                          &no_stop, &trial.watch, &trial.err);
+    dl_status_t watched = driver->watch(state, trial.name, trial.request.name_len, check->deadline_ns,
+                                        &no_stop, &trial.watch, &trial.err);
     if (watched != DL_OK) {
         dli_check_say(check, DL_FINDING_WARNING, "wake-up",
                       "releases cannot be heard of: %s; waiters find out by polling", trial.err.message);
@@ -121,16 +122,16 @@ void dli_check_trial(const dli_check_t *check) {
     if (hold_once(&trial)) {
         dli_check_say(check, DL_FINDING_OK, "locking", "a lock was taken, renewed and freed");
         if (watched == DL_OK) {
-            uint64_t until_ns = redis->env->now_ns() + WAKE_MS * NS_PER_MS;
-            dl_status_t woken = dli_redis_wait(redis, trial.watch,
-                                               until_ns < check->deadline_ns ? until_ns : check->deadline_ns,
-                                               &no_stop, &trial.err);
+            uint64_t until_ns = env->now_ns() + WAKE_MS * NS_PER_MS;
+            dl_status_t woken = driver->wait(state, trial.watch,
+                                             until_ns < check->deadline_ns ? until_ns : check->deadline_ns,
+                                             &no_stop, &trial.err);
             dli_check_say(check, woken == DL_OK ? DL_FINDING_OK : DL_FINDING_WARNING, "wake-up", "%s",
                           woken == DL_OK ? "a release wakes waiters"
                                          : "a release was not heard of: waiters find out by polling");
         }
     }
     if (watched == DL_OK) {
-        dli_redis_unwatch(redis, trial.watch);
+        driver->unwatch(state, trial.watch);
     }
 }

@@ -7,9 +7,8 @@
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-static dl_status_t read_names(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
-    const char *prefix = values[DLI_REDIS_OPT_PREFIX].string;
-    const char *token_key = values[DLI_REDIS_OPT_TOKEN_KEY].string;
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const char *prefix, const char *token_key,
+                                 dl_error_t *err) {
     prefix = prefix != NULL ? prefix : "";
     if (strlen(prefix) > DLI_PREFIX_MAX) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "prefix is longer than %d bytes", DLI_PREFIX_MAX);
@@ -37,17 +36,17 @@ static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *va
     return DL_OK;
 }
 
-static dl_status_t read_pool(dli_pool_options_t *pool, const dl_option_value_t *values, dl_error_t *err) {
-    const dl_option_value_t *max_idle = &values[DLI_REDIS_OPT_MAX_IDLE];
+dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_t *block, dl_error_t *err) {
+    const dl_option_value_t *max_idle = &block[DLI_BLOCK_MAX_IDLE];
     *pool = (dli_pool_options_t){
-        .max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number,
-        .max_idle = max_idle->is_set ? max_idle->number : values[DLI_REDIS_OPT_MAX_TOTAL].number,
-        .min_idle = values[DLI_REDIS_OPT_MIN_IDLE].number,
-        .test_on_borrow = values[DLI_REDIS_OPT_TEST_ON_BORROW].number != 0,
-        .test_while_idle = values[DLI_REDIS_OPT_TEST_WHILE_IDLE].number != 0,
-        .borrow_timeout_ms = values[DLI_REDIS_OPT_BORROW_TIMEOUT].number,
-        .idle_timeout_ms = values[DLI_REDIS_OPT_IDLE_TIMEOUT].number,
-        .idle_check_ms = values[DLI_REDIS_OPT_IDLE_CHECK].number,
+        .max_total = block[DLI_BLOCK_MAX_TOTAL].number,
+        .max_idle = max_idle->is_set ? max_idle->number : block[DLI_BLOCK_MAX_TOTAL].number,
+        .min_idle = block[DLI_BLOCK_MIN_IDLE].number,
+        .test_on_borrow = block[DLI_BLOCK_TEST_ON_BORROW].number != 0,
+        .test_while_idle = block[DLI_BLOCK_TEST_WHILE_IDLE].number != 0,
+        .borrow_timeout_ms = block[DLI_BLOCK_BORROW_TIMEOUT].number,
+        .idle_timeout_ms = block[DLI_BLOCK_IDLE_TIMEOUT].number,
+        .idle_check_ms = block[DLI_BLOCK_IDLE_CHECK].number,
     };
     if (pool->min_idle > pool->max_idle || pool->max_idle > pool->max_total) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
@@ -59,20 +58,24 @@ static dl_status_t read_pool(dli_pool_options_t *pool, const dl_option_value_t *
     return DL_OK;
 }
 
+void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_option_value_t *block) {
+    extras->tls_ca = block[DLI_BLOCK_TLS_CA].string;
+    extras->tls_cert = block[DLI_BLOCK_TLS_CERT].string;
+    extras->tls_key = block[DLI_BLOCK_TLS_KEY].string;
+    extras->tls_server_name = block[DLI_BLOCK_TLS_SERVER_NAME].string;
+    extras->tls_verify = block[DLI_BLOCK_TLS_VERIFY].number != 0;
+}
+
 static dl_status_t make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
     const dl_option_value_t *database = &values[DLI_REDIS_OPT_DATABASE];
     dli_endpoint_extras_t extras = {
         .username = values[DLI_REDIS_OPT_USERNAME].string,
         .password = values[DLI_REDIS_OPT_PASSWORD].string,
         .database = database->is_set ? database->number : -1,
-        .tls_ca = values[DLI_REDIS_OPT_TLS_CA].string,
-        .tls_cert = values[DLI_REDIS_OPT_TLS_CERT].string,
-        .tls_key = values[DLI_REDIS_OPT_TLS_KEY].string,
-        .tls_server_name = values[DLI_REDIS_OPT_TLS_SERVER_NAME].string,
-        .tls_verify = values[DLI_REDIS_OPT_TLS_VERIFY].number != 0,
         .connect_timeout_ms = values[DLI_REDIS_OPT_CONNECT_TIMEOUT].number,
         .keepalive_ms = values[DLI_REDIS_OPT_KEEPALIVE].number,
     };
+    dli_redis_read_tls(&extras, &values[DLI_REDIS_OPT_TLS_CA]);
     return dli_endpoint_make(&redis->endpoint, values[DLI_REDIS_OPT_URL].string, &extras, err);
 }
 
@@ -86,16 +89,16 @@ static bool may_be_missing(const redisReply *reply) {
            (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown ", 12) == 0);
 }
 
-static dl_status_t judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts,
-                                 redisReply *const *replies, dl_error_t *err) {
-    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
+dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
+                                    redisReply *const *replies, dl_error_t *err) {
+    for (size_t i = 0; i < n; i++) {
         const redisReply *reply = replies[i];
         bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, scripts[i]->sha) == 0;
         if (!loaded && !may_be_missing(reply)) {
             return dli_reply_unexpected(reply, "SCRIPT LOAD", err);
         }
     }
-    const redisReply *run = replies[LAYOUT_SCRIPTS];
+    const redisReply *run = replies[n];
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
     }
@@ -134,7 +137,7 @@ static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_err
         status = dli_link_run(redis->link, &exchange, err);
     }
     if (status == DL_OK) {
-        status = judge_loading(redis, scripts, replies, err);
+        status = dli_redis_judge_loading(redis, scripts, LAYOUT_SCRIPTS, replies, err);
     }
     for (int i = 0; i <= LAYOUT_SCRIPTS; i++) {
         freeReplyObject(replies[i]);
@@ -143,7 +146,7 @@ static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_err
     return status;
 }
 
-static void warn_of_eviction(const dli_redis_t *redis) {
+void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
     dli_facts_t facts;
     dli_link_facts(redis->link, &facts);
     if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
@@ -163,12 +166,13 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
     dli_pool_options_t pool;
     redis->env = env;
     redis->layout = layout;
-    dl_status_t status = read_names(redis, values, err);
+    dl_status_t status = dli_redis_read_names(redis, values[DLI_REDIS_OPT_PREFIX].string,
+                                              values[DLI_REDIS_OPT_TOKEN_KEY].string, err);
     if (status == DL_OK) {
         status = read_replicas(redis, values, err);
     }
     if (status == DL_OK) {
-        status = read_pool(&pool, values, err);
+        status = dli_redis_read_pool(&pool, &values[DLI_REDIS_OPT_MAX_TOTAL], err);
     }
     if (status == DL_OK) {
         status = make_endpoint(redis, values, err);
@@ -180,7 +184,7 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         status = load_scripts(redis, deadline_ns, err);
     }
     if (status == DL_OK) {
-        warn_of_eviction(redis);
+        dli_redis_warn_of_eviction(redis);
         status = dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err);
     }
     return status;

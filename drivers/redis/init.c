@@ -77,7 +77,8 @@ static const char both_commands[] = " +select +ping +info +client|kill +eval +ev
                                     " +del +get +set";
 static const char hash_commands[] = " +hlen +hset +hgetall +hmget";
 
-static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *username) {
+static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *username,
+                      const char *const *more_keys) {
     bool hash = strcmp(redis->layout->redis_type, "hash") == 0;
     rule->len = 0;
     append(rule, "ACL SETUSER ");
@@ -87,9 +88,28 @@ static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *userna
     if (redis->prefix_len > 0) { /* behind ~* the server takes no other pattern, and none is needed */
         append(rule, " ~");
         append_literally(rule, redis->token_key, strlen(redis->token_key));
+        for (size_t i = 0; more_keys != NULL && more_keys[i] != NULL; i++) {
+            append(rule, " ~");
+            append_literally(rule, more_keys[i], strlen(more_keys[i]));
+        }
     }
     append_channels(rule, redis);
     append(rule, "%s%s%s", both_commands, hash ? hash_commands : "", redis->min_replicas > 0 ? " +wait" : "");
+}
+
+void dli_redis_print_rule(const dli_redis_t *redis, const char *username, const char *const *more_keys,
+                          dl_finding_fn fn, void *arg) {
+    rule_t rule;
+    make_rule(&rule, redis, username != NULL ? username : "dlock", more_keys);
+    fn(arg, DL_FINDING_NOTE, "access",
+       "a server with access control needs a user with no more than this rule, to be given by its "
+       "administrator; "
+       "Redis 6.0 does not know the part with &");
+    fn(arg, DL_FINDING_NOTE, "rule", rule.text);
+    if (redis->prefix_len == 0) {
+        fn(arg, DL_FINDING_WARNING, "prefix",
+           "it is empty, so that rule opens every key of the server; a prefix narrows it to the locks");
+    }
 }
 
 static void print_rule(const dli_layout_t *layout, const dl_option_value_t *options, dl_finding_fn fn,
@@ -97,22 +117,11 @@ static void print_rule(const dli_layout_t *layout, const dl_option_value_t *opti
     dli_redis_t redis = {.layout = layout, .min_replicas = options[DLI_REDIS_OPT_MIN_REPLICAS].number};
     const char *prefix = options[DLI_REDIS_OPT_PREFIX].string;
     const char *token_key = options[DLI_REDIS_OPT_TOKEN_KEY].string;
-    const char *username = options[DLI_REDIS_OPT_USERNAME].string;
-    rule_t rule;
     (void)snprintf(redis.prefix, sizeof redis.prefix, "%s", prefix != NULL ? prefix : "");
     redis.prefix_len = strlen(redis.prefix);
     (void)snprintf(redis.token_key, sizeof redis.token_key, "%s", token_key != NULL ? token_key : "");
-    make_rule(&rule, &redis, username != NULL ? username : "dlock");
     fn(arg, DL_FINDING_NOTE, "init", "nothing has to be created: the keys come with the first lock");
-    fn(arg, DL_FINDING_NOTE, "access",
-       "a server with access control needs a user with no more than this rule, to be given by its "
-       "administrator; "
-       "Redis 6.0 does not know the part with &");
-    fn(arg, DL_FINDING_NOTE, "rule", rule.text);
-    if (redis.prefix_len == 0) {
-        fn(arg, DL_FINDING_WARNING, "prefix",
-           "it is empty, so that rule opens every key of the server; a prefix narrows it to the locks");
-    }
+    dli_redis_print_rule(&redis, options[DLI_REDIS_OPT_USERNAME].string, NULL, fn, arg);
 }
 
 dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *options,

@@ -1,4 +1,4 @@
-/* lock.h - what the two drivers of a single server share: state, options and ops. */
+/* lock.h - what the drivers of a single server share: state, options and ops; nodes of redlock have it. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_REDIS_LOCK_H
 #define DLI_REDIS_LOCK_H
@@ -34,6 +34,9 @@ typedef struct dli_layout {
     void (*channel)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
 } dli_layout_t;
 
+/* string.c */
+extern const dli_layout_t dli_redis_string_layout;
+
 typedef enum dli_shortfall { DLI_SHORTFALL_REFUSE, DLI_SHORTFALL_WARN } dli_shortfall_t;
 
 /* The state of a client. */
@@ -66,6 +69,15 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close(void *state, int forked);
+/* Parts of it. The last two take the block of options that begins at this place of a table. */
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const char *prefix, const char *token_key,
+                                 dl_error_t *err);
+dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_t *block, dl_error_t *err);
+void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_option_value_t *block);
+/* Of n answers to SCRIPT LOAD, and of one to running a script on the token key: can locks be had here? */
+dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
+                                    redisReply *const *replies, dl_error_t *err);
+void dli_redis_warn_of_eviction(const dli_redis_t *redis);
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err);
 void dli_redis_describe(void *state, char *text, size_t size);
 
@@ -89,6 +101,8 @@ dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_l
                                     dl_error_t *err);
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
+/* The answer of an inspect script to something that is a lock. False: it makes no sense. */
+bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info);
 
 /* check.c, init.c */
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
@@ -96,6 +110,11 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
 dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
+
+/* What a user of the server needs, with these keys beside the lock's and the counter's (ended by NULL; NULL:
+ * none). username NULL: "dlock". */
+void dli_redis_print_rule(const dli_redis_t *redis, const char *username, const char *const *more_keys,
+                          dl_finding_fn fn, void *arg);
 
 /* All but open and init, which each driver gives its layout. */
 #define DLI_REDIS_OPS                                                                                     \

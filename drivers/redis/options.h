@@ -1,7 +1,18 @@
-/* options.h - what the configuration may say of a single server: one table for both drivers. */
+/* options.h - what the configuration may say of a single server, and blocks that redlock's table has too. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_REDIS_OPTIONS_H
 #define DLI_REDIS_OPTIONS_H
+
+/* Options that lie side by side, in this order, in every table that has them: those of the pool, of TLS. */
+#define DLI_REDIS_POOL_BLOCK(opt)                                                                 \
+    opt##_MAX_TOTAL, opt##_MAX_IDLE, opt##_MIN_IDLE, opt##_TEST_ON_BORROW, opt##_TEST_WHILE_IDLE, \
+        opt##_BORROW_TIMEOUT, opt##_IDLE_TIMEOUT, opt##_IDLE_CHECK
+#define DLI_REDIS_TLS_BLOCK(opt) \
+    opt##_TLS_CA, opt##_TLS_CERT, opt##_TLS_KEY, opt##_TLS_SERVER_NAME, opt##_TLS_VERIFY
+
+/* Places within a block. */
+enum { DLI_REDIS_POOL_BLOCK(DLI_BLOCK) };
+enum { DLI_REDIS_TLS_BLOCK(DLI_BLOCK) };
 
 enum {
     DLI_REDIS_OPT_URL,
@@ -12,89 +23,90 @@ enum {
     DLI_REDIS_OPT_TOKEN_KEY,
     DLI_REDIS_OPT_CONNECT_TIMEOUT,
     DLI_REDIS_OPT_KEEPALIVE,
-    DLI_REDIS_OPT_MAX_TOTAL,
-    DLI_REDIS_OPT_MAX_IDLE,
-    DLI_REDIS_OPT_MIN_IDLE,
-    DLI_REDIS_OPT_TEST_ON_BORROW,
-    DLI_REDIS_OPT_TEST_WHILE_IDLE,
-    DLI_REDIS_OPT_BORROW_TIMEOUT,
-    DLI_REDIS_OPT_IDLE_TIMEOUT,
-    DLI_REDIS_OPT_IDLE_CHECK,
+    DLI_REDIS_POOL_BLOCK(DLI_REDIS_OPT),
     DLI_REDIS_OPT_MIN_REPLICAS,
     DLI_REDIS_OPT_REPLICA_TIMEOUT,
     DLI_REDIS_OPT_REPLICA_SHORTFALL,
-    DLI_REDIS_OPT_TLS_CA,
-    DLI_REDIS_OPT_TLS_CERT,
-    DLI_REDIS_OPT_TLS_KEY,
-    DLI_REDIS_OPT_TLS_SERVER_NAME,
-    DLI_REDIS_OPT_TLS_VERIFY,
+    DLI_REDIS_TLS_BLOCK(DLI_REDIS_OPT),
     DLI_REDIS_OPT_COUNT
 };
 
 #define DLI_REDIS_TEXT(index, key, text, line) \
     [index] = {.name = key, .type = DL_OPTION_STRING, .default_text = text, .help = line}
+#define DLI_REDIS_SECRET(index, key, line) [index] = {.name = key, .type = DL_OPTION_SECRET, .help = line}
 #define DLI_REDIS_NUMBER(index, key, kind, text, low, high, line) \
     [index] = {.name = key, .type = kind, .default_text = text, .min = low, .max = high, .help = line}
 #define DLI_REDIS_SWITCH(index, key, text, line) \
     [index] = {.name = key, .type = DL_OPTION_BOOL, .default_text = text, .help = line}
 
-/* The initialiser of a driver's table; the drivers differ in the prefix. */
-#define DLI_REDIS_OPTIONS(default_prefix)                                                                   \
-    [DLI_REDIS_OPT_URL] = {.name = "url",                                                                   \
-                           .type = DL_OPTION_STRING,                                                        \
-                           .required = 1,                                                                   \
-                           .help = "The server: redis://host:port/database, rediss://... (TLS) or "         \
-                                   "unix:///path?db=N"},                                                    \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_USERNAME, "username", NULL, "The user (ACL); unset: as the URL says"),     \
-    [DLI_REDIS_OPT_PASSWORD] = {.name = "password",                                                         \
-                                .type = DL_OPTION_SECRET,                                                   \
-                                .help = "The password; unset: as the URL says"},                            \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_DATABASE, "database", DL_OPTION_INT, NULL, 0, 65535,                     \
-                     "The number of the database; unset: as the URL says, or 0"),                           \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_PREFIX, "prefix", default_prefix,                                          \
-                   "Stands before every lock's name in its key, at most 128 bytes"),                        \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_TOKEN_KEY, "token_key", "dlock_tokens",                                    \
-                   "The key of the counter that fencing tokens are drawn from, the same for all clients"),  \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_CONNECT_TIMEOUT, "connect_timeout", DL_OPTION_DURATION, "1s", 10, 60000, \
-                     "Bound of resolving the name, connecting and the handshake together"),                 \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_KEEPALIVE, "keepalive", DL_OPTION_DURATION, "15s", 0, 3600000,           \
-                     "TCP keepalive: a connection idle for so long is probed; 0s: off"),                    \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                   \
-                     "At most so many connections for calls; renewals and waiting have their own"),         \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                     \
-                     "At most so many connections are kept while idle; unset: as many as max_total"),       \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                      \
-                     "So many connections are kept although idle_timeout is over"),                         \
-    DLI_REDIS_SWITCH(DLI_REDIS_OPT_TEST_ON_BORROW, "test_on_borrow", "false",                               \
-                     "PING a connection before each use, which costs a round trip"),                        \
-    DLI_REDIS_SWITCH(DLI_REDIS_OPT_TEST_WHILE_IDLE, "test_while_idle", "false",                             \
-                     "PING idle connections every idle_check"),                                             \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,   \
-                     "How long a call waits for a free connection when max_total are in use"),              \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,     \
-                     "A connection idle for so long is closed"),                                            \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,        \
-                     "How often idle connections are looked at"),                                           \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_REPLICAS, "min_replicas", DL_OPTION_INT, "0", 0, 100,                \
-                     "So many replicas have to acknowledge a lock before it counts as taken (WAIT)"),       \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_REPLICA_TIMEOUT, "replica_timeout", DL_OPTION_DURATION, "500ms", 1,      \
-                     60000, "How long they may take; less than call_timeout"),                              \
-    [DLI_REDIS_OPT_REPLICA_SHORTFALL] =                                                                     \
-        {.name = "replica_shortfall",                                                                       \
-         .type = DL_OPTION_STRING,                                                                          \
-         .default_text = "refuse",                                                                          \
-         .choices = "refuse|warn",                                                                          \
-         .help = "When too few acknowledge: refuse the lock, or take it and warn"},                         \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_TLS_CA, "tls_ca", NULL,                                                    \
-                   "File of the certificates that are trusted (PEM); unset: the system's"),                 \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_TLS_CERT, "tls_cert", NULL, "File of this client's certificate (PEM)"),    \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_TLS_KEY, "tls_key", NULL, "File of this client's private key (PEM)"),      \
-    DLI_REDIS_TEXT(DLI_REDIS_OPT_TLS_SERVER_NAME, "tls_server_name", NULL,                                  \
-                   "The name that the server's certificate has to bear; unset: the host"),                  \
-    DLI_REDIS_SWITCH(DLI_REDIS_OPT_TLS_VERIFY, "tls_verify", "true",                                        \
-                     "Verify the server's certificate; off is for tests only"),                             \
-    {                                                                                                       \
-        .name = NULL                                                                                        \
+/* Parts of the initialisers; `opt` is what the names of the table's places begin with. */
+#define DLI_REDIS_USER_OPTIONS(opt)                                                             \
+    DLI_REDIS_TEXT(opt##_USERNAME, "username", NULL, "The user (ACL); unset: as the URL says"), \
+        DLI_REDIS_SECRET(opt##_PASSWORD, "password", "The password; unset: as the URL says")
+
+#define DLI_REDIS_KEY_OPTIONS(opt, default_prefix)                                   \
+    DLI_REDIS_TEXT(opt##_PREFIX, "prefix", default_prefix,                           \
+                   "Stands before every lock's name in its key, at most 128 bytes"), \
+        DLI_REDIS_TEXT(                                                              \
+            opt##_TOKEN_KEY, "token_key", "dlock_tokens",                            \
+            "The key of the counter that fencing tokens are drawn from, the same for all clients")
+
+#define DLI_REDIS_WAY_OPTIONS(opt)                                                                        \
+    DLI_REDIS_NUMBER(opt##_CONNECT_TIMEOUT, "connect_timeout", DL_OPTION_DURATION, "1s", 10, 60000,       \
+                     "Bound of resolving the name, connecting and the handshake together"),               \
+        DLI_REDIS_NUMBER(opt##_KEEPALIVE, "keepalive", DL_OPTION_DURATION, "15s", 0, 3600000,             \
+                         "TCP keepalive: a connection idle for so long is probed; 0s: off"),              \
+        DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                     \
+                         "At most so many connections for calls; renewals and waiting have their own"),   \
+        DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                       \
+                         "At most so many connections are kept while idle; unset: as many as max_total"), \
+        DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                        \
+                         "So many connections are kept although idle_timeout is over"),                   \
+        DLI_REDIS_SWITCH(opt##_TEST_ON_BORROW, "test_on_borrow", "false",                                 \
+                         "PING a connection before each use, which costs a round trip"),                  \
+        DLI_REDIS_SWITCH(opt##_TEST_WHILE_IDLE, "test_while_idle", "false",                               \
+                         "PING idle connections every idle_check"),                                       \
+        DLI_REDIS_NUMBER(opt##_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,     \
+                         "How long a call waits for a free connection when max_total are in use"),        \
+        DLI_REDIS_NUMBER(opt##_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,       \
+                         "A connection idle for so long is closed"),                                      \
+        DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,          \
+                         "How often idle connections are looked at")
+
+#define DLI_REDIS_TLS_OPTIONS(opt)                                                                   \
+    DLI_REDIS_TEXT(opt##_TLS_CA, "tls_ca", NULL,                                                     \
+                   "File of the certificates that are trusted (PEM); unset: the system's"),          \
+        DLI_REDIS_TEXT(opt##_TLS_CERT, "tls_cert", NULL, "File of this client's certificate (PEM)"), \
+        DLI_REDIS_TEXT(opt##_TLS_KEY, "tls_key", NULL, "File of this client's private key (PEM)"),   \
+        DLI_REDIS_TEXT(opt##_TLS_SERVER_NAME, "tls_server_name", NULL,                               \
+                       "The name that the server's certificate has to bear; unset: the host"),       \
+        DLI_REDIS_SWITCH(opt##_TLS_VERIFY, "tls_verify", "true",                                     \
+                         "Verify the server's certificate; off is for tests only"),                  \
+    {                                                                                                \
+        .name = NULL                                                                                 \
     }
+
+/* The initialiser of a driver's table; the drivers differ in the prefix. */
+#define DLI_REDIS_OPTIONS(default_prefix)                                                              \
+    [DLI_REDIS_OPT_URL] = {.name = "url",                                                              \
+                           .type = DL_OPTION_STRING,                                                   \
+                           .required = 1,                                                              \
+                           .help = "The server: redis://host:port/database, rediss://... (TLS) or "    \
+                                   "unix:///path?db=N"},                                               \
+    DLI_REDIS_USER_OPTIONS(DLI_REDIS_OPT),                                                             \
+    DLI_REDIS_NUMBER(DLI_REDIS_OPT_DATABASE, "database", DL_OPTION_INT, NULL, 0, 65535,                \
+                     "The number of the database; unset: as the URL says, or 0"),                      \
+    DLI_REDIS_KEY_OPTIONS(DLI_REDIS_OPT, default_prefix), DLI_REDIS_WAY_OPTIONS(DLI_REDIS_OPT),        \
+    DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_REPLICAS, "min_replicas", DL_OPTION_INT, "0", 0, 100,           \
+                     "So many replicas have to acknowledge a lock before it counts as taken (WAIT)"),  \
+    DLI_REDIS_NUMBER(DLI_REDIS_OPT_REPLICA_TIMEOUT, "replica_timeout", DL_OPTION_DURATION, "500ms", 1, \
+                     60000, "How long they may take; less than call_timeout"),                         \
+    [DLI_REDIS_OPT_REPLICA_SHORTFALL] =                                                                \
+        {.name = "replica_shortfall",                                                                  \
+         .type = DL_OPTION_STRING,                                                                     \
+         .default_text = "refuse",                                                                     \
+         .choices = "refuse|warn",                                                                     \
+         .help = "When too few acknowledge: refuse the lock, or take it and warn"},                    \
+    DLI_REDIS_TLS_OPTIONS(DLI_REDIS_OPT)
 
 #endif

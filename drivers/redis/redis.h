@@ -7,5 +7,6 @@
 
 extern const dl_driver_t dli_redis_string_driver;
 extern const dl_driver_t dli_redis_hash_driver;
+extern const dl_driver_t dli_redlock_driver;
 
 #endif

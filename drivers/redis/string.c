@@ -16,7 +16,7 @@ static void name_channel(const dli_redis_t *redis, const char *name, size_t name
     channel->len = sizeof before - 1 + key.len;
 }
 
-static const dli_layout_t layout = {
+const dli_layout_t dli_redis_string_layout = {
     .driver = "redis-string",
     .acquire = &dli_script_string_acquire,
     .release = &dli_script_string_release,
@@ -30,12 +30,12 @@ static const dli_layout_t layout = {
 
 static dl_status_t open_string(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
                                uint64_t deadline_ns, dl_error_t *err) {
-    return dli_redis_open(state, &layout, values, env, deadline_ns, err);
+    return dli_redis_open(state, &dli_redis_string_layout, values, env, deadline_ns, err);
 }
 
 static dl_status_t init_string(const dl_option_value_t *values, const dl_driver_env_t *env, unsigned flags,
                                dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    return dli_redis_init(&layout, values, env, flags, fn, arg, deadline_ns, err);
+    return dli_redis_init(&dli_redis_string_layout, values, env, flags, fn, arg, deadline_ns, err);
 }
 
 const dl_driver_t dli_redis_string_driver = {

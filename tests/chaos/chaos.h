@@ -3,6 +3,7 @@
 #ifndef CHAOS_H
 #define CHAOS_H
 
+#include <ftw.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,6 +64,8 @@ typedef struct chaos_settings {
 extern chaos_settings_t chaos;
 extern chaos_shared_t *shared;
 
+/* ---- common.c --------------------------------------------------------------------------------------- */
+
 uint64_t chaos_now_ns(void);
 void chaos_sleep_ms(int64_t ms);
 uint64_t chaos_draw(uint64_t *random, uint64_t bound);
@@ -72,6 +75,11 @@ void chaos_violated(const char *format, ...) __attribute__((format(printf, 1, 2)
 void chaos_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* Looks for up to within_ms; false: it did not come true. */
 bool chaos_await_int(const atomic_int *number, int at_least, int64_t within_ms);
+/* Of the command line; another ends the program. */
+int chaos_number(const char *text, int min, int max);
+void chaos_make_dir(char *dir, size_t size);
+/* For nftw: removes everything. */
+int chaos_remove_entry(const char *path, const struct stat *info, int type, struct FTW *where);
 
 /* ---- record.c --------------------------------------------------------------------------------------- */
 

@@ -108,13 +108,6 @@ static void restart(void) {
     redis_server_boot(at->server);
 }
 
-int chaos_remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
 static void remove_data(void) {
     char path[REDIS_PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/appendonlydir", at->server->dir); /* from 7.0 on; before it is one file */

@@ -3,7 +3,6 @@
 #ifndef CHAOS_DISTURB_H
 #define CHAOS_DISTURB_H
 
-#include <ftw.h>
 #include <sys/types.h>
 
 #include "chaos.h"
@@ -21,7 +20,5 @@ void chaos_disturb(chaos_place_t *place);
 /* Of all disturbances only this one, and others that are named so. false: there is none of that name. */
 bool chaos_only(const char *name);
 void chaos_print_disturbances(void);
-/* For nftw: removes everything. */
-int chaos_remove_entry(const char *path, const struct stat *info, int type, struct FTW *where);
 
 #endif

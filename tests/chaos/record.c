@@ -61,8 +61,7 @@ static void judge_pair(const chaos_hold_t *hold, const chaos_hold_t *next) {
 void chaos_judge_holds(void) {
     size_t count = atomic_load(&shared->hold_count), n = 0;
     if (count > shared->hold_room) {
-        fprintf(stderr, "redis_chaos: only the first %zu of %zu holds were looked at\n", shared->hold_room,
-                count);
+        fprintf(stderr, "only the first %zu of %zu holds were looked at\n", shared->hold_room, count);
         count = shared->hold_room;
     }
     chaos_hold_t **sorted = calloc(count + 1, sizeof(chaos_hold_t *));

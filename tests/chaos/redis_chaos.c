@@ -19,13 +19,11 @@
 #include <ftw.h>
 #include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "chaos.h"
@@ -44,62 +42,6 @@ chaos_settings_t chaos = {.seconds = 8,
 chaos_shared_t *shared;
 
 static chaos_place_t place;
-
-/* ---- small things ----------------------------------------------------------------------------------- */
-
-uint64_t chaos_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-void chaos_sleep_ms(int64_t ms) {
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
-}
-
-uint64_t chaos_draw(uint64_t *random, uint64_t bound) {
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    *random ^= *random << 17;
-    return bound == 0 ? 0 : *random % bound;
-}
-
-__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list args) {
-    char line[600];
-    int n = snprintf(line, sizeof line,
-                     "redis_chaos: [%llu] %d: ", (unsigned long long)(chaos_now_ns() / CHAOS_NS_PER_MS),
-                     (int)getpid());
-    vsnprintf(line + n, sizeof line - (size_t)n, format, args);
-    fprintf(stderr, "%s\n", line);
-}
-
-void chaos_violated(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    say(format, args);
-    va_end(args);
-    atomic_fetch_add(&shared->violations, 1);
-}
-
-void chaos_die(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    say(format, args);
-    va_end(args);
-    exit(2);
-}
-
-bool chaos_await_int(const atomic_int *number, int at_least, int64_t within_ms) {
-    uint64_t until_ns = chaos_now_ns() + (uint64_t)within_ms * CHAOS_NS_PER_MS;
-    while (atomic_load(number) < at_least) {
-        if (chaos_now_ns() > until_ns) {
-            return false;
-        }
-        chaos_sleep_ms(10);
-    }
-    return true;
-}
 
 /* ---- the end ---------------------------------------------------------------------------------------- */
 
@@ -174,16 +116,6 @@ static void end_workers(void) {
     }
 }
 
-static int number(const char *text, int min, int max) {
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*text == 0 || *end != 0 || value < min || value > max) {
-        fprintf(stderr, "redis_chaos: '%s' is not a number from %d to %d\n", text, min, max);
-        exit(2);
-    }
-    return (int)value;
-}
-
 static void read_arguments(int argc, char **argv) {
     static const struct option options[] = {
         {"seconds", required_argument, NULL, 's'},  {"processes", required_argument, NULL, 'p'},
@@ -196,22 +128,22 @@ static void read_arguments(int argc, char **argv) {
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (c) {
         case 's':
-            chaos.seconds = number(optarg, 1, 86400);
+            chaos.seconds = chaos_number(optarg, 1, 86400);
             break;
         case 'p':
-            chaos.processes = number(optarg, 1, CHAOS_PROCESSES_MAX);
+            chaos.processes = chaos_number(optarg, 1, CHAOS_PROCESSES_MAX);
             break;
         case 't':
-            chaos.threads = number(optarg, 1, 32);
+            chaos.threads = chaos_number(optarg, 1, 32);
             break;
         case 'n':
-            chaos.names = number(optarg, 1, 64);
+            chaos.names = chaos_number(optarg, 1, 64);
             break;
         case 'r':
-            chaos.seed = (uint64_t)number(optarg, 0, 1000000000);
+            chaos.seed = (uint64_t)chaos_number(optarg, 0, 1000000000);
             break;
         case 'l':
-            chaos.lease_ms = number(optarg, 300, CHAOS_LONGEST_LEASE_MS);
+            chaos.lease_ms = chaos_number(optarg, 300, CHAOS_LONGEST_LEASE_MS);
             break;
         case 'o':
             if (!chaos_only(optarg)) {
@@ -243,12 +175,8 @@ static void read_arguments(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     char dir[CT_DIR_MAX];
-    const char *base = getenv("DLOCK_TEST_DIR") != NULL ? getenv("DLOCK_TEST_DIR") : getenv("TMPDIR");
     read_arguments(argc, argv);
-    snprintf(dir, sizeof dir, "%s/dlock-chaos-XXXXXX", base == NULL ? "/tmp" : base);
-    if (mkdtemp(dir) == NULL) {
-        chaos_die("no folder %s: %s", dir, strerror(errno));
-    }
+    chaos_make_dir(dir, sizeof dir);
     chaos_make_shared();
     place.server = redis_server_start(dir, NULL, "--appendonly", "yes", "--appendfsync", "always",
                                       "--auto-aof-rewrite-percentage", "0", NULL);

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: tests/faults/counter.sh COUNTER BACKEND [OPTION]...
-#   sqlite, redis-string, redis-hash-reentrant, mysql-pessimistic, mysql-lease or mysql-optimistic
+#   sqlite, redis-string, redis-hash-reentrant, redlock, mysql-pessimistic, mysql-lease or mysql-optimistic
 # Without options the full numbers: 8 processes x 4 threads, 20,000 increments. Starts a Redis server where it needs
-# one; for the MySQL backends run it by with_mysql.
+# one; for redlock run it by with_redis, for the MySQL backends by with_mysql.
 set -euo pipefail
 
 counter=$1 backend=$2
@@ -21,6 +21,9 @@ trap clean_up EXIT
 if [[ $backend == mysql-* ]]; then
     : "${DLOCK_TEST_MYSQL_SOCKET:?run this by with_mysql}"
 fi
+if [[ $backend == redlock ]]; then
+    : "${DLOCK_TEST_REDIS_NODES:?run this by with_redis}"
+fi
 mysql="socket: \"${DLOCK_TEST_MYSQL_SOCKET:-/nowhere}\", user: ${DLOCK_TEST_MYSQL_USER:-nobody},\
  password: ${DLOCK_TEST_MYSQL_PASSWORD:-none}, database: ${DLOCK_TEST_MYSQL_DATABASE:-none}, create: true"
 
@@ -30,6 +33,7 @@ backends:
   sqlite: {driver: sqlite, path: "$work/locks.db"}
   redis-string: {driver: redis-string, url: "unix://$work/redis.sock"}
   redis-hash-reentrant: {driver: redis-hash-reentrant, url: "unix://$work/redis.sock"}
+  redlock: {driver: redlock, nodes: ${DLOCK_TEST_REDIS_NODES:-["redis://a", "redis://b", "redis://c"]}}
   mysql-pessimistic: {driver: mysql-pessimistic, $mysql}
   mysql-lease: {driver: mysql-lease, $mysql}
   mysql-optimistic: {driver: mysql-optimistic, $mysql}

@@ -12,7 +12,7 @@
 #include "contract/callers.h"
 
 /* The one fixture that is a file with notifications. */
-#define SQLITE .traits = CT_PROCESSES, .traits_not = CT_REDIS, .needs = DL_CAP_NOTIFY | DL_CAP_FENCE
+#define SQLITE .traits = CT_PROCESSES, .traits_not = CT_REDIS | CT_REDLOCK, .needs = DL_CAP_NOTIFY | DL_CAP_FENCE
 
 #define PATH_SIZE 256
 

@@ -43,7 +43,7 @@ static void wait_a_little(ct_t *ct, dl_lock_t *held, caller_t *caller, strike_t 
     CT_OK(dl_lock(held, CT_ERR));
     start_caller(ct, caller);
     /* It has met the holder, and some of its wait is behind it. */
-    CT_AWAIT(ct_thread_done(ct, caller->thread) || __atomic_load_n(&s->passed, __ATOMIC_SEQ_CST) >= 1, 5000);
+    CT_AWAIT(ct_thread_done(ct, caller->thread) || __atomic_load_n(&s->passed, __ATOMIC_SEQ_CST) >= 2, 5000);
     for (int i = 0; i < 10 && !ct_thread_done(ct, caller->thread); i++) {
         ct_sleep_ms(ct, 2);
     }

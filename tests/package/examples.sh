@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# examples.sh - every example runs, does what it says, and ends with success.
+# examples.sh - every example that needs no server runs, does what it says, and ends with success.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
@@ -24,6 +24,17 @@ try_hello() {
     first=${out##* }
     run "$bin/hello"
     [ "${out##* }" -gt "$first" ] || die "the second token ${out##* } is not larger than $first"
+}
+
+# That it runs on the other backends is what embedded.sh and swap.sh are for.
+try_embedded() {
+    echo "embedded"
+    echo "{use: local, defaults: {lease: 5s, renew_every: 100ms}}" >embedded.yaml
+    run "$bin/embedded" embedded.yaml 1
+    expect "backend local, driver sqlite"
+    expect "renewed "
+    expect "unlocked"
+    ! "$bin/embedded" no-such-file.yaml >/dev/null 2>&1 || die "a file that is not there was accepted"
 }
 
 try_event_loop() {
@@ -59,6 +70,7 @@ try_custom_driver
 # The others use the embedded backend, which may be left out of the build.
 if ! grep -q '^DLOCK_WITH_SQLITE:BOOL=OFF' "$build_dir/CMakeCache.txt"; then
     try_hello
+    try_embedded
     try_event_loop
     try_reduce_stock
 fi

@@ -70,6 +70,8 @@ typedef struct ct ct_t; /* one running case */
 #define CT_WHOLE_SECONDS 0x2000u /* the server ends a silent holder's lease at the next whole second */
 #define CT_MYSQL 0x800u          /* behind it is a MariaDB or MySQL server: ct_mysql of mysql_server.h */
 #define CT_NETWORK 0x1000u       /* the server is reached by TCP: a proxy fits before it */
+#define CT_REDLOCK 0x4000u       /* behind it are several Redis servers: ct_redlock of redlock_nodes.h */
+#define CT_DEAD_MINORITY 0x8000u /* ... as many of which are dead as may be */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 

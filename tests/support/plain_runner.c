@@ -14,13 +14,20 @@
 #include "support/ct.h"
 
 #define JOBS_MAX 64
+/* Cases on real time mostly wait, so many run at once, and more and fewer of them as the machine has time to
+ * spare: one that does not get its turn would look like a failure. Those on simulated time compute. */
+#define MOST_JOBS 12
+#define LEAST_JOBS 4
+#define PACE_S 0.2
+#define PLENTY_PERCENT 50
+#define SCARCE_PERCENT 30
 
 typedef struct choice {
     const char *driver; /* NULL: all */
     const char *text;   /* in "driver/suite__name"; NULL: all */
     const char *caps_file;
     int list, no_fork;
-    int jobs; /* how many cases run at once */
+    int jobs; /* how many cases run at once; 0: as the machine allows */
     ct_run_options_t run;
 } choice_t;
 
@@ -34,7 +41,7 @@ static const char usage[] =
     "  --driver NAME     only this fixture\n"
     "  --case TEXT       only cases whose \"driver/suite__name\" contains TEXT\n"
     "  --no-fork         run them in this process, one after the other; the first failure ends it\n"
-    "  --jobs N          how many processes at once (4)\n"
+    "  --jobs N          how many processes at once (up to 12, as the machine has time to spare)\n"
     "  --real-time       the fakes too run on the machine's clock\n"
     "  --serial          simulated time: one thread at a time, in an order that the seed gives\n"
     "  --seed N          for --serial and for the simulated randomness (1)\n"
@@ -56,6 +63,60 @@ static void report(const char *name, double start_s, const char *why, counts_t *
         counts->failed++;
     }
     fflush(stdout);
+}
+
+/* ---- the pace ------------------------------------------------------------------------------------------ */
+
+typedef struct pace {
+    int most, least, now; /* cases at once */
+    double looked_s;
+    unsigned long long total, idle; /* the machine's ticks then */
+} pace_t;
+
+static pace_t pace;
+
+static int read_ticks(unsigned long long *total, unsigned long long *idle) {
+    unsigned long long t[8];
+    FILE *file = fopen("/proc/stat", "r");
+    int n = file == NULL ? 0
+                         : fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2],
+                                  &t[3], &t[4], &t[5], &t[6], &t[7]);
+    if (file != NULL) {
+        fclose(file);
+    }
+    if (n != 8) {
+        return 0;
+    }
+    *total = 0;
+    for (int i = 0; i < n; i++) {
+        *total += t[i];
+    }
+    *idle = t[3];
+    return 1;
+}
+
+static void set_pace(const fixture_t *fixture, const choice_t *choice) {
+    int is_virtual = (ct_traits_of(fixture, choice->run.real_time) & CT_VIRTUAL) != 0;
+    pace.least = pace.now = choice->jobs != 0 ? choice->jobs : is_virtual ? 1 : LEAST_JOBS;
+    pace.most = choice->jobs != 0 ? choice->jobs : MOST_JOBS;
+}
+
+/* How many cases may run now. Time in which the machine waits for its disk or its host is not to spare. */
+static int keep_pace(void) {
+    unsigned long long total, idle;
+    double now = now_s();
+    if (pace.most == pace.least || now - pace.looked_s < PACE_S || !read_ticks(&total, &idle)) {
+        return pace.now;
+    }
+    if (pace.total != 0 && total > pace.total) {
+        unsigned long long percent = (idle - pace.idle) * 100 / (total - pace.total);
+        pace.now += percent >= PLENTY_PERCENT && pace.now < pace.most;
+        pace.now -= percent < SCARCE_PERCENT && pace.now > pace.least;
+    }
+    pace.looked_s = now;
+    pace.total = total;
+    pace.idle = idle;
+    return pace.now;
 }
 
 /* ---- a process for each case ------------------------------------------------------------------------- */
@@ -138,8 +199,8 @@ static void look_at_job(job_t *job, counts_t *counts) {
     report(job->name, job->start_s, why_failed(job, status, killed, text, sizeof text), counts);
 }
 
-/* Waits until fewer than `most` jobs run. */
-static void wait_for_jobs(int most, counts_t *counts) {
+/* Waits until another may start, or until all have ended. */
+static void wait_for_jobs(int all, counts_t *counts) {
     for (;;) {
         int left = 0;
         for (int i = 0; i < JOBS_MAX; i++) {
@@ -148,7 +209,7 @@ static void wait_for_jobs(int most, counts_t *counts) {
             }
             left += jobs[i].pid != 0;
         }
-        if (left < most) {
+        if (left < (all ? 1 : keep_pace())) {
             return;
         }
         /* SIGCHLD is blocked: the wait ends at once when a case does. */
@@ -162,7 +223,7 @@ static void wait_for_jobs(int most, counts_t *counts) {
 
 static void run_forked(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice,
                        counts_t *counts) {
-    wait_for_jobs(choice->jobs, counts);
+    wait_for_jobs(0, counts);
     job_t *job = jobs;
     while (job->pid != 0) {
         job++;
@@ -188,6 +249,7 @@ static void run_one(const ct_case_t *test, const fixture_t *fixture, const choic
 }
 
 static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts_t *counts) {
+    set_pace(fixture, choice);
     for (const ct_case_t *test = ct_first_case(); test != NULL; test = test->next) {
         char name[300];
         ct_full_name(test, fixture, name, sizeof name);
@@ -263,7 +325,7 @@ static void read_options(int argc, char **argv, choice_t *choice) {
 }
 
 int main(int argc, char **argv) {
-    choice_t choice = {.jobs = 4, .caps_file = CT_CAPS_FILE, .run = {.seed = 1}};
+    choice_t choice = {.caps_file = CT_CAPS_FILE, .run = {.seed = 1}};
     counts_t counts = {0, 0, 0};
     read_options(argc, argv, &choice);
     if (choice.driver != NULL && fixture_find(choice.driver) == NULL) {

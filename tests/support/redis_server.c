@@ -274,23 +274,34 @@ static void set_port(ct_t *ct, redis_server_t *server) {
     server->args[PORT_ARG] = alloc_real_text(text);
 }
 
-void redis_server_boot(redis_server_t *server) {
+void redis_server_launch(redis_server_t *server) {
     ct_t *ct = ct_current();
     CT_CHECK(server->pid == 0);
-    int fresh = server->port == 0; /* later its clients know the port */
-    for (int i = 0; i < BOOTS; i++) {
-        if (fresh) {
+    server->is_fresh = server->port == 0; /* later its clients know the port */
+    if (server->is_fresh) {
+        set_port(ct, server);
+    }
+    launch(ct, server);
+}
+
+void redis_server_await(redis_server_t *server) {
+    ct_t *ct = ct_current();
+    for (int i = 1; !await_ready(ct, server); i++) {
+        CT_CHECKF(i < BOOTS, "cannot start %s (is it installed? see %s/server.log)", server->args[0],
+                  server->dir);
+        if (server->is_fresh) {
             set_port(ct, server);
         }
         launch(ct, server);
-        if (await_ready(ct, server)) {
-            return;
-        }
     }
-    CT_FAIL("cannot start %s (is it installed? see %s/server.log)", server->args[0], server->dir);
 }
 
-redis_server_t *redis_server_start(const char *dir, const char *name, ...) {
+void redis_server_boot(redis_server_t *server) {
+    redis_server_launch(server);
+    redis_server_await(server);
+}
+
+redis_server_t *redis_server_new(const char *dir, const char *name) {
     ct_t *ct = ct_current();
     redis_server_t *server = alloc_real(sizeof *server);
     int n = snprintf(server->dir, sizeof server->dir, "%s%s%s", dir, name == NULL ? "" : "/",
@@ -317,6 +328,11 @@ redis_server_t *redis_server_start(const char *dir, const char *name, ...) {
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
         redis_server_arg(server, usual[i]);
     }
+    return server;
+}
+
+redis_server_t *redis_server_start(const char *dir, const char *name, ...) {
+    redis_server_t *server = redis_server_new(dir, name);
     va_list args;
     va_start(args, name);
     for (const char *word; (word = va_arg(args, const char *)) != NULL;) {

@@ -25,6 +25,7 @@ typedef struct redis_server {
     char dir[REDIS_PATH_MAX];
     char *args[REDIS_ARGS_MAX]; /* the program's, ended by NULL */
     char password[64];          /* that the calls below log in with; "": none */
+    int is_fresh;               /* nobody has been told the port yet */
 } redis_server_t;
 
 /* The server of the running case (trait CT_REDIS), which its clients use. */
@@ -33,6 +34,10 @@ redis_server_t *ct_redis(ct_t *ct);
 /* One more server, with these arguments, ended by NULL: "--maxmemory", "1mb", NULL. `dir` is an existing
  * folder; `name` becomes a folder in it (NULL: dir itself). */
 redis_server_t *redis_server_start(const char *dir, const char *name, ...) __attribute__((sentinel));
+/* The same without a start: for several side by side. Then launch all and await all. */
+redis_server_t *redis_server_new(const char *dir, const char *name);
+void redis_server_launch(redis_server_t *server);
+void redis_server_await(redis_server_t *server);
 /* Kills it if it runs, and forgets it. NULL is fine. */
 void redis_server_stop(redis_server_t *server);
 

@@ -468,62 +468,7 @@ Test(config, says_where_it_looked, .init = forget_settings, .fini = remove_folde
     cr_assert_eq(dli_config_find(path, 3, &err), DL_ECONFIG);
 }
 
-/* ---- the examples ---------------------------------------------------------------------------------- */
-
-static const dl_option_t *real_options_of(const char *driver, int *compiled_in, int *known) {
-    const dl_driver_t *found = dli_registry_find(driver);
-    *compiled_in = found != NULL;
-    *known = dli_registry_known(driver);
-    return found == NULL ? NULL : found->options;
-}
-
-/* Loads config/examples/NAME, with the library's own tables, and resolves each of its backends. */
-static void check_example(const char *name, size_t backends) {
-    static const dli_driver_lookup_t drivers = {real_options_of, dli_registry_known_at};
-    char path[PATH_MAX];
-    dli_config_t *config = NULL;
-    dl_error_t err = {0};
-    const char *slash = strrchr(__FILE__, '/'), *backend, *driver;
-    snprintf(path, sizeof path, "%.*s/../../config/examples/%s", (int)(slash - __FILE__), __FILE__, name);
-    dl_status_t status = dli_config_load_file(path, dli_core_options, &drivers, &config, &err);
-    cr_assert_eq(status, DL_OK, "%s", err.message);
-    size_t count = 0;
-    for (; dli_config_backend_at(config, count, &backend, &driver); count++) {
-        const dl_driver_t *found = dli_registry_find(driver);
-        both_t values;
-        if (found == NULL) {
-            continue;
-        }
-        status = dli_config_resolve(config, backend, found->options, &values.driver, dli_core_options,
-                                    &values.core, &err);
-        cr_assert_eq(status, DL_OK, "%s", err.message);
-        free_both(&values);
-    }
-    cr_assert_eq(count, backends);
-    cr_assert(dli_config_has_backend(config, dli_config_use(config), &driver));
-    dli_config_free(config);
-}
-
-Test(config, loads_the_example_local) {
-    check_example("local.yaml", 1);
-}
-
-Test(config, loads_the_example_defaults) {
-    check_example("defaults.yaml", 2);
-}
-
-Test(config, loads_the_examples_of_the_redis_drivers) {
-    cr_assert_eq(setenv("REDIS_PASSWORD", "secret", 1), 0);
-    check_example("redis-string.yaml", 2);
-    check_example("redis-hash-reentrant.yaml", 1);
-}
-
-Test(config, loads_the_examples_of_the_mysql_drivers) {
-    cr_assert_eq(setenv("MYSQL_PASSWORD", "secret", 1), 0);
-    check_example("mysql-lease.yaml", 2);
-    check_example("mysql-optimistic.yaml", 1);
-    check_example("mysql-pessimistic.yaml", 1);
-}
+/* ---- the drivers' own tables --------------------------------------------------------------------------- */
 
 Test(config, understands_every_default_of_every_driver) {
     dl_option_t options[2] = {{0}};

@@ -174,3 +174,65 @@ Test(mysql_pessimistic_cuts, a_row_locked_on_a_connection_that_only_we_see_broke
     shut(&c);
     relay_stop(&relay);
 }
+
+/* ---- a server that stops in the middle ----------------------------------------------------------------- */
+
+static void *freeze_at_the_draw(void *arg) {
+    (void)arg;
+    AWAIT(is_drawn(), 3000);
+    mysql_server_freeze(server);
+    return NULL;
+}
+
+Test(mysql_pessimistic_cuts, a_token_without_an_answer_leaves_nothing_locked) {
+    client_t c;
+    pthread_t freezer;
+    must_open(&c, UUID_A);
+    hold_t first = must_lock(&c, "orders", A, 1, 30000), h = new_hold(&c, "orders", A, 2);
+    must_free(&first);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    (void)mysql_hand_ask(hand, "LOCK TABLES " TABLE "_tokens WRITE");
+    cr_assert_eq(pthread_create(&freezer, NULL, freeze_at_the_draw, NULL), 0);
+    h.request.deadline_ns = in_ms(900);
+    h.grant = (dl_grant_t){.session_fd = -1};
+    cr_assert_eq(driver->try_acquire(c.state, h.memory, &h.request, &h.grant, &h.err), DL_EUNKNOWN, "%d: %s",
+                 h.err.status, h.err.message);
+    cr_assert_not_null(strstr(h.err.message, "ROLLBACK"), "%s", h.err.message);
+    pthread_join(freezer, NULL);
+    mysql_server_thaw(server);
+    mysql_hand_close(hand);
+    cr_assert_eq(free_hold(&h), DL_ELOST, "as the background free finds it: %s", h.err.message);
+    AWAIT(is_row_free("orders"), 1000);
+    cr_assert_eq(try_hold(&h, 0), DL_OK, "%s", h.err.message);
+    must_free(&h);
+    shut(&c);
+}
+
+/* ---- a row that is gone -------------------------------------------------------------------------------- */
+
+static long long count_waits_for_rows(void) {
+    const char *text = mysql_ask(server, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'");
+    cr_assert_not_null(strchr(text, ','));
+    return atoll(strchr(text, ',') + 1);
+}
+
+/* What is left of a deleted row stays locked by its waiter, who would be in the way of the new row. */
+Test(mysql_pessimistic_cuts, a_row_that_was_deleted_is_not_waited_for_again) {
+    client_t c;
+    waiter_t w;
+    must_open(&c, UUID_A);
+    hold_t first = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&first);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    long long before = count_waits_for_rows();
+    (void)mysql_hand_ask(hand, "BEGIN");
+    (void)mysql_hand_ask(hand, "DELETE FROM " TABLE);
+    start_waiter(&w, &c, B, 1, -1);
+    AWAIT(count_waits_for_rows() > before, 2000);
+    (void)mysql_hand_ask(hand, "COMMIT");
+    cr_assert_eq(end_waiter(&w), DL_OK, "%s", w.hold.err.message);
+    cr_assert_eq(count_waits_for_rows(), before + 1, "for the deletion, and for nothing else");
+    must_free(&w.hold);
+    mysql_hand_close(hand);
+    shut(&c);
+}

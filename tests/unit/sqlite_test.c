@@ -14,7 +14,7 @@ Test(sqlite, the_registry_knows_what_it_has_and_what_it_could_have) {
     for (size_t i = 0; (found = dli_registry_at(i)) != NULL; i++) {
         cr_assert_eq(dli_registry_find(found->name), found);
     }
-    cr_assert_null(dli_registry_find("redlock"));
+    cr_assert_null(dli_registry_find("redlok"));
     cr_assert_null(dli_registry_find(NULL));
     cr_assert(dli_registry_known("redlock"));
     cr_assert(!dli_registry_known("redlok"));

@@ -29,7 +29,7 @@ static void note_failure(dli_pool_t *pool, const dli_member_t *member, bool blam
         dli_breaker_give_up(&pool->breaker, member->is_probe);
     }
     pthread_mutex_unlock(&pool->mutex);
-    if (is_news) {
+    if (is_news && !pool->options.is_quiet) {
         report(pool, DL_LOG_WARNING, "the server cannot be used", err->message);
     }
 }
@@ -118,7 +118,7 @@ void dli_pool_connected(dli_pool_t *pool, dli_member_t *member) {
     if (is_again) {
         pool->env->count(pool->env->core, DL_COUNT_RECONNECT, 1);
     }
-    if (was_down) {
+    if (was_down && !pool->options.is_quiet) {
         report(pool, DL_LOG_INFO, pool->endpoint->label, "the server is back");
     }
     if (is_other) {

@@ -103,8 +103,30 @@ static dl_status_t send_behind_kills(dli_exchange_t *x) {
     return status;
 }
 
+/* What is to be sent is there, or it is said why not. */
+static dl_status_t prepare(dli_exchange_t *x) {
+    if (x->prepare != NULL) {
+        dl_status_t status = x->prepare(x, dli_conn_facts(x->member->conn), x->err);
+        if (status != DL_OK) {
+            return status;
+        }
+        for (size_t i = 0; i < x->commands->count; i++) {
+            x->replies[i] = NULL;
+        }
+    }
+    return x->commands->out_of_memory ? dl_driver_fail(x->err, DL_ENOMEM, 0, "out of memory") : DL_OK;
+}
+
+/* DL_OK: it is under way, or was refused by its caller and is done. */
 static dl_status_t send_all(dli_link_t *link, dli_exchange_t *x) {
     const dl_driver_env_t *env = link->pool.env;
+    dl_status_t ready = prepare(x);
+    if (ready != DL_OK) {
+        dli_pool_give_back(&link->pool, x->member); /* there is nothing wrong with it */
+        x->member = NULL;
+        finish(x, ready);
+        return DL_OK;
+    }
     if (x->intent == DLI_FREE) {
         dl_status_t status =
             dli_condemned_kills(&link->pool.condemned, dli_conn_facts(x->member->conn), &x->kills, x->err);
@@ -225,7 +247,7 @@ static void obtain(dli_link_t *link, dli_exchange_t *x, uint64_t now_ns) {
 void dli_link_begin(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     const dl_driver_env_t *env = link->pool.env;
     uint64_t now_ns = env->now_ns();
-    for (size_t i = 0; i < x->commands->count; i++) {
+    for (size_t i = 0; x->prepare == NULL && i < x->commands->count; i++) {
         x->replies[i] = NULL;
     }
     x->status = DL_OK;
@@ -238,17 +260,13 @@ void dli_link_begin(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     x->asked_ns = 0;
     x->is_fresh = false;
     x->borrow_until_ns = now_ns + (uint64_t)link->pool.options.borrow_timeout_ms * NS_PER_MS;
-    if (x->commands->out_of_memory) {
+    if (x->prepare == NULL && x->commands->out_of_memory) {
         finish(x, dl_driver_fail(err, DL_ENOMEM, 0, "out of memory"));
     } else if (now_ns >= x->deadline_ns) {
         finish(x, dl_driver_fail(err, DL_EIO, 0, "no time is left to send a request"));
     } else {
         obtain(link, x, now_ns);
     }
-}
-
-bool dli_link_is_done(const dli_exchange_t *x) {
-    return x->step == DLI_STEP_DONE;
 }
 
 /* ---- in steps --------------------------------------------------------------------------------------- */
@@ -340,22 +358,6 @@ void dli_link_step(dli_link_t *link, dli_exchange_t *x, short revents) {
         break;
     default:
         break;
-    }
-}
-
-void dli_link_want(const dli_exchange_t *x, struct pollfd *fd, uint64_t *until_ns) {
-    *fd = (struct pollfd){.fd = -1};
-    *until_ns = x->deadline_ns;
-    uint64_t until = DL_NO_DEADLINE;
-    if (x->step == DLI_STEP_QUEUED) {
-        *fd = (struct pollfd){.fd = x->ticket->fd, .events = POLLIN};
-        until = x->borrow_until_ns;
-    } else if (x->step != DLI_STEP_DONE) {
-        dli_conn_want(x->member->conn, fd);
-        until = dli_conn_until(x->member->conn);
-    }
-    if (until < *until_ns) {
-        *until_ns = until;
     }
 }
 

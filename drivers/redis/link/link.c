@@ -1,4 +1,4 @@
-/* link.c - opens and closes a link, and runs exchanges at one go. */
+/* link.c - opens and closes a link, says what exchanges wait for, and runs them at one go. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange.h"
 
@@ -46,6 +46,26 @@ const dli_endpoint_t *dli_link_endpoint(const dli_link_t *link) {
 
 int64_t dli_link_max_total(const dli_link_t *link) {
     return link->pool.options.max_total;
+}
+
+bool dli_link_is_done(const dli_exchange_t *x) {
+    return x->step == DLI_STEP_DONE;
+}
+
+void dli_link_want(const dli_exchange_t *x, struct pollfd *fd, uint64_t *until_ns) {
+    *fd = (struct pollfd){.fd = -1};
+    *until_ns = x->deadline_ns;
+    uint64_t until = DL_NO_DEADLINE;
+    if (x->step == DLI_STEP_QUEUED) {
+        *fd = (struct pollfd){.fd = x->ticket->fd, .events = POLLIN};
+        until = x->borrow_until_ns;
+    } else if (x->step != DLI_STEP_DONE) {
+        dli_conn_want(x->member->conn, fd);
+        until = dli_conn_until(x->member->conn);
+    }
+    if (until < *until_ns) {
+        *until_ns = until;
+    }
 }
 
 dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {

@@ -25,6 +25,7 @@ typedef struct dli_pool_options {
     bool test_on_borrow;  /* PING before each use */
     bool test_while_idle; /* PING those that lie idle, every idle_check */
     int64_t borrow_timeout_ms, idle_timeout_ms, idle_check_ms;
+    bool is_quiet; /* whoever has the link tells when the server goes and comes */
 } dli_pool_options_t;
 
 /* Each lane has a pool of its own: a full pool of calls delays no renewal. Renewals are not limited in
@@ -40,9 +41,14 @@ typedef enum dli_intent {
 /* One round trip of one or more commands. */
 typedef struct dli_exchange {
     /* by the caller */
-    const dli_commands_t *commands;
+    const dli_commands_t *commands; /* NULL: prepare makes them */
     redisReply *
         *replies; /* room for commands->count; filled with replies, NULL where none came; the caller frees */
+    /* Optional. The connection is known, and nothing was sent yet: sets `commands` for a server of which
+     * these facts are true. Called once more when the connection turns out to be dead before a byte has left.
+     * DL_OK; otherwise the exchange ends with this status, and prepare has filled `err`. */
+    dl_status_t (*prepare)(struct dli_exchange *exchange, const dli_facts_t *facts, dl_error_t *err);
+    void *arg; /* for prepare */
     dli_lane_t lane;
     dli_intent_t intent;
     uint64_t deadline_ns;

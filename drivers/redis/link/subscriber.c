@@ -62,7 +62,7 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
     free(s);
 }
 
-/* ---- watch: the mutex is held ----------------------------------------------------------------------- */
+/* ---- joining a channel: the mutex is held ----------------------------------------------------------- */
 
 static dl_status_t start(dli_subscriber_t *s, dl_error_t *err) {
     if (s->started) {
@@ -116,42 +116,10 @@ static dl_status_t join(dli_subscriber_t *s, const char *channel, size_t len, dl
     return DL_OK;
 }
 
-/* Sleeps once, with the mutex let go. DL_OK: look again. */
-static dl_status_t sleep_once(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
-                              const dl_stop_t *stop, dl_error_t *err) {
-    pthread_mutex_unlock(&s->mutex);
-    dl_status_t status = dli_subscriber_wait(s, watch, deadline_ns, stop, err);
-    pthread_mutex_lock(&s->mutex);
-    if (status != DL_ETIMEDOUT) {
-        return status;
-    }
-    if (!s->ready && s->why.status != DL_OK) {
-        return fail_with_reason(s, DL_EIO, err);
-    }
-    return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s did not confirm a subscription in time",
-                          s->endpoint->label);
-}
+/* ---- in steps --------------------------------------------------------------------------------------- */
 
-/* Until the server has confirmed it. */
-static dl_status_t await(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                         dl_error_t *err) {
-    watch->pending = true;
-    dl_status_t status = DL_OK;
-    while (status == DL_OK) {
-        if (atomic_load(&watch->broken) != DL_OK) {
-            status = fail_broken(s, watch, err);
-        } else if (watch->channel->state == DLI_CHANNEL_LIVE) {
-            break;
-        } else {
-            status = sleep_once(s, watch, deadline_ns, stop, err);
-        }
-    }
-    watch->pending = false;
-    return status;
-}
-
-dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, uint64_t deadline_ns,
-                                 const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+dl_status_t dli_subscriber_ask(dli_subscriber_t *s, const char *channel, size_t len, dl_watch_t **watch,
+                               dl_error_t *err) {
     *watch = NULL;
     dl_watch_t *made = calloc(1, sizeof *made);
     if (made == NULL) {
@@ -165,14 +133,8 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_
     /* What has come before this watch shall not wake it. */
     (void)dli_listener_read(s);
     pthread_mutex_lock(&s->mutex);
+    made->pending = true;
     dl_status_t status = join(s, channel, len, made, err);
-    bool joined = status == DL_OK;
-    if (joined) {
-        status = await(s, made, deadline_ns, stop, err);
-        if (status != DL_OK) {
-            dli_channels_leave(&s->channels, made, s->env->now_ns());
-        }
-    }
     pthread_mutex_unlock(&s->mutex);
     if (status != DL_OK) {
         close(made->fd);
@@ -183,10 +145,31 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_
     return DL_OK;
 }
 
-/* ---- wait and unwatch ------------------------------------------------------------------------------- */
+dl_status_t dli_subscriber_state(dli_subscriber_t *s, dl_watch_t *watch, dl_error_t *err) {
+    dl_status_t status = DL_ETIMEDOUT;
+    pthread_mutex_lock(&s->mutex);
+    if (atomic_load(&watch->broken) != DL_OK) {
+        status = fail_broken(s, watch, err);
+    } else if (watch->channel->state == DLI_CHANNEL_LIVE) {
+        watch->pending = false;
+        status = DL_OK;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
 
-/* The descriptor that the sleeper has to look after as the leader, or -1. */
-static int begin_to_sleep(dli_subscriber_t *s, dl_watch_t *watch) {
+dl_status_t dli_subscriber_fail_late(dli_subscriber_t *s, dl_error_t *err) {
+    pthread_mutex_lock(&s->mutex);
+    dl_status_t status =
+        !s->ready && s->why.status != DL_OK
+            ? fail_with_reason(s, DL_EIO, err)
+            : dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s did not confirm a subscription in time",
+                             s->endpoint->label);
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+void dli_subscriber_sleep(dli_subscriber_t *s, dl_watch_t *watch, struct pollfd fds[2]) {
     pthread_mutex_lock(&s->mutex);
     bool leads = s->ready && s->leader == NULL;
     if (leads) {
@@ -195,12 +178,18 @@ static int begin_to_sleep(dli_subscriber_t *s, dl_watch_t *watch) {
     } else {
         s->sleepers++;
     }
-    int fd = leads ? s->fd : -1;
+    fds[0] = (struct pollfd){.fd = watch->fd, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = leads ? s->fd : -1, .events = POLLIN};
     pthread_mutex_unlock(&s->mutex);
-    return fd;
 }
 
-static void end_sleep(dli_subscriber_t *s, const dl_watch_t *watch) {
+void dli_subscriber_hear(dli_subscriber_t *s, struct pollfd fds[2]) {
+    if (fds[1].revents != 0 && !dli_listener_read(s)) {
+        fds[1].fd = -1;
+    }
+}
+
+bool dli_subscriber_rise(dli_subscriber_t *s, const dl_watch_t *watch, const struct pollfd fds[2]) {
     pthread_mutex_lock(&s->mutex);
     bool led = s->leader == watch;
     if (led) {
@@ -213,51 +202,11 @@ static void end_sleep(dli_subscriber_t *s, const dl_watch_t *watch) {
     if (led && others) {
         dli_listener_poke(s); /* they rely on somebody who reads */
     }
-}
-
-/* As poll; reads the connection meanwhile if the last entry is its descriptor. */
-static int sleep_and_read(dli_subscriber_t *s, struct pollfd fds[4], uint64_t deadline_ns) {
-    for (;;) {
-        int n = s->env->poll(fds, 4, deadline_ns);
-        if (n != 1 || fds[3].revents == 0) {
-            return n;
-        }
-        /* A flood of messages for others does not put off the end. */
-        if (!dli_listener_read(s) || s->env->now_ns() >= deadline_ns) {
-            fds[3].fd = -1;
-        }
-    }
-}
-
-dl_status_t dli_subscriber_wait(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
-                                const dl_stop_t *stop, dl_error_t *err) {
-    struct pollfd fds[4] = {
-        {.fd = watch->fd, .events = POLLIN},
-        {.fd = stop->fd[0], .events = POLLIN},
-        {.fd = stop->fd[1], .events = POLLIN},
-        {.fd = begin_to_sleep(s, watch), .events = POLLIN},
-    };
-    int n = sleep_and_read(s, fds, deadline_ns);
-    int reason = errno;
-    end_sleep(s, watch);
-    if (n < 0) {
-        return dl_driver_fail(err, DL_EIO, reason, "cannot wait: %s", strerror(reason));
-    }
-    if (n == 0) {
-        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "the wait is over");
-    }
     if (fds[0].revents == 0) {
-        return dl_driver_fail(err, DL_ECANCELED, 0, "the wait was cancelled");
+        return false;
     }
     dli_watch_drain(watch);
-    if (atomic_load(&watch->broken) == DL_OK) {
-        return DL_OK;
-    }
-    dli_watch_wake(watch); /* it stays broken, and nobody is to sleep on it */
-    pthread_mutex_lock(&s->mutex);
-    dl_status_t status = fail_broken(s, watch, err);
-    pthread_mutex_unlock(&s->mutex);
-    return status;
+    return true;
 }
 
 void dli_subscriber_unwatch(dli_subscriber_t *s, dl_watch_t *watch) {
@@ -266,4 +215,74 @@ void dli_subscriber_unwatch(dli_subscriber_t *s, dl_watch_t *watch) {
     pthread_mutex_unlock(&s->mutex);
     close(watch->fd);
     free(watch);
+}
+
+/* ---- at one go -------------------------------------------------------------------------------------- */
+
+/* As poll; reads the connection meanwhile. The watch's two entries come first. */
+static int sleep_and_read(dli_subscriber_t *s, struct pollfd fds[4], uint64_t deadline_ns) {
+    for (;;) {
+        int n = s->env->poll(fds, 4, deadline_ns);
+        if (n != 1 || fds[1].revents == 0) {
+            return n;
+        }
+        dli_subscriber_hear(s, fds);
+        /* A flood of messages for others does not put off the end. */
+        if (s->env->now_ns() >= deadline_ns) {
+            fds[1].fd = -1;
+        }
+    }
+}
+
+dl_status_t dli_subscriber_wait(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
+                                const dl_stop_t *stop, dl_error_t *err) {
+    struct pollfd fds[4] = {
+        [2] = {.fd = stop->fd[0], .events = POLLIN},
+        [3] = {.fd = stop->fd[1], .events = POLLIN},
+    };
+    dli_subscriber_sleep(s, watch, fds);
+    int n = sleep_and_read(s, fds, deadline_ns);
+    int reason = errno;
+    bool was_woken = dli_subscriber_rise(s, watch, fds);
+    if (n < 0) {
+        return dl_driver_fail(err, DL_EIO, reason, "cannot wait: %s", strerror(reason));
+    }
+    if (n == 0) {
+        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "the wait is over");
+    }
+    if (!was_woken) {
+        return dl_driver_fail(err, DL_ECANCELED, 0, "the wait was cancelled");
+    }
+    if (atomic_load(&watch->broken) == DL_OK) {
+        return DL_OK;
+    }
+    dli_watch_wake(watch); /* it stays broken, and nobody is to sleep on it */
+    return dli_subscriber_state(s, watch, err);
+}
+
+/* Until the server has confirmed it. */
+static dl_status_t await(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
+                         dl_error_t *err) {
+    dl_status_t status;
+    while ((status = dli_subscriber_state(s, watch, err)) == DL_ETIMEDOUT) {
+        status = dli_subscriber_wait(s, watch, deadline_ns, stop, err);
+        if (status != DL_OK) {
+            return status == DL_ETIMEDOUT ? dli_subscriber_fail_late(s, err) : status;
+        }
+    }
+    return status;
+}
+
+dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, uint64_t deadline_ns,
+                                 const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+    dl_status_t status = dli_subscriber_ask(s, channel, len, watch, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    status = await(s, *watch, deadline_ns, stop, err);
+    if (status != DL_OK) {
+        dli_subscriber_unwatch(s, *watch);
+        *watch = NULL;
+    }
+    return status;
 }

@@ -32,4 +32,27 @@ dl_status_t dli_subscriber_wait(dli_subscriber_t *subscriber, dl_watch_t *watch,
                                 const dl_stop_t *stop, dl_error_t *err);
 void dli_subscriber_unwatch(dli_subscriber_t *subscriber, dl_watch_t *watch);
 
+/*
+ * The same in steps, for callers that look after several subscribers by one poll. Making a watch: ask; then
+ * while its state is DL_ETIMEDOUT: sleep, poll, rise. Waiting: sleep; poll and hear until [0] is readable;
+ * rise. Whoever sleeps polls all the time, or rises: others may rely on its reading. One sleep at a time on a
+ * watch; once it was woken it is to rise before it sleeps on.
+ */
+
+/* A watch that has yet to be confirmed; unwatch ends it. Fails as dli_subscriber_watch does at once. */
+dl_status_t dli_subscriber_ask(dli_subscriber_t *subscriber, const char *channel, size_t len,
+                               dl_watch_t **watch, dl_error_t *err);
+/* DL_OK: confirmed, no message can be missed. DL_ETIMEDOUT: not yet, or not now, and err is not filled.
+ * Anything else: it hears nothing any more. */
+dl_status_t dli_subscriber_state(dli_subscriber_t *subscriber, dl_watch_t *watch, dl_error_t *err);
+/* DL_EIO with the reason why a watch was not confirmed in time. */
+dl_status_t dli_subscriber_fail_late(dli_subscriber_t *subscriber, dl_error_t *err);
+/* What to poll: [0] is readable when the watch was woken; [1] is the connection when this sleeper is the one to
+ * read it, otherwise no descriptor. */
+void dli_subscriber_sleep(dli_subscriber_t *subscriber, dl_watch_t *watch, struct pollfd fds[2]);
+/* After a poll: reads what has come; [0] tells at the next poll whether that was for this watch. */
+void dli_subscriber_hear(dli_subscriber_t *subscriber, struct pollfd fds[2]);
+/* True: it was woken, as the last poll of [0] says, and that is taken back. */
+bool dli_subscriber_rise(dli_subscriber_t *subscriber, const dl_watch_t *watch, const struct pollfd fds[2]);
+
 #endif

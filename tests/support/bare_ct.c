@@ -1,11 +1,12 @@
 /* bare_ct.c - what the harness' servers and proxy need of a case, for a plain program. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "chaos.h"
 #include "support/alloc_fail.h"
 #include "support/ct.h"
 
@@ -18,7 +19,7 @@ ct_t *ct_current(void) {
 void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     va_list args;
     (void)ct;
-    fprintf(stderr, "redis_chaos: %s:%d: ", file, line);
+    fprintf(stderr, "%s: %s:%d: ", program_invocation_short_name, file, line);
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
@@ -26,20 +27,29 @@ void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     exit(2);
 }
 
+void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b) {
+    if (strcmp(a, b) != 0) {
+        ct_fail(ct, file, line, "%s: it is '%s'", what, a);
+    }
+}
+
 int64_t ct_now_ms(ct_t *ct) {
+    struct timespec t;
     (void)ct;
-    return (int64_t)(chaos_now_ns() / CHAOS_NS_PER_MS);
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 void ct_sleep_ms(ct_t *ct, int64_t ms) {
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     (void)ct;
-    chaos_sleep_ms(ms);
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
 }
 
 void *alloc_real(size_t size) {
     void *memory = calloc(1, size);
     if (memory == NULL) {
-        chaos_die("out of memory");
+        ct_fail(&bare, __FILE__, __LINE__, "out of memory");
     }
     return memory;
 }

@@ -1,0 +1,146 @@
+/* nodes.c - who the nodes are: distinct servers, up or down, with a vote or without. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redlock.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TEXT_MAX 640
+#define NS_PER_MS ((uint64_t)1000000)
+
+size_t dli_nodes_count(uint32_t mask) {
+    return (size_t)__builtin_popcount(mask);
+}
+
+static void report(const dli_redlock_t *redlock, dl_log_level_t level, const char *text) {
+    redlock->env->report(redlock->env->core, level, text);
+}
+
+dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
+                                    dl_error_t *err) {
+    size_t good = dli_nodes_count(verdicts->good);
+    dl_status_t status = DL_OK;
+    const dl_error_t *why = NULL;
+    if (good >= redlock->quorum) {
+        return DL_OK;
+    }
+    for (size_t i = 0; i < redlock->n; i++) {
+        if ((verdicts->good >> i & 1) == 0) {
+            status = why == NULL || status == verdicts->statuses[i] ? verdicts->statuses[i] : DL_EIO;
+            why = why == NULL ? &verdicts->errors[i] : why;
+        }
+    }
+    return dl_driver_fail(err, status, why->native, "%zu of %zu nodes answered, %zu are needed; %s", good,
+                          redlock->n, redlock->quorum, why->message);
+}
+
+/* ---- distinct --------------------------------------------------------------------------------------- */
+
+/* Which other node has this process; NULL: none. One that was refused for this very reason does not count, or
+ * neither of two had a vote. With the mutex held. */
+static const dli_node_t *find_twin(const dli_node_t *node) {
+    const dli_redlock_t *redlock = node->redlock;
+    for (size_t i = 0; i < redlock->n; i++) {
+        const dli_node_t *other = &redlock->nodes[i];
+        if (other != node && !other->is_twin && strcmp(other->run_id, node->run_id) == 0) {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+static void report_twin(const dli_node_t *node, const dli_node_t *twin) {
+    char text[TEXT_MAX];
+    if (twin != NULL) {
+        (void)snprintf(text, sizeof text,
+                       "nodes %zu (%s) and %zu (%s) are the same server: node %zu has no vote",
+                       twin->index + 1, twin->redis.endpoint.label, node->index + 1,
+                       node->redis.endpoint.label, node->index + 1);
+        report(node->redlock, DL_LOG_WARNING, text);
+    } else {
+        (void)snprintf(text, sizeof text, "node %zu (%s) is a server of its own again", node->index + 1,
+                       node->redis.endpoint.label);
+        report(node->redlock, DL_LOG_INFO, text);
+    }
+}
+
+/* A node's server is what its last connection found, twin or not: so two nodes whose servers change places
+ * are told apart again as soon as both have been met. */
+static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err) {
+    pthread_mutex_lock(&node->redlock->mutex);
+    (void)snprintf(node->run_id, sizeof node->run_id, "%s", run_id);
+    const dli_node_t *twin = run_id[0] != '\0' ? find_twin(node) : NULL;
+    bool has_changed = node->is_twin != (twin != NULL);
+    node->is_twin = twin != NULL;
+    pthread_mutex_unlock(&node->redlock->mutex);
+    if (has_changed) {
+        report_twin(node, twin);
+    }
+    return twin == NULL
+               ? DL_OK
+               : dl_driver_fail(err, DL_ECONFIG, 0, "nodes %zu and %zu are the same server: %s and %s",
+                                (twin->index < node->index ? twin : node)->index + 1,
+                                (twin->index < node->index ? node : twin)->index + 1,
+                                (twin->index < node->index ? twin : node)->redis.endpoint.label,
+                                (twin->index < node->index ? node : twin)->redis.endpoint.label);
+}
+
+dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
+    dl_status_t status = compare(node, run_id, err);
+    if (status == DL_OK && run_id[0] == '\0' && !node->redlock->durable) {
+        status = dl_driver_fail(err, DL_EAUTH, 0,
+                                "%s: this user may not ask who the server is (INFO), so a restart without "
+                                "its data would not be noticed",
+                                node->redis.endpoint.label);
+    }
+    return status;
+}
+
+/* ---- up or down ------------------------------------------------------------------------------------- */
+
+/* How this process fares says nothing about a node; of twins was told when they were met. */
+static bool is_of_the_node(const dli_node_t *node, dl_status_t status) {
+    return status != DL_ENOMEM && status != DL_ECANCELED && !(status == DL_ECONFIG && node->is_twin);
+}
+
+void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
+    char text[TEXT_MAX];
+    uint64_t now_ns = node->redlock->env->now_ns();
+    pthread_mutex_lock(&node->redlock->mutex);
+    bool counts = is_of_the_node(node, status), was_down = node->is_down, was_excluded = node->is_excluded;
+    if (counts) {
+        node->is_down = status != DL_OK;
+        /* Nodes without a vote still renew and free. */
+        node->is_excluded = was_excluded && (status != DL_OK || now_ns < node->excluded_until_ns);
+    }
+    bool votes_again = was_excluded && !node->is_excluded;
+    pthread_mutex_unlock(&node->redlock->mutex);
+    if (counts && status != DL_OK && !was_down) {
+        (void)snprintf(text, sizeof text, "node %zu is down: %s", node->index + 1, why->message);
+        report(node->redlock, DL_LOG_WARNING, text);
+    } else if (counts && status == DL_OK && (was_down || votes_again)) {
+        (void)snprintf(text, sizeof text, "node %zu (%s) %s again", node->index + 1,
+                       node->redis.endpoint.label, votes_again ? "has a vote" : "is there");
+        report(node->redlock, DL_LOG_INFO, text);
+    }
+}
+
+void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
+    char text[TEXT_MAX];
+    uint64_t now_ns = node->redlock->env->now_ns();
+    pthread_mutex_lock(&node->redlock->mutex);
+    bool is_new = !node->is_excluded;
+    node->excluded_until_ns = now_ns + (uint64_t)(left_ms > 0 ? left_ms : 0) * NS_PER_MS;
+    node->is_down = false;
+    node->is_excluded = true;
+    pthread_mutex_unlock(&node->redlock->mutex);
+    if (is_new) {
+        (void)snprintf(text, sizeof text,
+                       "node %zu (%s) has no vote for %" PRId64
+                       " ms: it is new, or was restarted or emptied, and may have forgotten locks that are "
+                       "held",
+                       node->index + 1, node->redis.endpoint.label, left_ms);
+        report(node->redlock, DL_LOG_WARNING, text);
+    }
+}

@@ -1,0 +1,63 @@
+/* redlock.c - the driver redlock: a lock is a string key on a majority of independent servers. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "options.h"
+
+static dl_status_t check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
+    const dli_redlock_t *redlock = state;
+    if (dli_redlock_is_own_key(redlock, name, name_len)) {
+        return dl_driver_fail(
+            err, DL_EINVAL, 0, "the keys '%s', '%s' and '%s' are the driver's own; no lock can be there",
+            redlock->nodes[0].redis.token_key, redlock->marker_key, redlock->quarantine_key);
+    }
+    return DL_OK;
+}
+
+/* "Redis 7.0.15 at 3 nodes: redis://a:6379/0, ..." */
+static void describe(void *state, char *text, size_t size) {
+    const dli_redlock_t *redlock = state;
+    dli_facts_t facts = {.version_number = 0};
+    for (size_t i = 0; i < redlock->n && facts.version_number == 0; i++) {
+        if (redlock->nodes[i].redis.link != NULL) {
+            dli_link_facts(redlock->nodes[i].redis.link, &facts);
+        }
+    }
+    int len = snprintf(text, size,
+                       "%s%s%s on %zu nodes:", strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis",
+                       facts.version[0] != '\0' ? " " : "", facts.version, redlock->n);
+    for (size_t i = 0; i < redlock->n && len >= 0 && (size_t)len < size; i++) {
+        const char *label = redlock->nodes[i].redis.endpoint.label;
+        bool fits = (size_t)len + strlen(label) + sizeof ", , ..." <= size;
+        len += snprintf(text + len, size - (size_t)len, "%s %s", i > 0 ? "," : "", fits ? label : "...");
+        if (!fits) {
+            break;
+        }
+    }
+}
+
+const dl_driver_t dli_redlock_driver = {
+    .abi = DL_DRIVER_ABI,
+    .size = sizeof(dl_driver_t),
+    .name = "redlock",
+    .summary = "a string key on a majority of independent Redis or Valkey servers",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY,
+    .state_size = sizeof(dli_redlock_t),
+    .options = dli_redlock_options,
+    .open = dli_redlock_open,
+    .close = dli_redlock_close,
+    .try_acquire = dli_redlock_try_acquire,
+    .release = dli_redlock_release,
+    .renew = dli_redlock_renew,
+    .watch = dli_redlock_watch,
+    .wait = dli_redlock_wait,
+    .unwatch = dli_redlock_unwatch,
+    .inspect = dli_redlock_inspect,
+    .force_release = dli_redlock_force_release,
+    .list = dli_redlock_list,
+    .check_name = check_name,
+    .describe = describe,
+    .check = dli_redlock_check,
+    .init = dli_redlock_init,
+};

@@ -1,0 +1,195 @@
+/* release.c - frees a hold at all nodes, and what an attempt that failed may have got. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ballots.h"
+
+/* ---- the question --------------------------------------------------------------------------------- */
+
+static void encode_free(const dli_round_t *round, const dli_node_t *node, const char *run_id,
+                        bool with_source, dli_commands_t *commands) {
+    const dli_copy_t *copy = round->data;
+    char hold_id[24];
+    dli_key_t key, channel = {.len = 0};
+    (void)run_id;
+    dli_redis_key(&node->redis, copy->name, copy->name_len, &key);
+    if (copy->tells) {
+        node->redis.layout->channel(&node->redis, copy->name, copy->name_len, &channel);
+    }
+    const dli_slice_t argv[] = {{key.at, key.len},
+                                dli_slice(copy->owner),
+                                dli_slice_int(hold_id, (int64_t)copy->hold_id),
+                                {channel.at, channel.len}};
+    dli_script_call_t call = {&dli_script_redlock_release, 1, 4, argv};
+    dli_script_encode(commands, &call, with_source);
+}
+
+static const dli_question_t free_question = {
+    .what = "a free", .lane = DLI_LANE_CALLS, .intent = DLI_FREE, .encode = encode_free};
+
+/* Has this node surely nothing of the hold any more? */
+static bool is_clear(const dli_part_t *part, bool *freed) {
+    const redisReply *reply = dli_part_reply(part);
+    int64_t number;
+    *freed = false;
+    if (reply == NULL) {
+        return false;
+    }
+    if (dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
+        *freed = number == 1;
+        return true;
+    }
+    return dli_redis_is_foreign(reply);
+}
+
+static size_t count_clear(const dli_round_t *round) {
+    size_t clear = 0;
+    bool freed;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        clear += is_clear(&round->parts[i], &freed);
+    }
+    return clear;
+}
+
+/* ---- one round that is always there --------------------------------------------------------------- */
+
+/* A hold is not begun without the memory to free it: this round is there from before it. */
+bool dli_redlock_keep_spare(dli_redlock_t *redlock) {
+    pthread_mutex_lock(&redlock->mutex);
+    if (redlock->spare == NULL) {
+        redlock->spare = dli_round_new(redlock, &free_question, sizeof(dli_copy_t), 1);
+    }
+    bool is_there = redlock->spare != NULL;
+    pthread_mutex_unlock(&redlock->mutex);
+    return is_there;
+}
+
+static dli_round_t *make_round(dli_redlock_t *redlock) {
+    dli_round_t *round = dli_round_new(redlock, &free_question, sizeof(dli_copy_t), 1);
+    if (round == NULL) {
+        pthread_mutex_lock(&redlock->mutex);
+        round = redlock->spare;
+        redlock->spare = NULL;
+        pthread_mutex_unlock(&redlock->mutex);
+    }
+    return round;
+}
+
+/* As new again. Nothing of it is late. */
+static void renew_round(dli_round_t *round) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        freeReplyObject(part->replies[0]);
+        part->replies[0] = NULL;
+        dli_commands_free(&part->commands);
+        part->state = DLI_PART_UNASKED;
+        part->sent_ns = 0;
+        part->with_source = false;
+    }
+}
+
+/* Becomes the spare round where there is none. */
+static void give_up_round(dli_round_t *round) {
+    dli_redlock_t *redlock = round->redlock;
+    if (dli_round_mask(round, DLI_PART_LATE) == 0) {
+        renew_round(round);
+        pthread_mutex_lock(&redlock->mutex);
+        if (redlock->spare == NULL) {
+            redlock->spare = round;
+            round = NULL;
+        }
+        pthread_mutex_unlock(&redlock->mutex);
+    }
+    dli_round_drop(round);
+}
+
+/* ---- freeing a hold ------------------------------------------------------------------------------- */
+
+/* A majority that has nothing of it any more is enough: no minority can keep others out. */
+static bool is_release_settled(const dli_round_t *round, const void *arg) {
+    (void)arg;
+    size_t pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED));
+    return dli_quorum_is_decided(count_clear(round), pending, round->redlock->quorum);
+}
+
+static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
+    const dli_redlock_t *redlock = round->redlock;
+    const dli_copy_t *copy = round->data;
+    dli_ballot_t ballots[DLI_NODES_MAX];
+    dli_tally_t tally;
+    dli_key_t key;
+    dli_redis_key(&redlock->nodes[0].redis, copy->name, copy->name_len, &key);
+    dli_ballots_of_answers(round, &key, ballots);
+    dli_tally_count(&tally, ballots, redlock->n, redlock->quorum);
+    if (tally.busy > redlock->n - redlock->quorum) {
+        return dl_driver_fail(err, DL_ELOST, 0, "this hold is not on a majority of the nodes");
+    }
+    if (tally.yes + tally.busy >= redlock->quorum) {
+        return DL_OK;
+    }
+    dl_status_t status = dli_tally_failure(&tally, err);
+    if (tally.may_have != 0 || tally.busy > 0) { /* some of it left */
+        dl_error_t why = *err;
+        return dl_driver_fail(err, DL_EUNKNOWN, 0, "the outcome is unknown: %s", why.message);
+    }
+    return status;
+}
+
+dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    dli_redlock_t *redlock = state;
+    dli_stragglers_forsake(redlock->stragglers, request);
+    dli_round_t *round = make_round(redlock);
+    if (round == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    dli_copy_t *copy = round->data;
+    dl_status_t status = dli_copy_make(copy, request, err);
+    if (status == DL_OK) {
+        copy->tells = true;
+        if (dli_round_run(round, (1u << redlock->n) - 1, request->deadline_ns, &request->stop,
+                          is_release_settled, NULL) == DL_OK) {
+            dli_round_tell(round, 0);
+        }
+        status = judge_release(round, err);
+    }
+    give_up_round(round);
+    return status;
+}
+
+/* ---- giving back what a failed attempt may have got ----------------------------------------------- */
+
+static bool is_stopped(const dli_redlock_t *redlock, const dl_stop_t *stop) {
+    struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
+    return redlock->env->poll(fds, 2, 0) > 0;
+}
+
+/* arg: how many nodes were asked. */
+static bool is_given_back(const dli_round_t *round, const void *arg) {
+    const size_t *asked = arg;
+    return *asked - count_clear(round) <= round->redlock->n - round->redlock->quorum;
+}
+
+size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
+    size_t asked = dli_nodes_count(nodes);
+    dl_error_t err;
+    if (asked == 0) {
+        return 0;
+    }
+    dli_stragglers_forsake(redlock->stragglers, request);
+    dli_round_t *round = make_round(redlock);
+    if (round == NULL || dli_copy_make(round->data, request, &err) != DL_OK) {
+        dli_round_drop(round);
+        return asked;
+    }
+    bool can_wait = redlock->env->now_ns() < request->deadline_ns && !is_stopped(redlock, &request->stop);
+    if (asked <= redlock->n - redlock->quorum || !can_wait) {
+        dli_round_send(round, nodes, DL_NO_DEADLINE);
+        dli_round_drop(round);
+        return asked;
+    }
+    if (dli_round_run(round, nodes, request->deadline_ns, &request->stop, is_given_back, &asked) == DL_OK) {
+        dli_round_tell(round, 0);
+    }
+    asked -= count_clear(round);
+    give_up_round(round);
+    return asked;
+}

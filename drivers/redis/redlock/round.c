@@ -1,0 +1,270 @@
+/* round.c - asks several nodes at once, and waits no longer than its caller needs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "round.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define NS_PER_MS ((uint64_t)1000000)
+/* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
+ * this: leaving it to another thread costs more. */
+#define LINGER_NS (NS_PER_MS / 2)
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static size_t round_up(size_t size) {
+    return (size + _Alignof(max_align_t) - 1) & ~(_Alignof(max_align_t) - 1);
+}
+
+dli_round_t *dli_round_new(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
+                           size_t replies_max) {
+    size_t head = round_up(sizeof(dli_round_t) + redlock->n * sizeof(dli_part_t));
+    size_t data = round_up(data_size);
+    char *memory = calloc(1, head + data + redlock->n * replies_max * sizeof(redisReply *));
+    if (memory == NULL) {
+        return NULL;
+    }
+    dli_round_t *round = (dli_round_t *)memory;
+    redisReply **replies = (redisReply **)(memory + head + data);
+    round->redlock = redlock;
+    round->question = question;
+    round->data = memory + head;
+    round->replies_max = replies_max;
+    for (size_t i = 0; i < redlock->n; i++) {
+        round->parts[i].round = round;
+        round->parts[i].node = &redlock->nodes[i];
+        round->parts[i].replies = replies + i * replies_max;
+    }
+    return round;
+}
+
+static void free_replies(dli_part_t *part) {
+    for (size_t i = 0; i < part->round->replies_max; i++) {
+        freeReplyObject(part->replies[i]);
+        part->replies[i] = NULL;
+    }
+}
+
+void dli_round_free(dli_round_t *round) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        free_replies(&round->parts[i]);
+        dli_commands_free(&round->parts[i].commands);
+    }
+    free(round);
+}
+
+void dli_round_drop(dli_round_t *round) {
+    if (round != NULL && dli_stragglers_part_with(round->redlock->stragglers, round)) {
+        dli_round_free(round);
+    }
+}
+
+/* ---- one part --------------------------------------------------------------------------------------- */
+
+/* The connection is there, and with it the process that answers. */
+static dl_status_t prepare(dli_exchange_t *x, const dli_facts_t *facts, dl_error_t *err) {
+    dli_part_t *part = x->arg;
+    dl_status_t status = dli_node_meet(part->node, facts->run_id, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    dli_commands_clear(&part->commands);
+    part->round->question->encode(part->round, part->node, facts->run_id, part->with_source, &part->commands);
+    if (part->commands.count == 0 && !part->commands.out_of_memory) {
+        return dl_driver_fail(err, DL_ECANCELED, 0, "there is nothing to say any more");
+    }
+    x->commands = &part->commands;
+    return DL_OK;
+}
+
+static void send(dli_part_t *part) {
+    const dli_question_t *question = part->round->question;
+    part->exchange = (dli_exchange_t){.replies = part->replies,
+                                      .prepare = prepare,
+                                      .arg = part,
+                                      .lane = question->lane,
+                                      .intent = question->intent,
+                                      .deadline_ns = part->exchange.deadline_ns};
+    dli_link_begin(part->node->redis.link, &part->exchange, &part->err);
+}
+
+/* The server does not know a script: then it surely did nothing of that. */
+static bool is_forgotten(const dli_part_t *part) {
+    for (size_t i = 0; !part->with_source && i < part->round->replies_max; i++) {
+        if (part->replies[i] != NULL && dli_reply_is_error(part->replies[i], "NOSCRIPT")) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every script here may be run again; its answer is then that of the last time. */
+static bool send_again_if_forgotten(dli_part_t *part) {
+    while (dli_link_is_done(&part->exchange)) {
+        part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
+        if (part->exchange.status != DL_OK || !is_forgotten(part)) {
+            return true;
+        }
+        free_replies(part);
+        part->with_source = true;
+        send(part);
+    }
+    return false;
+}
+
+void dli_part_begin(dli_part_t *part, uint64_t deadline_ns) {
+    part->exchange.deadline_ns = deadline_ns;
+    send(part);
+    (void)send_again_if_forgotten(part);
+}
+
+bool dli_part_has_ended(const dli_part_t *part) {
+    return dli_link_is_done(&part->exchange);
+}
+
+bool dli_part_step(dli_part_t *part, short revents) {
+    dli_link_t *link = part->node->redis.link;
+    dli_link_step(link, &part->exchange, revents);
+    if (!dli_link_is_done(&part->exchange) &&
+        part->round->redlock->env->now_ns() >= part->exchange.deadline_ns) {
+        dli_link_abandon(link, &part->exchange, DL_EIO);
+    }
+    return send_again_if_forgotten(part);
+}
+
+const redisReply *dli_part_reply(const dli_part_t *part) {
+    return part->state == DLI_PART_ENDED ? part->replies[0] : NULL;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------ */
+
+uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state) {
+    uint32_t mask = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        mask |= round->parts[i].state == state ? 1u << i : 0;
+    }
+    return mask;
+}
+
+static uint64_t part_deadline(const dli_redlock_t *redlock, uint64_t now_ns, uint64_t deadline_ns) {
+    uint64_t until_ns = now_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    return until_ns < deadline_ns ? until_ns : deadline_ns;
+}
+
+static void ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
+    const dli_redlock_t *redlock = round->redlock;
+    round->began_ns = redlock->env->now_ns();
+    uint64_t until_ns = part_deadline(redlock, round->began_ns, deadline_ns);
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        if ((nodes >> i & 1) != 0) {
+            dli_part_begin(part, until_ns);
+            part->state = dli_part_has_ended(part) ? DLI_PART_ENDED : DLI_PART_ASKED;
+        }
+    }
+}
+
+/* One sleep, at most until until_ns, and one step of what came. DL_OK; DL_ECANCELED, DL_EIO: give up. */
+static dl_status_t sleep_and_step(dli_round_t *round, const dl_stop_t *stop, uint64_t until_ns) {
+    const dli_redlock_t *redlock = round->redlock;
+    struct pollfd fds[DLI_NODES_MAX + 2];
+    for (size_t i = 0; i < redlock->n; i++) {
+        fds[i] = (struct pollfd){.fd = -1};
+        uint64_t part_ns = DL_NO_DEADLINE;
+        if (round->parts[i].state == DLI_PART_ASKED) {
+            dli_link_want(&round->parts[i].exchange, &fds[i], &part_ns);
+        }
+        until_ns = part_ns < until_ns ? part_ns : until_ns;
+    }
+    for (size_t i = 0; i < 2; i++) {
+        fds[redlock->n + i] = (struct pollfd){.fd = stop != NULL ? stop->fd[i] : -1, .events = POLLIN};
+    }
+    if (redlock->env->poll(fds, redlock->n + 2, until_ns) < 0) {
+        return DL_EIO;
+    }
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        if (part->state == DLI_PART_ASKED && dli_part_step(part, fds[i].revents)) {
+            part->state = DLI_PART_ENDED;
+            atomic_store(&part->node->lags, false);
+        }
+    }
+    return fds[redlock->n].revents != 0 || fds[redlock->n + 1].revents != 0 ? DL_ECANCELED : DL_OK;
+}
+
+static void end_all(dli_round_t *round, dl_status_t why) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        if (part->state == DLI_PART_ASKED) {
+            dli_link_abandon(part->node->redis.link, &part->exchange, why);
+            (void)send_again_if_forgotten(part); /* notes when it was sent */
+            part->state = DLI_PART_ENDED;
+        }
+    }
+}
+
+/* Is an answer on its way that may come any moment? */
+static bool is_worth_lingering(const dli_round_t *round) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        if (round->parts[i].state == DLI_PART_ASKED && !atomic_load(&round->parts[i].node->lags)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t linger_ns(const dli_round_t *round, uint64_t now_ns) {
+    uint64_t half_ns = (now_ns - round->began_ns) / 2;
+    if (round->question->linger_ns != NULL) {
+        return round->question->linger_ns(round);
+    }
+    return !is_worth_lingering(round) ? 0 : half_ns < LINGER_NS ? half_ns : LINGER_NS;
+}
+
+static void leave_the_rest(dli_round_t *round) {
+    bool any = false;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        if (round->parts[i].state == DLI_PART_ASKED) {
+            round->parts[i].state = DLI_PART_LATE;
+            atomic_store(&round->parts[i].node->lags, true);
+            any = true;
+        }
+    }
+    if (any) {
+        dli_stragglers_take(round->redlock->stragglers, round);
+    }
+}
+
+dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, const dl_stop_t *stop,
+                          bool (*is_settled)(const dli_round_t *round, const void *arg), const void *arg) {
+    const dl_driver_env_t *env = round->redlock->env;
+    uint64_t linger_until_ns = 0;
+    ask(round, nodes, deadline_ns);
+    while (dli_round_mask(round, DLI_PART_ASKED) != 0) {
+        uint64_t until_ns = DL_NO_DEADLINE;
+        if (is_settled(round, arg)) {
+            uint64_t now_ns = env->now_ns();
+            if (linger_until_ns == 0) {
+                linger_until_ns = now_ns + linger_ns(round, now_ns);
+            }
+            if (now_ns >= linger_until_ns) {
+                leave_the_rest(round);
+                return DL_OK;
+            }
+            until_ns = linger_until_ns;
+        }
+        dl_status_t status = sleep_and_step(round, stop, until_ns);
+        if (status != DL_OK) {
+            end_all(round, status);
+            return status == DL_ECANCELED ? status : DL_OK;
+        }
+    }
+    return DL_OK;
+}
+
+void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
+    const dli_redlock_t *redlock = round->redlock;
+    round->began_ns = redlock->env->now_ns();
+    dli_stragglers_begin(redlock->stragglers, round, nodes,
+                         part_deadline(redlock, round->began_ns, deadline_ns));
+}

@@ -1,0 +1,142 @@
+/* round.h - one question to several nodes at once, and what becomes of those that answer late. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDLOCK_ROUND_H
+#define DLI_REDLOCK_ROUND_H
+
+#include "redlock.h"
+
+/*
+ * A round runs one exchange with each of its nodes, side by side, each for node_timeout at most. It ends as
+ * soon as its caller has what it needs; what is still on its way then is left to a thread of the client, the
+ * stragglers' thread, which goes on until the answer or the end of node_timeout. So a slow node costs nobody
+ * any time, and keeps its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with
+ * its text, in either phase.
+ */
+typedef struct dli_round dli_round_t;
+
+/* What a question is. Static and const. */
+typedef struct dli_question {
+    const char *what; /* for messages: "a claim" */
+    dli_lane_t lane;
+    dli_intent_t intent;
+    /* Appends the commands for one node. run_id: of the server behind the connection that was found for it,
+     * "" when it is not known. with_source: EVAL in place of EVALSHA. Reads `data` only; any thread. */
+    void (*encode)(const dli_round_t *round, const dli_node_t *node, const char *run_id, bool with_source,
+                   dli_commands_t *commands);
+    /* NULL, or for claims: is it of this hold? What the stragglers still have of it is then ended. */
+    bool (*is_of)(const dli_round_t *round, const dl_request_t *hold);
+    /* NULL: a moment. Once the round is settled: for how much longer the rest is waited for. */
+    uint64_t (*linger_ns)(const dli_round_t *round);
+} dli_question_t;
+
+typedef enum dli_part_state {
+    DLI_PART_UNASKED,
+    DLI_PART_ASKED, /* on its way, and this thread's */
+    DLI_PART_ENDED, /* `exchange.status` says how; replies are there after DL_OK */
+    DLI_PART_LATE   /* left to the stragglers: not to be looked at */
+} dli_part_state_t;
+
+/* One node's part. */
+typedef struct dli_part {
+    dli_round_t *round;
+    dli_node_t *node;
+    dli_part_state_t state; /* the asker's own */
+    dli_exchange_t exchange;
+    dli_commands_t commands;
+    redisReply **replies; /* as many as the question has commands, at most `replies_max` of the round */
+    uint64_t sent_ns;     /* the instant before it was sent for the first time; 0: it was not */
+    bool with_source;
+    bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
+    pthread_t stepper;
+    size_t slot; /* its place in what they poll */
+    dl_error_t err;
+} dli_part_t;
+
+struct dli_round {
+    dli_redlock_t *redlock;
+    const dli_question_t *question;
+    void *data; /* of the size that was asked for, zeroed; for encode */
+    size_t replies_max;
+    uint64_t began_ns; /* the instant before the first request was sent */
+    /* With the mutex of the stragglers held. */
+    size_t late;     /* parts that they still have */
+    bool is_dropped; /* the caller is done with it */
+    dli_round_t *next, *before;
+    dli_part_t parts[]; /* one for each node */
+};
+
+/* Memory for a round with `data_size` bytes of data, for answers to at most `replies_max` commands a node.
+ * NULL: out of memory. */
+dli_round_t *dli_round_new(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
+                           size_t replies_max);
+
+/*
+ * Asks these nodes (bit i is node i) and waits until is_settled says that it knows enough (looked at after
+ * every answer), all have answered, the deadline, or until `stop` is readable (NULL: never). The rest
+ * becomes late.
+ * A question that has an answer for everybody in time leaves no part late. DL_OK, or DL_ECANCELED: stopped.
+ * Nodes that are known to be down are ENDED at once with the reason. Once per round.
+ */
+dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, const dl_stop_t *stop,
+                          bool (*is_settled)(const dli_round_t *round, const void *arg), const void *arg);
+
+/* Sends without waiting: everything is late at once. Then drop it. `encode` may append nothing at all for a
+ * node, which is then not asked. */
+void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
+
+/* The caller is done with it. Late parts live on. NULL is fine. */
+void dli_round_drop(dli_round_t *round);
+
+/* The first reply of an ended part, or NULL. */
+const redisReply *dli_part_reply(const dli_part_t *part);
+/* The nodes whose parts are in this state. */
+uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state);
+
+/* ---- of round.c, for stragglers.c ---------------------------------------------------------------------- */
+
+/* Sends the part's question; what ends at once has ended. */
+void dli_part_begin(dli_part_t *part, uint64_t deadline_ns);
+/* As dli_link_step; sends once more by EVAL where that is needed. true: it has ended. */
+bool dli_part_step(dli_part_t *part, short revents);
+bool dli_part_has_ended(const dli_part_t *part);
+void dli_round_free(dli_round_t *round);
+
+/* ---- the stragglers ---------------------------------------------------------------------------------- */
+
+/* Takes over the parts that are LATE. */
+void dli_stragglers_take(dli_stragglers_t *stragglers, dli_round_t *round);
+/* Begins parts as theirs from the first byte on. */
+void dli_stragglers_begin(dli_stragglers_t *stragglers, dli_round_t *round, uint32_t nodes,
+                          uint64_t deadline_ns);
+/* For dli_round_drop: true: nothing of the round is theirs, so it can be freed. */
+bool dli_stragglers_part_with(dli_stragglers_t *stragglers, dli_round_t *round);
+
+/* Starts the thread. DL_OK, DL_ENOMEM, DL_ELIMIT. */
+dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **stragglers, dl_error_t *err);
+/* Late frees get the time that they still have, everything else ends at once. NULL is fine. forked: nothing
+ * is waited for or freed. */
+void dli_stragglers_close(dli_stragglers_t *stragglers, bool forked);
+
+/*
+ * Ends the late claims of this hold. Their connections are condemned: a free that is sent to the node from
+ * now on goes behind the killing of them, so that no claim is carried out after it. To be called before a
+ * hold is freed. It also tells the fills that are about to be sent: see below.
+ */
+void dli_stragglers_forsake(dli_stragglers_t *stragglers, const dl_request_t *hold);
+
+/*
+ * A fill writes a hold to nodes that had lost it, while its owner may free it at any time. A renewal
+ * announces its holds before it asks, so that one that is freed meanwhile is not filled in behind the free:
+ * forsake calls `forget` for every announced intention, and then ends the fills of the hold that have been
+ * sent already (is_of). The intention is retired after dli_round_send.
+ */
+typedef struct dli_intention {
+    /* With a mutex held: do not block. What it sets is read by `encode` on another thread: use atomics. */
+    void (*forget)(void *arg, const dl_request_t *hold);
+    void *arg;
+    struct dli_intention *next, *before;
+} dli_intention_t;
+void dli_stragglers_announce(dli_stragglers_t *stragglers, dli_intention_t *intention);
+void dli_stragglers_retire(dli_stragglers_t *stragglers, dli_intention_t *intention);
+
+#endif

@@ -1,0 +1,140 @@
+/* settings.c - the options of several independent servers, and what is made of them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "options.h"
+
+const dl_option_t dli_redlock_options[] = {
+    [DLI_REDLOCK_OPT_NODES] = {.name = "nodes",
+                               .type = DL_OPTION_LIST,
+                               .required = 1,
+                               .min = DLI_NODES_MIN,
+                               .max = DLI_NODES_MAX,
+                               .help = "The servers: URLs as redis-string has them, an odd number; each a "
+                                       "primary of its own, best on a host of its own"},
+    DLI_REDIS_USER_OPTIONS(DLI_REDLOCK_OPT),
+    DLI_REDIS_KEY_OPTIONS(DLI_REDLOCK_OPT, "\"dlock:\""),
+    DLI_REDIS_NUMBER(DLI_REDLOCK_OPT_NODE_TIMEOUT, "node_timeout", DL_OPTION_DURATION, "500ms", 10, 60000,
+                     "A node that takes longer for one request counts as down for it"),
+    DLI_REDIS_NUMBER(DLI_REDLOCK_OPT_MAX_LEASE, "max_lease", DL_OPTION_DURATION, "1m", 1000, DL_LEASE_MAX_MS,
+                     "No lease may be longer; a node that lost its data has no vote for so long; the same "
+                     "for all clients"),
+    DLI_REDIS_SWITCH(DLI_REDLOCK_OPT_FENCING, "fencing", "true",
+                     "Draw a fencing token with each lock, which costs a round trip to a majority"),
+    DLI_REDIS_SWITCH(DLI_REDLOCK_OPT_QUARANTINE, "quarantine", "true",
+                     "Keep nodes that were restarted or emptied from voting for max_lease; off is unsafe"),
+    DLI_REDIS_SWITCH(DLI_REDLOCK_OPT_DURABLE, "durable", "false",
+                     "Every node syncs each write to its disk (appendfsync always): a restart is no reason "
+                     "for a quarantine"),
+    DLI_REDIS_WAY_OPTIONS(DLI_REDLOCK_OPT),
+    DLI_REDIS_TLS_OPTIONS(DLI_REDLOCK_OPT),
+};
+
+/* ---- the keys --------------------------------------------------------------------------------------- */
+
+static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
+        status = dli_redis_read_names(&redlock->nodes[i].redis, values[DLI_REDLOCK_OPT_PREFIX].string,
+                                      values[DLI_REDLOCK_OPT_TOKEN_KEY].string, err);
+    }
+    const char *token_key = redlock->nodes[0].redis.token_key;
+    (void)snprintf(redlock->marker_key, sizeof redlock->marker_key, "%s:node", token_key);
+    (void)snprintf(redlock->quarantine_key, sizeof redlock->quarantine_key, "%s:quarantine", token_key);
+    return status;
+}
+
+bool dli_redlock_is_own_key(const dli_redlock_t *redlock, const char *name, size_t name_len) {
+    const char *const own[] = {redlock->nodes[0].redis.token_key, redlock->marker_key,
+                               redlock->quarantine_key};
+    bool is_own = false;
+    dli_key_t key;
+    dli_redis_key(&redlock->nodes[0].redis, name, name_len, &key);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        is_own = is_own || (key.len == strlen(own[i]) && memcmp(key.at, own[i], key.len) == 0);
+    }
+    return is_own;
+}
+
+/* ---- the nodes -------------------------------------------------------------------------------------- */
+
+/* The database makes no difference: its server is what may fail. */
+static bool is_same_place(const dli_endpoint_t *a, const dli_endpoint_t *b) {
+    if (a->path != NULL || b->path != NULL) {
+        return a->path != NULL && b->path != NULL && strcmp(a->path, b->path) == 0;
+    }
+    return strcasecmp(a->host, b->host) == 0 && strcmp(a->port, b->port) == 0;
+}
+
+static dl_status_t refuse_same_place(const dli_redlock_t *redlock, size_t i, dl_error_t *err) {
+    for (size_t j = 0; j < i; j++) {
+        if (is_same_place(&redlock->nodes[j].redis.endpoint, &redlock->nodes[i].redis.endpoint)) {
+            return dl_driver_fail(err, DL_ECONFIG, 0, "nodes %zu and %zu are the same server: %s", j + 1,
+                                  i + 1, redlock->nodes[i].redis.endpoint.label);
+        }
+    }
+    return DL_OK;
+}
+
+static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
+    dli_endpoint_extras_t extras = {
+        .username = values[DLI_REDLOCK_OPT_USERNAME].string,
+        .password = values[DLI_REDLOCK_OPT_PASSWORD].string,
+        .database = -1,
+        .connect_timeout_ms = values[DLI_REDLOCK_OPT_CONNECT_TIMEOUT].number,
+        .keepalive_ms = values[DLI_REDLOCK_OPT_KEEPALIVE].number,
+    };
+    dli_redis_read_tls(&extras, &values[DLI_REDLOCK_OPT_TLS_CA]);
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
+        dl_error_t why;
+        status = dli_endpoint_make(&redlock->nodes[i].redis.endpoint, values[DLI_REDLOCK_OPT_NODES].list[i],
+                                   &extras, &why);
+        if (status != DL_OK) {
+            return dl_driver_fail(err, status, why.native, "node %zu: %s", i + 1, why.message);
+        }
+        status = refuse_same_place(redlock, i, err);
+    }
+    return status;
+}
+
+static void name_nodes(dli_redlock_t *redlock) {
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_node_t *node = &redlock->nodes[i];
+        node->redlock = redlock;
+        node->index = i;
+        node->redis.env = redlock->env;
+        node->redis.layout = &dli_redis_string_layout;
+    }
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------- */
+
+dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_t *values,
+                                  const dl_driver_env_t *env, dl_error_t *err) {
+    size_t n = values[DLI_REDLOCK_OPT_NODES].list_len;
+    redlock->env = env;
+    pthread_mutex_init(&redlock->mutex, NULL);
+    redlock->node_timeout_ms = values[DLI_REDLOCK_OPT_NODE_TIMEOUT].number;
+    redlock->max_lease_ms = values[DLI_REDLOCK_OPT_MAX_LEASE].number;
+    redlock->fences = values[DLI_REDLOCK_OPT_FENCING].number != 0;
+    redlock->quarantines = values[DLI_REDLOCK_OPT_QUARANTINE].number != 0;
+    redlock->durable = values[DLI_REDLOCK_OPT_DURABLE].number != 0;
+    if (n < DLI_NODES_MIN || n > DLI_NODES_MAX) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "nodes names %zu servers; %d to %d are needed", n,
+                              DLI_NODES_MIN, DLI_NODES_MAX);
+    }
+    redlock->n = n;
+    redlock->quorum = n / 2 + 1;
+    name_nodes(redlock);
+    if (env->lease_ms > redlock->max_lease_ms) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "lease (%" PRId64 " ms) may not be longer than max_lease (%" PRId64 " ms)",
+                              env->lease_ms, redlock->max_lease_ms);
+    }
+    dl_status_t status = read_keys(redlock, values, err);
+    return status == DL_OK ? make_endpoints(redlock, values, err) : status;
+}

@@ -1,0 +1,190 @@
+/* tally.c - counts votes, and says what is in the way of a majority. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tally.h"
+
+#include <string.h>
+
+#define NS_PER_MS ((uint64_t)1000000)
+/* When claims have split the nodes among them, each tries again within so many rounds and this. */
+#define SPLIT_MS 5
+#define SPLIT_ROUNDS 4
+/* An end that is not known. */
+#define NEVER_MS INT64_MAX
+/* So much of a reason is shown. */
+#define WHY_SHOWN 180
+
+void dli_ballot_read(dli_ballot_t *ballot, const redisReply *reply, bool fences, uint64_t floor) {
+    int64_t number, ours = 0;
+    *ballot = (dli_ballot_t){.vote = DLI_VOTE_UNKNOWN};
+    if (dli_reply_int(reply, &number)) {
+        bool is_yes = fences ? number > 0 && (uint64_t)number > floor : number == 1;
+        ballot->vote = is_yes ? DLI_VOTE_YES : DLI_VOTE_UNKNOWN;
+        ballot->token = is_yes && fences ? (uint64_t)number : 0;
+    } else if (reply->type == REDIS_REPLY_ERROR) {
+        ballot->vote = dli_redis_is_foreign(reply) ? DLI_VOTE_FOREIGN : DLI_VOTE_NONE;
+    } else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+               dli_reply_int(reply->element[0], &number) && number == 0 &&
+               dli_reply_int(reply->element[1], &ballot->left_ms)) {
+        ballot->vote = DLI_VOTE_EXCLUDED;
+    } else if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 &&
+               dli_reply_int(reply->element[0], &ballot->left_ms) &&
+               reply->element[1]->type == REDIS_REPLY_STRING && dli_reply_int(reply->element[2], &ours)) {
+        ballot->vote = DLI_VOTE_BUSY;
+        ballot->value = (dli_slice_t){reply->element[1]->str, reply->element[1]->len};
+        ballot->is_ours = ours == 1;
+    }
+    ballot->left_ms = ballot->left_ms < 0 ? -1 : ballot->left_ms;
+}
+
+void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, size_t quorum) {
+    *tally = (dli_tally_t){.ballots = ballots, .n = n, .quorum = quorum};
+    for (size_t i = 0; i < n; i++) {
+        dli_vote_t vote = ballots[i].vote;
+        tally->yes += vote == DLI_VOTE_YES;
+        tally->busy += vote == DLI_VOTE_BUSY;
+        tally->excluded += vote == DLI_VOTE_EXCLUDED;
+        tally->foreign += vote == DLI_VOTE_FOREIGN;
+        if (vote == DLI_VOTE_YES || vote == DLI_VOTE_UNKNOWN) {
+            tally->may_have |= 1u << i;
+        }
+        if (vote == DLI_VOTE_YES && ballots[i].token > tally->token) {
+            tally->token = ballots[i].token;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (ballots[i].vote == DLI_VOTE_YES && ballots[i].token == tally->token) {
+            tally->exact |= 1u << i;
+        }
+    }
+}
+
+bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum) {
+    return yes >= quorum || yes + pending < quorum;
+}
+
+size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised) {
+    return dli_nodes_count(tally->exact | raised);
+}
+
+bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns) {
+    uint64_t lease_ns = (uint64_t)lease_ms * NS_PER_MS, drift_ns = lease_ns / 100 + 2 * NS_PER_MS;
+    return lease_ns > drift_ns && now_ns < sent_ns + lease_ns - drift_ns;
+}
+
+/* ---- why there is no majority --------------------------------------------------------------------- */
+
+static bool is_same(const dli_slice_t *a, const dli_slice_t *b) {
+    return a->len == b->len && memcmp(a->at, b->at, a->len) == 0;
+}
+
+/* The value that most nodes have; where several have as many, one that is not ours. NULL: none has any. */
+static const dli_ballot_t *find_leader(const dli_tally_t *tally, size_t *most) {
+    const dli_ballot_t *leader = NULL;
+    *most = 0;
+    for (size_t i = 0; i < tally->n; i++) {
+        const dli_ballot_t *ballot = &tally->ballots[i];
+        size_t count = 0;
+        for (size_t j = 0; ballot->vote == DLI_VOTE_BUSY && j < tally->n; j++) {
+            const dli_ballot_t *other = &tally->ballots[j];
+            count += other->vote == DLI_VOTE_BUSY && is_same(&ballot->value, &other->value);
+        }
+        if (count > *most || (count > 0 && count == *most && leader->is_ours && !ballot->is_ours)) {
+            leader = ballot;
+            *most = count;
+        }
+    }
+    return leader;
+}
+
+/* When this node can say yes, as far as is known. */
+static int64_t free_in_ms(const dli_ballot_t *ballot) {
+    switch (ballot->vote) {
+    case DLI_VOTE_YES:
+        return 0;
+    case DLI_VOTE_BUSY:
+    case DLI_VOTE_EXCLUDED:
+        return ballot->left_ms >= 0 ? ballot->left_ms : NEVER_MS;
+    default:
+        return NEVER_MS;
+    }
+}
+
+/* When a majority can: the quorum-th smallest. -1: not known. */
+static int64_t quorum_in_ms(const dli_tally_t *tally) {
+    int64_t times[DLI_NODES_MAX];
+    for (size_t i = 0; i < tally->n; i++) {
+        int64_t time = free_in_ms(&tally->ballots[i]);
+        size_t at = i;
+        for (; at > 0 && times[at - 1] > time; at--) {
+            times[at] = times[at - 1];
+        }
+        times[at] = time;
+    }
+    return times[tally->quorum - 1] == NEVER_MS ? -1 : times[tally->quorum - 1];
+}
+
+static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw,
+                                  dl_grant_t *grant, dl_error_t *err) {
+    size_t most, voters = tally->yes + tally->busy;
+    const dli_ballot_t *leader = find_leader(tally, &most);
+    /* Nodes that did not say, or cannot know any more, may belong to the same holder. */
+    size_t silent = tally->n - voters - tally->foreign;
+    if (voters >= tally->quorum && most + silent < tally->quorum) {
+        uint64_t within_ms = SPLIT_MS + SPLIT_ROUNDS * (took_ns / NS_PER_MS);
+        grant->busy_ms = 1 + (int64_t)(draw % within_ms);
+        grant->busy_is_dlock = 1;
+        return dl_driver_fail(err, DL_EBUSY, 0, "claimed by several at once: none has a majority");
+    }
+    grant->busy_ms = quorum_in_ms(tally);
+    /* Nobody tells when a quarantine ends: where that is needed, a release does not help. */
+    grant->busy_is_dlock = voters >= tally->quorum && leader != NULL && leader->is_ours;
+    if (voters < tally->quorum) {
+        return dl_driver_fail(err, DL_EBUSY, 0, "%zu of %zu nodes have no vote yet, and are needed",
+                              tally->excluded, tally->n);
+    }
+    if (grant->busy_ms < 0) {
+        return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without a known end");
+    }
+    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
+                          (long long)grant->busy_ms);
+}
+
+static bool is_missing(const dli_ballot_t *ballot) {
+    return ballot->vote == DLI_VOTE_NONE || ballot->vote == DLI_VOTE_UNKNOWN;
+}
+
+dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
+    dl_status_t status = DL_EIO;
+    const char *why = NULL;
+    size_t missing = 0;
+    for (size_t i = 0; i < tally->n; i++) {
+        const dli_ballot_t *ballot = &tally->ballots[i];
+        if (!is_missing(ballot)) {
+            continue;
+        }
+        size_t count = 0;
+        for (size_t j = 0; j < tally->n; j++) {
+            count += is_missing(&tally->ballots[j]) && tally->ballots[j].status == ballot->status;
+        }
+        status = count > tally->n - tally->quorum ? ballot->status : status;
+        why = why == NULL ? ballot->why : why;
+        missing++;
+    }
+    return dl_driver_fail(err, status, 0, "%zu of %zu nodes answered; %.*s", tally->n - missing, tally->n,
+                          WHY_SHOWN, why != NULL ? why : "the others are late");
+}
+
+dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
+                              dl_error_t *err) {
+    if (tally->foreign > tally->n - tally->quorum) {
+        size_t i = 0;
+        while (tally->ballots[i].vote != DLI_VOTE_FOREIGN) {
+            i++;
+        }
+        return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", tally->ballots[i].why);
+    }
+    if (tally->yes + tally->busy + tally->excluded >= tally->quorum) {
+        return refuse_as_busy(tally, took_ns, draw, grant, err);
+    }
+    return dli_tally_failure(tally, err);
+}

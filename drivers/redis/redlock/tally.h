@@ -1,0 +1,63 @@
+/* tally.h - what the nodes' answers to a claim come to; pure functions. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDLOCK_TALLY_H
+#define DLI_REDLOCK_TALLY_H
+
+#include "redlock.h"
+
+typedef enum dli_vote {
+    DLI_VOTE_NONE,     /* no answer to count, and the claim surely has not this node */
+    DLI_VOTE_UNKNOWN,  /* no answer to count, and the claim may have this node */
+    DLI_VOTE_YES,      /* the claim has it */
+    DLI_VOTE_BUSY,     /* another has it */
+    DLI_VOTE_EXCLUDED, /* it has no vote: quarantine */
+    DLI_VOTE_FOREIGN   /* something else stands there */
+} dli_vote_t;
+
+typedef struct dli_ballot {
+    dli_vote_t vote;
+    uint64_t token;     /* YES */
+    int64_t left_ms;    /* BUSY, EXCLUDED: of the lease, of the quarantine; -1: no end */
+    bool is_ours;       /* BUSY: a client of this library wrote the value */
+    dli_slice_t value;  /* BUSY */
+    dl_status_t status; /* NONE, UNKNOWN, FOREIGN: what is wrong ... */
+    const char *why;    /* ... in words; NULL: it is merely late */
+} dli_ballot_t;
+
+typedef struct dli_tally {
+    const dli_ballot_t *ballots;
+    size_t n, quorum;
+    size_t yes, busy, excluded, foreign;
+    uint64_t token;    /* the highest of the nodes that said yes */
+    uint32_t exact;    /* the nodes that gave exactly this one */
+    uint32_t may_have; /* the nodes that the claim has, or may have */
+} dli_tally_t;
+
+/* Reads the script's answer. What makes no sense is UNKNOWN, an error other than that of a foreign value is
+ * NONE; what is wrong is for the caller to say. A token has to be larger than the floor. */
+void dli_ballot_read(dli_ballot_t *ballot, const redisReply *reply, bool fences, uint64_t floor);
+
+/* The ballots are looked at later, too. */
+void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, size_t quorum);
+
+/* So many have said yes, so many may still do: is a majority there, or out of reach? */
+bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum);
+
+/* How many nodes have counters at least as large as the token, when these said that theirs was raised. */
+size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised);
+
+/* Of a lease that was asked for at sent_ns: may its holder still act? The instant has to be one after
+ * everything that is needed to hold it. */
+bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns);
+
+/* Why there is no majority: DL_EFOREIGN, DL_EBUSY with grant->busy_* filled, or what is wrong with the nodes
+ * that gave no answer (dli_tally_failure). took_ns: how long the round took; draw: any random number. err is
+ * filled. */
+dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
+                              dl_error_t *err);
+
+/* What is wrong when too few nodes answered: a status of so many nodes that it alone prevents a majority, or
+ * DL_EIO; err says how many answered, and the first reason of one that did not. */
+dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err);
+
+#endif

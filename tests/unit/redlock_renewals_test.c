@@ -1,0 +1,403 @@
+/* redlock_renewals_test.c - renewals by a majority, and that nodes which lost a hold get it again. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redlock_relay_fixture.h"
+
+TestSuite(redlock_renewals, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- holds ------------------------------------------------------------------------------------------ */
+
+/* As it is there after an acquisition: on these nodes. */
+static void put(const char *name, uint64_t hold_id, uint32_t nodes, int px) {
+    for (size_t i = 0; i < NODES; i++) {
+        if ((nodes >> i & 1) != 0) {
+            tell(&servers[i], "SET dlock:%s %s:%llu PX %d", name, OWNER, (unsigned long long)hold_id, px);
+        }
+    }
+}
+
+static long long left_ms(size_t node, const char *name) {
+    return tell(&servers[node], "PTTL dlock:%s", name);
+}
+
+/* The nodes where this very hold is. */
+static uint32_t where(const char *name, uint64_t hold_id) {
+    char value[128];
+    uint32_t nodes = 0;
+    snprintf(value, sizeof value, OWNER ":%llu", (unsigned long long)hold_id);
+    for (size_t i = 0; i < NODES; i++) {
+        redisReply *reply = redisCommand(servers[i].admin, "GET dlock:%s", name);
+        cr_assert_not_null(reply);
+        nodes |= reply->type == REDIS_REPLY_STRING && strcmp(reply->str, value) == 0 ? 1u << i : 0;
+        freeReplyObject(reply);
+    }
+    return nodes;
+}
+
+static dl_renewal_t renewal(const char *name, uint64_t hold_id, int64_t lease_ms) {
+    return (dl_renewal_t){.name = name,
+                          .name_len = strlen(name),
+                          .owner = OWNER,
+                          .hold_id = hold_id,
+                          .lease_ms = lease_ms,
+                          .status = DL_EPROTO};
+}
+
+static dl_status_t renew(const char *name, uint64_t hold_id, int64_t lease_ms) {
+    dl_renewal_t r = renewal(name, hold_id, lease_ms);
+    uint64_t before_ns = now_or_stopped();
+    dli_redlock_renew(&client, &r, 1, in_ms(2000));
+    cr_assert(r.sent_ns >= before_ns && r.sent_ns <= now_or_stopped());
+    return r.status;
+}
+
+/* Has any script written a key there since the counts were cleared? */
+static bool was_written(size_t node) {
+    return info(&servers[node], "commandstats", "cmdstat_set:calls=") > 0;
+}
+
+static void clear_counts(void) {
+    for (size_t i = 0; i < NODES; i++) {
+        tell(&servers[i], "CONFIG RESETSTAT");
+    }
+}
+
+/* What was sent on connections that were there has been carried out. */
+static void await_fills(void) {
+    for (size_t i = 0; i < NODES; i++) {
+        await_relay(&relays[i], &servers[i]);
+    }
+}
+
+/* A connection to each node is there and lies idle: all have answered. */
+static void warm_up(void) {
+    put("warm", 1, 7, LEASE_MS);
+    AWAIT(renew("warm", 1, LEASE_MS) == DL_OK && atomic_load(&client.waited_ns) == 0);
+}
+
+/* A renewal on a thread of its own. */
+typedef struct errand {
+    dl_renewal_t r;
+    uint64_t until_ns;
+    pthread_t thread;
+} errand_t;
+
+static void *run_errand(void *arg) {
+    errand_t *errand = arg;
+    dli_redlock_renew(&client, &errand->r, 1, errand->until_ns);
+    return NULL;
+}
+
+/* Returns when every node has answered; those whose replies are held have not been heard yet. */
+static void begin_renewal(errand_t *errand, const char *name, uint64_t hold_id, int64_t lease_ms) {
+    *errand = (errand_t){.r = renewal(name, hold_id, lease_ms), .until_ns = in_ms(2000)};
+    clear_counts();
+    cr_assert_eq(pthread_create(&errand->thread, NULL, run_errand, errand), 0);
+    for (size_t i = 0; i < NODES; i++) {
+        AWAIT(info(&servers[i], "commandstats", "cmdstat_evalsha:calls=") > 0);
+    }
+}
+
+static dl_status_t end_renewal(errand_t *errand) {
+    cr_assert_eq(pthread_join(errand->thread, NULL), 0);
+    return errand->r.status;
+}
+
+/* ---- by a majority ---------------------------------------------------------------------------------- */
+
+Test(redlock_renewals, a_hold_is_extended_on_every_node) {
+    put("orders", 7, 7, 5000);
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+    for (size_t i = 0; i < NODES; i++) {
+        AWAIT(left_ms(i, "orders") > 20000);
+    }
+    cr_assert_eq(renew("orders", 7, 1000), DL_OK);
+    cr_assert_gt(left_ms(0, "orders"), 20000, "shortened");
+}
+
+Test(redlock_renewals, a_minority_that_lost_it_is_filled_in) {
+    put("orders", 7, 6, 5000);
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+    AWAIT(where("orders", 7) == 7);
+    cr_assert_gt(left_ms(0, "orders"), 20000);
+}
+
+Test(redlock_renewals, a_forgotten_script_is_sent_with_its_text) {
+    put("orders", 7, 6, 5000);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < NODES; i++) {
+            tell(&servers[i], "SCRIPT FLUSH");
+        }
+        tell(&servers[0], "DEL dlock:orders");
+        cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+        AWAIT(where("orders", 7) == 7);
+    }
+}
+
+/* Two have lost it: what could be filled in there is no vote, and the one that is left is no majority. */
+Test(redlock_renewals, what_could_be_filled_in_is_no_vote) {
+    put("orders", 7, 1, 5000);
+    clear_counts();
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 1);
+    cr_assert(!was_written(1) && !was_written(2));
+}
+
+Test(redlock_renewals, what_nobody_has_is_not_created) {
+    clear_counts();
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 0);
+    cr_assert(!was_written(0) && !was_written(1) && !was_written(2));
+}
+
+Test(redlock_renewals, another_owners_hold_is_not_filled_over) {
+    put("orders", 7, 3, 5000);
+    tell(&servers[2], "SET dlock:orders %s PX 20000", "bbbbbbbb-0000-0000-0000-000000000002:1:3");
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 3);
+    put("orders", 9, 4, 20000); /* a later hold of the same owner */
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+    await_fills();
+    cr_assert_eq(where("orders", 9), 4);
+}
+
+Test(redlock_renewals, a_foreign_value_is_a_loss_and_stays) {
+    put("orders", 7, 6, 5000);
+    tell(&servers[0], "RPUSH dlock:orders x");
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 6);
+    tell(&servers[1], "DEL dlock:orders");
+    tell(&servers[1], "RPUSH dlock:orders x");
+    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
+    cr_assert_eq(tell(&servers[0], "LLEN dlock:orders"), 1);
+}
+
+/* The clock jumps while answers are on their way. */
+Test(redlock_renewals, nothing_is_filled_in_once_validity_is_over) {
+    errand_t errand;
+    for (int late = 0; late < 2; late++) {
+        put("orders", 7, 3, 20000);
+        tell(&servers[2], "DEL dlock:orders");
+        warm_up();
+        hold(&relays[0], REPLIES, 1);
+        stop_clock();
+        begin_renewal(&errand, "orders", 7, 200);
+        atomic_fetch_add(&stopped_ns, (late ? 197 : 190) * MS);
+        hold(&relays[0], REPLIES, 0);
+        cr_assert_eq(end_renewal(&errand), DL_OK);
+        await_fills();
+        cr_assert_eq(where("orders", 7), late ? 3 : 7, "%d", late);
+        atomic_store(&stopped_ns, 0);
+    }
+}
+
+/* ---- a release at the same time --------------------------------------------------------------------- */
+
+static void free_everywhere(const char *name, uint64_t hold_id) {
+    dl_request_t request = make_request(name, OWNER, hold_id, in_ms(2000));
+    request.level = 0;
+    cr_assert_eq(dli_redlock_release(&client, NULL, &request, &err), DL_OK, "%s", err.message);
+}
+
+/* The nodes answered before the hold was freed, and that is heard of after it. */
+Test(redlock_renewals, a_release_during_the_round_leaves_no_hold_behind) {
+    errand_t errand;
+    put("orders", 7, 3, 20000);
+    warm_up();
+    hold(&relays[0], REPLIES, 1);
+    begin_renewal(&errand, "orders", 7, LEASE_MS);
+    free_everywhere("orders", 7);
+    hold(&relays[0], REPLIES, 0);
+    cr_assert_eq(end_renewal(&errand), DL_OK);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 0);
+    cr_assert(!was_written(2));
+}
+
+/* The same among many: only what was freed is left out. */
+Test(redlock_renewals, a_release_during_the_round_leaves_the_others_to_be_filled_in) {
+    char names[20][8];
+    dl_renewal_t renewals[20];
+    errand_t errand;
+    for (int i = 0; i < 20; i++) {
+        snprintf(names[i], sizeof names[i], "lock%d", i);
+        put(names[i], (uint64_t)i + 1, 3, 20000);
+        renewals[i] = renewal(names[i], (uint64_t)i + 1, LEASE_MS);
+    }
+    dli_redlock_renew(&client, renewals, 20, in_ms(2000));
+    for (int i = 0; i < 20; i++) {
+        cr_assert_eq(renewals[i].status, DL_OK);
+        AWAIT(where(names[i], (uint64_t)i + 1) == 7);
+    }
+    tell(&servers[2], "DEL dlock:lock3");
+    tell(&servers[2], "DEL dlock:lock4");
+    hold(&relays[0], REPLIES, 1);
+    begin_renewal(&errand, "lock3", 4, LEASE_MS);
+    free_everywhere("lock4", 5);
+    hold(&relays[0], REPLIES, 0);
+    cr_assert_eq(end_renewal(&errand), DL_OK);
+    AWAIT(where("lock3", 4) == 7);
+}
+
+/* What fills the hold in is on its way when it is freed: it must not arrive behind the release. */
+Test(redlock_renewals, a_release_overtakes_no_fill) {
+    put("orders", 7, 3, 20000);
+    warm_up();
+    hold(&relays[0], REPLIES, 1);
+    errand_t errand;
+    begin_renewal(&errand, "orders", 7, LEASE_MS);
+    hold(&relays[2], REQUESTS, 1);
+    hold(&relays[0], REPLIES, 0);
+    cr_assert_eq(end_renewal(&errand), DL_OK);
+    cr_assert_eq(where("orders", 7), 3);
+    free_everywhere("orders", 7); /* on another connection */
+    AWAIT(info(&servers[2], "commandstats", "cmdstat_client|kill:calls=") > 0);
+    hold(&relays[2], REQUESTS, 0);
+    await_fills();
+    cr_assert_eq(where("orders", 7), 0);
+    cr_assert(!was_written(2));
+}
+
+/* ---- nodes that are slow or down -------------------------------------------------------------------- */
+
+/* The time that one renewal takes, in ms. */
+static uint64_t time_renewal(dl_status_t expected) {
+    dl_renewal_t r = renewal("orders", 7, LEASE_MS);
+    uint64_t began_ns = dli_sys_real.now_ns();
+    dli_redlock_renew(&client, &r, 1, began_ns + 2000 * MS);
+    uint64_t took_ms = (dli_sys_real.now_ns() - began_ns) / MS;
+    cr_assert_eq(r.status, expected, "%s after %lu ms", dl_status_name(r.status), (unsigned long)took_ms);
+    return took_ms;
+}
+
+Test(redlock_renewals, a_slow_minority_does_not_delay) {
+    put("orders", 7, 7, 20000);
+    (void)time_renewal(DL_OK);
+    freeze(1);
+    for (int i = 0; i < 10; i++) {
+        uint64_t took_ms = time_renewal(DL_OK);
+        cr_assert_lt(took_ms, 250, "%lu ms", (unsigned long)took_ms);
+    }
+    thaw(1);
+}
+
+Test(redlock_renewals, a_loss_is_told_without_waiting_for_the_slow) {
+    put("orders", 7, 1, 20000);
+    (void)time_renewal(DL_ELOST);
+    freeze(0);
+    cr_assert_lt(time_renewal(DL_ELOST), 250);
+    thaw(0);
+}
+
+Test(redlock_renewals, a_majority_that_is_slow_is_unknown_in_time) {
+    put("orders", 7, 7, 20000);
+    (void)time_renewal(DL_OK);
+    freeze(0);
+    freeze(1);
+    cr_assert_lt(time_renewal(DL_EUNKNOWN), 1000);
+    thaw(0);
+    thaw(1);
+    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK);
+}
+
+Test(redlock_renewals, the_deadline_of_the_caller_holds) {
+    dl_renewal_t r = renewal("orders", 7, LEASE_MS);
+    put("orders", 7, 7, 20000);
+    (void)time_renewal(DL_OK);
+    freeze(0);
+    freeze(1);
+    uint64_t began_ns = dli_sys_real.now_ns();
+    dli_redlock_renew(&client, &r, 1, began_ns + 50 * MS);
+    cr_assert_lt(dli_sys_real.now_ns() - began_ns, 300 * MS);
+    cr_assert_eq(r.status, DL_EUNKNOWN);
+    cr_assert_eq(atomic_load(&warnings), 0, "that a caller has no time says nothing about a node");
+    thaw(0);
+    thaw(1);
+}
+
+Test(redlock_renewals, a_majority_that_is_down_is_no_outcome_at_once) {
+    put("orders", 7, 7, 20000);
+    kill_server(&servers[0]);
+    kill_server(&servers[1]);
+    /* The third may have renewed it. */
+    cr_assert_lt(time_renewal(DL_EUNKNOWN), 1000);
+    kill_server(&servers[2]);
+    AWAIT(renew("orders", 7, LEASE_MS) == DL_EIO); /* nothing has left */
+    for (size_t i = 0; i < NODES; i++) {
+        boot_server(&servers[i]);
+    }
+    put("orders", 7, 7, 5000);
+    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK);
+    AWAIT(left_ms(0, "orders") > 20000);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------------- */
+
+#define HOLDS 600
+
+static char names[HOLDS][16];
+static dl_renewal_t renewals[HOLDS];
+
+static void make_batch(void) {
+    for (int i = 0; i < HOLDS; i++) {
+        snprintf(names[i], sizeof names[i], "lock%d", i);
+        renewals[i] = renewal(names[i], (uint64_t)i + 1, LEASE_MS);
+    }
+}
+
+Test(redlock_renewals, each_entry_of_a_batch_has_an_outcome_of_its_own) {
+    make_batch();
+    for (int i = 0; i < HOLDS; i++) {
+        /* All have it; one has lost it; two have; nobody has it. */
+        static const uint32_t spread[] = {7, 5, 2, 0};
+        put(names[i], (uint64_t)i + 1, spread[i % 4], 20000);
+    }
+    renewals[4].hold_id++;
+    renewals[8].lease_ms = 0;
+    renewals[12].lease_ms = client.max_lease_ms + 1;
+    renewals[16].hold_id = (uint64_t)1 << 53;
+    renewals[20].lease_ms = client.max_lease_ms;
+    uint64_t before_ns = dli_sys_real.now_ns();
+    dli_redlock_renew(&client, renewals, HOLDS, in_ms(5000));
+    for (int i = 0; i < HOLDS; i++) {
+        dl_status_t expected = i == 4              ? DL_ELOST
+                               : i == 8 || i == 12 ? DL_EINVAL
+                               : i == 16           ? DL_ELIMIT
+                               : i % 4 < 2         ? DL_OK
+                                                   : DL_ELOST;
+        cr_assert_eq(renewals[i].status, expected, "%d: %s", i, dl_status_name(renewals[i].status));
+        cr_assert(renewals[i].sent_ns >= before_ns && renewals[i].sent_ns <= dli_sys_real.now_ns());
+    }
+    cr_assert_gt(renewals[HOLDS - 1].sent_ns, renewals[0].sent_ns, "one instant for all rounds");
+    for (int i = 1; i < HOLDS; i += 4) {
+        AWAIT(where(names[i], (uint64_t)i + 1) == 7);
+        cr_assert_eq(where(names[i + 1], (uint64_t)i + 2), 2);
+    }
+    AWAIT(left_ms(0, "lock599") < 0 && left_ms(0, "lock20") > 40000);
+}
+
+Test(redlock_renewals, a_batch_to_a_slow_majority_ends_in_time) {
+    make_batch();
+    put(names[0], 1, 7, 20000);
+    dli_redlock_renew(&client, renewals, HOLDS, in_ms(5000));
+    cr_assert(renewals[0].status == DL_OK && renewals[HOLDS - 1].status == DL_ELOST);
+    freeze(0);
+    freeze(2);
+    make_batch();
+    uint64_t began_ns = dli_sys_real.now_ns();
+    dli_redlock_renew(&client, renewals, HOLDS, began_ns + 700 * MS);
+    uint64_t took_ns = dli_sys_real.now_ns() - began_ns;
+    thaw(0);
+    thaw(2);
+    cr_assert_lt(took_ns, 1000 * MS, "%lu ms", (unsigned long)(took_ns / MS));
+    for (int i = 0; i < HOLDS; i++) {
+        cr_assert(renewals[i].status == DL_EUNKNOWN || renewals[i].status == DL_EIO, "%d: %s", i,
+                  dl_status_name(renewals[i].status));
+        cr_assert(renewals[i].sent_ns >= began_ns && renewals[i].sent_ns <= began_ns + took_ns);
+    }
+    cr_assert_eq(renewals[0].status, DL_EUNKNOWN);
+}
