@@ -114,8 +114,9 @@ static void *work(void *arg) {
         int asked = atomic_load(&board->asked);
         if (self->is_far && self->is_first && asked > atomic_load(&board->held)) {
             hold_for_step(self, asked);
-        } else if (self->is_far && asked > atomic_load(&board->ended)) {
-            /* The others of its kind leave the first name alone meanwhile. */
+        } else if (self->is_far) {
+            /* The first name is for the steps: a vote for it that cannot be given back, when nodes get out of
+             * reach, would keep near processes out as well as the hold that they are to meet. */
             increment(self, 1 + (uint32_t)chaos_draw(&self->random, ROTATION_NAMES - 1));
         } else {
             increment(self, (uint32_t)chaos_draw(&self->random, 2 * ROTATION_NAMES) % (ROTATION_NAMES + 1) %

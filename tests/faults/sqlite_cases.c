@@ -12,7 +12,8 @@
 #include "contract/callers.h"
 
 /* The one fixture that is a file with notifications. */
-#define SQLITE .traits = CT_PROCESSES, .traits_not = CT_REDIS | CT_REDLOCK, .needs = DL_CAP_NOTIFY | DL_CAP_FENCE
+#define ON_A_SERVER (CT_REDIS | CT_REDLOCK)
+#define SQLITE .traits = CT_PROCESSES, .traits_not = ON_A_SERVER, .needs = DL_CAP_NOTIFY | DL_CAP_FENCE
 
 #define PATH_SIZE 256
 

@@ -71,7 +71,8 @@ typedef struct ct ct_t; /* one running case */
 #define CT_MYSQL 0x800u          /* behind it is a MariaDB or MySQL server: ct_mysql of mysql_server.h */
 #define CT_NETWORK 0x1000u       /* the server is reached by TCP: a proxy fits before it */
 #define CT_REDLOCK 0x4000u       /* behind it are several Redis servers: ct_redlock of redlock_nodes.h */
-#define CT_DEAD_MINORITY 0x8000u /* ... as many of which are dead as may be */
+#define CT_DEAD_MINORITY 0x8000u /* ... as many of which are dead as may be: of five these */
+#define CT_DEAD_NODES 2
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 

@@ -53,6 +53,8 @@ static void make_options(ct_t *ct, const char *extra, char *yaml, size_t size) {
     snprintf(yaml + len, size - len, "%s", extra == NULL ? "" : extra);
 }
 
+static void expect_dead_nodes(ct_t *ct, dl_client_t *client);
+
 dl_status_t ct_try_open(ct_t *ct, const char *extra, dl_client_t **client, dl_error_t *err) {
     char yaml[YAML_MAX];
     make_options(ct, extra, yaml, sizeof yaml);
@@ -71,6 +73,9 @@ dl_status_t ct_try_open(ct_t *ct, const char *extra, dl_client_t **client, dl_er
     pthread_mutex_unlock(&ct->mutex);
     CT_CHECKF((status == DL_OK) == (*client != NULL), "opening gave %s and %s client", dl_status_name(status),
               *client == NULL ? "no" : "a");
+    if (status == DL_OK) {
+        expect_dead_nodes(ct, *client);
+    }
     return status;
 }
 
@@ -232,6 +237,17 @@ static int await_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, cons
         struct pollfd fd = {.fd = dl_event_fd(client), .events = POLLIN};
         CT_CHECKF(fd.fd >= 0, "dl_event_fd is %d", fd.fd);
         CT_CHECK(dli_sys->poll(&fd, 1, until) >= 0);
+    }
+}
+
+/* What a client says of nodes that are dead from the beginning is no news to the case. It may have had no
+ * memory to say it. */
+static void expect_dead_nodes(ct_t *ct, dl_client_t *client) {
+    for (int i = 0; (ct->traits & CT_DEAD_MINORITY) && i < CT_DEAD_NODES; i++) {
+        dl_event_t event = DL_EVENT_INIT;
+        int came = await_event(ct, client, DL_EVENT_WARNING, NULL, 0, &event);
+        CT_CHECKF(came || ct_alloc_failed(ct) > 0, "not a word about a dead node");
+        CT_CHECKF(!came || strstr(event.text, "is down") != NULL, "not about a dead node: %s", event.text);
     }
 }
 

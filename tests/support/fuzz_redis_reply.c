@@ -10,8 +10,8 @@
 /*
  * Not part of the build. To run it, in the root of the tree:
  *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -Iinclude \
- *       tests/support/fuzz_redis_reply.c drivers/redis/link/reply.c drivers/redis/link/endpoint.c core/error.c \
- *       -lhiredis -o fuzz_redis_reply
+ *       tests/support/fuzz_redis_reply.c drivers/redis/link/reply.c drivers/redis/link/endpoint.c \
+ *       core/error.c -lhiredis -o fuzz_redis_reply
  *   mkdir corpus && ./fuzz_redis_reply -max_len=4096 corpus
  */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -25,7 +25,7 @@ void redlock_start_five(const char *dir) {
 }
 
 void redlock_start_a_majority(const char *dir) {
-    redlock_nodes_start(&nodes, dir, 5, 2);
+    redlock_nodes_start(&nodes, dir, 5, CT_DEAD_NODES);
 }
 
 void redlock_fixture_stop(void) {

@@ -10,7 +10,7 @@
 const dl_driver_t *redlock_driver(void);
 void redlock_start_three(const char *dir);
 void redlock_start_five(const char *dir);
-/* Five, of which one refuses connections and one does not answer them. */
+/* Five, of which two refuse connections. */
 void redlock_start_a_majority(const char *dir);
 void redlock_fixture_stop(void);
 /* The nodes of the case, and times that leave room for two rounds in a call. */

@@ -12,29 +12,14 @@
 #include "support/alloc_fail.h"
 #include "support/ct.h"
 
-static int keep_fd(redlock_nodes_t *nodes, int flags) {
-    ct_t *ct = ct_current();
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | flags, 0);
-    CT_CHECK(fd >= 0);
-    nodes->fds[nodes->fd_count++] = fd;
-    return fd;
-}
-
-/* A port that stays taken, so that nobody else comes to listen there: it refuses connections. With a queue
- * that is full its kernel answers none. */
-static int dead_port(redlock_nodes_t *nodes, int is_silent) {
+/* A port that stays taken, so that nobody else comes to listen there: it refuses connections. */
+static int dead_port(redlock_nodes_t *nodes, size_t i) {
     ct_t *ct = ct_current();
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
-    int fd = keep_fd(nodes, 0);
-    CT_CHECK(bind(fd, (struct sockaddr *)&address, len) == 0 &&
-             getsockname(fd, (struct sockaddr *)&address, &len) == 0);
-    if (is_silent) {
-        CT_CHECK(listen(fd, 0) == 0);
-        for (int i = 1; i < REDLOCK_DEAD_FDS; i++) {
-            (void)connect(keep_fd(nodes, SOCK_NONBLOCK), (struct sockaddr *)&address, len);
-        }
-    }
+    nodes->fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CT_CHECK(nodes->fds[i] >= 0 && bind(nodes->fds[i], (struct sockaddr *)&address, len) == 0 &&
+             getsockname(nodes->fds[i], (struct sockaddr *)&address, &len) == 0);
     return ntohs(address.sin_port);
 }
 
@@ -59,7 +44,7 @@ void redlock_nodes_start(redlock_nodes_t *nodes, const char *dir, size_t n, size
             redis_server_launch(nodes->at[i]);
         } else {
             nodes->at[i] = alloc_real(sizeof *nodes->at[i]);
-            nodes->at[i]->port = dead_port(nodes, (i - (n - dead)) % 2 == 1);
+            nodes->at[i]->port = dead_port(nodes, i);
         }
     }
     for (size_t i = 0; i < n - dead; i++) {
@@ -72,7 +57,7 @@ void redlock_nodes_stop(redlock_nodes_t *nodes) {
     for (size_t i = 0; i < nodes->n; i++) {
         redis_server_stop(nodes->at[i]);
     }
-    for (size_t i = 0; i < nodes->fd_count; i++) {
+    for (size_t i = nodes->n - nodes->dead; i < nodes->n; i++) {
         close(nodes->fds[i]);
     }
     *nodes = (redlock_nodes_t){0};

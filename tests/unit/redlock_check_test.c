@@ -121,7 +121,7 @@ Test(redlock_check, servers_in_order_are_told_what_they_give_together) {
     }
     EXPECT("locking", DL_FINDING_OK, "taken, renewed and freed");
     EXPECT("wake-up", DL_FINDING_OK, "wakes");
-    EXPECT("guarantee", DL_FINDING_NOTE, "fewer than 2 nodes");
+    EXPECT("guarantee", DL_FINDING_NOTE, "at most 1 of 3 nodes");
     EXPECT("limit", DL_FINDING_NOTE, "smaller tokens");
     cr_expect_eq(worst(), DL_FINDING_WARNING, "%s", all_said());
     for (size_t i = 0; i < 3; i++) {
@@ -265,7 +265,7 @@ Test(redlock_check, init_ends_a_quarantine_that_an_early_lock_began) {
     prepare(&c, UUID_A);
     must_open(&c);
     cr_expect_neq(lock_name(&c, "orders", A, 1), DL_OK, "a new server has no vote");
-    cr_expect_eq(tell(&servers[0], "EXISTS dlock_tokens:quarantine"), 1);
+    AWAIT(tell(&servers[0], "EXISTS dlock_tokens:quarantine") == 1); /* perhaps after the refusal */
     cr_assert_eq(init(&c, 0), DL_OK, "%s", c.err.message);
     cr_expect_eq(tell(&servers[0], "EXISTS dlock_tokens:quarantine"), 0, "%s", all_said());
     cr_expect_eq(lock_name(&c, "orders", A, 2), DL_OK, "%s", c.err.message);

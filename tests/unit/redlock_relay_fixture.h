@@ -1,4 +1,4 @@
-/* redlock_relay_fixture.h - three Redis servers with relays before them, and a client of them made by hand. */
+/* redlock_relay_fixture.h - three Redis servers behind relays, and a client of them made by hand. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef REDLOCK_RELAY_FIXTURE_H
 #define REDLOCK_RELAY_FIXTURE_H
@@ -15,7 +15,7 @@
 #define OWNER "aaaaaaaa-0000-0000-0000-000000000001:1"
 #define LEASE_MS 30000
 
-/* ---- the environment: its clock can be stopped ------------------------------------------- */
+/* ---- the environment: its clock can be stopped -------------------------------------------------------- */
 
 static atomic_ulong stopped_ns; /* what the clock shows; 0: it runs */
 static atomic_int warnings;
@@ -57,7 +57,7 @@ static void note_count(void *core, dl_count_t what, uint64_t n) {
     (void)n;
 }
 
-/* ---- a relay before each server ---------------------------------------------------------------------------- */
+/* ---- a relay before each server ----------------------------------------------------------------------- */
 
 enum { REQUESTS, REPLIES };
 
@@ -151,7 +151,7 @@ static inline void await_relay(relay_t *r, server_t *server) {
     tell(server, "PING"); /* the first may be in one turn of the server with what the relay has sent */
 }
 
-/* ---- the nodes ------------------------------------------------------------------------------------------------ */
+/* ---- the nodes ---------------------------------------------------------------------------------------- */
 
 static server_t servers[NODES];
 static relay_t relays[NODES];
@@ -232,6 +232,12 @@ static inline void tear_down(void) {
     for (size_t i = 0; i < NODES; i++) {
         end_relay(&relays[i]);
         end_server(&servers[i]);
+    }
+}
+
+static inline void await_relays(void) {
+    for (size_t i = 0; i < NODES; i++) {
+        await_relay(&relays[i], &servers[i]);
     }
 }
 

@@ -267,7 +267,8 @@ static uint64_t plan(dli_subscriber_t *s, size_t channels, uint64_t wanted_until
         return wanted ? s->retry_ns : DL_NO_DEADLINE;
     }
     if (!s->ready) {
-        return dli_conn_until(conn);
+        /* A server nearby may have answered already, and then nothing more comes of its own. */
+        return dli_conn_is_ready(conn) ? now : dli_conn_until(conn);
     }
     if (channels == 0) {
         return keep_until_ns;

@@ -47,8 +47,8 @@ dl_status_t dli_subscriber_ask(dli_subscriber_t *subscriber, const char *channel
 dl_status_t dli_subscriber_state(dli_subscriber_t *subscriber, dl_watch_t *watch, dl_error_t *err);
 /* DL_EIO with the reason why a watch was not confirmed in time. */
 dl_status_t dli_subscriber_fail_late(dli_subscriber_t *subscriber, dl_error_t *err);
-/* What to poll: [0] is readable when the watch was woken; [1] is the connection when this sleeper is the one to
- * read it, otherwise no descriptor. */
+/* What to poll: [0] is readable when the watch was woken; [1] is the connection when this sleeper is the one
+ * to read it, otherwise no descriptor. */
 void dli_subscriber_sleep(dli_subscriber_t *subscriber, dl_watch_t *watch, struct pollfd fds[2]);
 /* After a poll: reads what has come; [0] tells at the next poll whether that was for this watch. */
 void dli_subscriber_hear(dli_subscriber_t *subscriber, struct pollfd fds[2]);

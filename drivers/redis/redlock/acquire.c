@@ -77,18 +77,22 @@ static const dli_question_t raise_question = {
 
 /* ---- the votes ------------------------------------------------------------------------------------ */
 
+/* Without a majority for it the answer is "busy" where a majority has said something, and a failure where
+ * that cannot be any more: which of the two must not depend on who answered first. */
 static bool are_votes_settled(const dli_round_t *round, const void *arg) {
     const attempt_t *a = arg;
-    size_t yes = 0, pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED));
+    dli_ballot_t ballots[DLI_NODES_MAX];
+    dli_tally_t tally;
     for (size_t i = 0; i < a->redlock->n; i++) {
         const redisReply *reply = dli_part_reply(&round->parts[i]);
-        dli_ballot_t ballot;
         if (reply != NULL) {
-            dli_ballot_read(&ballot, reply, a->redlock->fences, a->request->token_floor);
-            yes += ballot.vote == DLI_VOTE_YES;
+            dli_ballot_read(&ballots[i], reply, a->redlock->fences, a->request->token_floor);
+        } else {
+            dli_ballot_of_silent(&ballots[i], &round->parts[i]);
         }
     }
-    return dli_quorum_is_decided(yes, pending, a->redlock->quorum);
+    dli_tally_count(&tally, ballots, a->redlock->n, a->redlock->quorum);
+    return dli_votes_are_settled(&tally, dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED)));
 }
 
 static void read_votes(attempt_t *a, dl_status_t status) {

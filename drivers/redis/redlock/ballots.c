@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define NS_PER_MS ((uint64_t)1000000)
+
 dl_status_t dli_copy_make(dli_copy_t *copy, const dl_request_t *request, dl_error_t *err) {
     if (request->hold_id >= DLI_EXACT_END || request->token_floor >= DLI_EXACT_END - 1) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for the nodes");
@@ -54,9 +56,13 @@ void dli_ballots_of_answers(dli_round_t *round, const dli_key_t *key, dli_ballot
 }
 
 void dli_round_tell(const dli_round_t *round, uint32_t except) {
-    for (size_t i = 0; i < round->redlock->n; i++) {
+    const dli_redlock_t *redlock = round->redlock;
+    uint64_t full_ns = round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
-        if (part->state == DLI_PART_ENDED && (except >> i & 1) == 0) {
+        /* That a caller has little time says nothing about a node. */
+        bool had_time = part->exchange.status == DL_OK || part->exchange.deadline_ns >= full_ns;
+        if (part->state == DLI_PART_ENDED && had_time && (except >> i & 1) == 0) {
             dli_node_tell(part->node, part->exchange.status, &part->err);
         }
     }

@@ -239,11 +239,14 @@ static void report_times(const dli_redlock_t *redlock, const dli_check_t *check)
 }
 
 static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *check) {
-    dli_check_say(check, DL_FINDING_NOTE, "guarantee",
-                  "at most one owner of a name among all clients of these servers, until its lease ends, as "
-                  "long as fewer than %zu nodes lose data or have their clocks set within a lease%s",
-                  redlock->n - redlock->quorum + 1,
-                  redlock->fences ? "; each later holder has a larger token" : "; there are no tokens");
+    dli_check_say(
+        check, DL_FINDING_NOTE, "guarantee",
+        "at most one owner of a name among all clients of these servers, until its lease ends, as "
+        "long as at most %zu of %zu nodes are without a lock that is held: because its claim did not "
+        "reach them, their clock was set forward, %sor they dropped it%s",
+        redlock->n - redlock->quorum, redlock->n,
+        redlock->quarantines || redlock->durable ? "" : "they were restarted, ",
+        redlock->fences ? "; each later holder has a larger token" : "; there are no tokens");
     dli_check_say(
         check, DL_FINDING_NOTE, "limit",
         "leases end by the nodes' clocks and this process cannot see its own pauses: let the guarded "

@@ -27,8 +27,11 @@ dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verd
     }
     for (size_t i = 0; i < redlock->n; i++) {
         if ((verdicts->good >> i & 1) == 0) {
-            status = why == NULL || status == verdicts->statuses[i] ? verdicts->statuses[i] : DL_EIO;
-            why = why == NULL ? &verdicts->errors[i] : why;
+            bool is_memory = status == DL_ENOMEM || verdicts->statuses[i] == DL_ENOMEM;
+            status = why == NULL || status == verdicts->statuses[i] ? verdicts->statuses[i]
+                     : is_memory                                    ? DL_ENOMEM
+                                                                    : DL_EIO;
+            why = why == NULL || verdicts->statuses[i] == DL_ENOMEM ? &verdicts->errors[i] : why;
         }
     }
     return dl_driver_fail(err, status, why->native, "%zu of %zu nodes answered, %zu are needed; %s", good,

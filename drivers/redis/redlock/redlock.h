@@ -70,7 +70,7 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
  * Waits until all but a minority of all nodes surely has nothing of this hold, or until the end that the
  * request and node_timeout set. How many nodes may still have it afterwards. */
 size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes);
-/* release.c, for acquire.c: sees to it that the next hold can be freed without memory. false: out of memory. */
+/* release.c, for acquire.c: the next hold can be freed without memory. false: out of memory. */
 bool dli_redlock_keep_spare(dli_redlock_t *redlock);
 void dli_redlock_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,

@@ -133,10 +133,7 @@ static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
     return status;
 }
 
-dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
-    (void)hold;
-    dli_redlock_t *redlock = state;
-    dli_stragglers_forsake(redlock->stragglers, request);
+static dl_status_t release(dli_redlock_t *redlock, const dl_request_t *request, dl_error_t *err) {
     dli_round_t *round = make_round(redlock);
     if (round == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
@@ -155,6 +152,16 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
     return status;
 }
 
+dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    dli_redlock_t *redlock = state;
+    dli_freeing_t freeing = {.hold = request};
+    dli_stragglers_forsake(redlock->stragglers, &freeing);
+    dl_status_t status = release(redlock, request, err);
+    dli_stragglers_freed(redlock->stragglers, &freeing);
+    return status;
+}
+
 /* ---- giving back what a failed attempt may have got ----------------------------------------------- */
 
 static bool is_stopped(const dli_redlock_t *redlock, const dl_stop_t *stop) {
@@ -168,13 +175,9 @@ static bool is_given_back(const dli_round_t *round, const void *arg) {
     return *asked - count_clear(round) <= round->redlock->n - round->redlock->quorum;
 }
 
-size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
+static size_t give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
     size_t asked = dli_nodes_count(nodes);
     dl_error_t err;
-    if (asked == 0) {
-        return 0;
-    }
-    dli_stragglers_forsake(redlock->stragglers, request);
     dli_round_t *round = make_round(redlock);
     if (round == NULL || dli_copy_make(round->data, request, &err) != DL_OK) {
         dli_round_drop(round);
@@ -192,4 +195,15 @@ size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request
     asked -= count_clear(round);
     give_up_round(round);
     return asked;
+}
+
+size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
+    dli_freeing_t freeing = {.hold = request};
+    if (nodes == 0) {
+        return 0;
+    }
+    dli_stragglers_forsake(redlock->stragglers, &freeing);
+    size_t left = give_back(redlock, request, nodes);
+    dli_stragglers_freed(redlock->stragglers, &freeing);
+    return left;
 }

@@ -198,8 +198,8 @@ static uint64_t valid_until_ns(const dl_renewal_t *r) {
     return r->sent_ns + lease_ns - lease_ns / 100 - 2 * NS_PER_MS;
 }
 
-/* Sends the holds to nodes that have lost them. Nobody waits for that, and it counts for nothing in this round.
- * From now on the round hears of what is freed, and the errand need not. */
+/* Sends the holds to nodes that have lost them. Nobody waits for that, and it counts for nothing in this
+ * round. From now on the round hears of what is freed, and the errand need not. */
 static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_stragglers_t *stragglers = errand->redlock->stragglers;
     uint64_t until_ns = DL_NO_DEADLINE;

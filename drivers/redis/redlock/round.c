@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NS_PER_MS ((uint64_t)1000000)
 /* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
@@ -68,6 +69,7 @@ static dl_status_t prepare(dli_exchange_t *x, const dli_facts_t *facts, dl_error
     if (status != DL_OK) {
         return status;
     }
+    memcpy(part->run_id, facts->run_id, sizeof part->run_id);
     dli_commands_clear(&part->commands);
     part->round->question->encode(part->round, part->node, facts->run_id, part->with_source, &part->commands);
     if (part->commands.count == 0 && !part->commands.out_of_memory) {
@@ -151,6 +153,32 @@ static uint64_t part_deadline(const dli_redlock_t *redlock, uint64_t now_ns, uin
     return until_ns < deadline_ns ? until_ns : deadline_ns;
 }
 
+/* Has another node's answer of this round come from the same process? Addresses may be moved from server to
+ * server at any time, and then two connections, each right when it was made, lead to one of them. */
+static const dli_part_t *find_twin(const dli_part_t *part) {
+    const dli_round_t *round = part->round;
+    for (size_t i = 0; part->run_id[0] != '\0' && i < round->redlock->n; i++) {
+        const dli_part_t *other = &round->parts[i];
+        if (other != part && other->state == DLI_PART_ENDED && other->exchange.status == DL_OK &&
+            strcmp(other->run_id, part->run_id) == 0) {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+/* No process answers twice. */
+static void end(dli_part_t *part) {
+    const dli_part_t *twin = part->exchange.status == DL_OK ? find_twin(part) : NULL;
+    part->state = DLI_PART_ENDED;
+    if (twin != NULL) {
+        free_replies(part);
+        part->exchange.status =
+            dl_driver_fail(&part->err, DL_EUNKNOWN, 0, "nodes %zu and %zu are the same server",
+                           part->node->index + 1, twin->node->index + 1);
+    }
+}
+
 static void ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = round->redlock;
     round->began_ns = redlock->env->now_ns();
@@ -159,7 +187,10 @@ static void ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
         dli_part_t *part = &round->parts[i];
         if ((nodes >> i & 1) != 0) {
             dli_part_begin(part, until_ns);
-            part->state = dli_part_has_ended(part) ? DLI_PART_ENDED : DLI_PART_ASKED;
+            part->state = DLI_PART_ASKED;
+            if (dli_part_has_ended(part)) {
+                end(part);
+            }
         }
     }
 }
@@ -185,7 +216,7 @@ static dl_status_t sleep_and_step(dli_round_t *round, const dl_stop_t *stop, uin
     for (size_t i = 0; i < redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
         if (part->state == DLI_PART_ASKED && dli_part_step(part, fds[i].revents)) {
-            part->state = DLI_PART_ENDED;
+            end(part);
             atomic_store(&part->node->lags, false);
         }
     }

@@ -45,6 +45,7 @@ typedef struct dli_part {
     dli_commands_t commands;
     redisReply **replies; /* as many as the question has commands, at most `replies_max` of the round */
     uint64_t sent_ns;     /* the instant before it was sent for the first time; 0: it was not */
+    char run_id[41];      /* of the process that was asked; "": not known */
     bool with_source;
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
     pthread_t stepper;
@@ -118,17 +119,24 @@ dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **strag
 void dli_stragglers_close(dli_stragglers_t *stragglers, bool forked);
 
 /*
- * Ends the late claims of this hold. Their connections are condemned: a free that is sent to the node from
- * now on goes behind the killing of them, so that no claim is carried out after it. To be called before a
- * hold is freed. It also tells the fills that are about to be sent: see below.
+ * A hold is about to be freed. Ends the late claims of it: their connections are condemned, so a free that is
+ * sent to the node from now on goes behind the killing of them, and no claim is carried out after it. Until
+ * dli_stragglers_freed no fill of it is sent either: see below. `freeing` is the caller's, with `hold` set.
  */
-void dli_stragglers_forsake(dli_stragglers_t *stragglers, const dl_request_t *hold);
+typedef struct dli_freeing {
+    const dl_request_t *hold;
+    struct dli_freeing *next, *before;
+} dli_freeing_t;
+void dli_stragglers_forsake(dli_stragglers_t *stragglers, dli_freeing_t *freeing);
+/* A majority is clear of it, or the free has failed: who renews it cannot find a majority that has it, or the
+ * core frees it again. */
+void dli_stragglers_freed(dli_stragglers_t *stragglers, dli_freeing_t *freeing);
 
 /*
  * A fill writes a hold to nodes that had lost it, while its owner may free it at any time. A renewal
  * announces its holds before it asks, so that one that is freed meanwhile is not filled in behind the free:
- * forsake calls `forget` for every announced intention, and then ends the fills of the hold that have been
- * sent already (is_of). The intention is retired after dli_round_send.
+ * `forget` is called for what is being freed when the intention is announced, and for what forsake is called
+ * for until it is retired, after dli_round_send; fills that have been sent are ended by forsake (is_of).
  */
 typedef struct dli_intention {
     /* With a mutex held: do not block. What it sets is read by `encode` on another thread: use atomics. */

@@ -25,6 +25,7 @@ struct dli_stragglers {
     pthread_cond_t changed;
     dli_round_t *rounds;
     dli_intention_t *intentions;
+    dli_freeing_t *freeings;
     bool is_closing;
     struct pollfd *fds; /* the thread's own */
     size_t cap;
@@ -151,9 +152,16 @@ static dli_part_t *find_claim(const dli_stragglers_t *s, const dl_request_t *hol
     return NULL;
 }
 
-void dli_stragglers_forsake(dli_stragglers_t *s, const dl_request_t *hold) {
+void dli_stragglers_forsake(dli_stragglers_t *s, dli_freeing_t *freeing) {
+    const dl_request_t *hold = freeing->hold;
     dli_part_t *part;
     pthread_mutex_lock(&s->mutex);
+    freeing->before = NULL;
+    freeing->next = s->freeings;
+    if (s->freeings != NULL) {
+        s->freeings->before = freeing;
+    }
+    s->freeings = freeing;
     for (dli_intention_t *intention = s->intentions; intention != NULL; intention = intention->next) {
         intention->forget(intention->arg, hold);
     }
@@ -174,6 +182,15 @@ void dli_stragglers_forsake(dli_stragglers_t *s, const dl_request_t *hold) {
     pthread_mutex_unlock(&s->mutex);
 }
 
+void dli_stragglers_freed(dli_stragglers_t *s, dli_freeing_t *freeing) {
+    pthread_mutex_lock(&s->mutex);
+    *(freeing->before != NULL ? &freeing->before->next : &s->freeings) = freeing->next;
+    if (freeing->next != NULL) {
+        freeing->next->before = freeing->before;
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
 void dli_stragglers_announce(dli_stragglers_t *s, dli_intention_t *intention) {
     pthread_mutex_lock(&s->mutex);
     intention->before = NULL;
@@ -182,6 +199,9 @@ void dli_stragglers_announce(dli_stragglers_t *s, dli_intention_t *intention) {
         s->intentions->before = intention;
     }
     s->intentions = intention;
+    for (const dli_freeing_t *freeing = s->freeings; freeing != NULL; freeing = freeing->next) {
+        intention->forget(intention->arg, freeing->hold);
+    }
     pthread_mutex_unlock(&s->mutex);
 }
 

@@ -62,17 +62,6 @@ bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum) {
     return yes >= quorum || yes + pending < quorum;
 }
 
-size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised) {
-    return dli_nodes_count(tally->exact | raised);
-}
-
-bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns) {
-    uint64_t lease_ns = (uint64_t)lease_ms * NS_PER_MS, drift_ns = lease_ns / 100 + 2 * NS_PER_MS;
-    return lease_ns > drift_ns && now_ns < sent_ns + lease_ns - drift_ns;
-}
-
-/* ---- why there is no majority --------------------------------------------------------------------- */
-
 static bool is_same(const dli_slice_t *a, const dli_slice_t *b) {
     return a->len == b->len && memcmp(a->at, b->at, a->len) == 0;
 }
@@ -95,6 +84,35 @@ static const dli_ballot_t *find_leader(const dli_tally_t *tally, size_t *most) {
     }
     return leader;
 }
+
+/* Nodes that did not say, or cannot know any more, may belong to the same holder as those that did. */
+static size_t count_silent(const dli_tally_t *tally) {
+    return tally->n - tally->yes - tally->busy - tally->foreign;
+}
+
+bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending) {
+    size_t most, voters = tally->yes + tally->busy, answered = voters + tally->excluded;
+    if (tally->yes >= tally->quorum || answered + pending < tally->quorum) {
+        return true;
+    }
+    if (tally->yes + pending >= tally->quorum || answered < tally->quorum) {
+        return false;
+    }
+    (void)find_leader(tally, &most);
+    return pending == 0 || voters + pending < tally->quorum || most >= tally->quorum ||
+           most + count_silent(tally) < tally->quorum;
+}
+
+size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised) {
+    return dli_nodes_count(tally->exact | raised);
+}
+
+bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns) {
+    uint64_t lease_ns = (uint64_t)lease_ms * NS_PER_MS, drift_ns = lease_ns / 100 + 2 * NS_PER_MS;
+    return lease_ns > drift_ns && now_ns < sent_ns + lease_ns - drift_ns;
+}
+
+/* ---- why there is no majority --------------------------------------------------------------------- */
 
 /* When this node can say yes, as far as is known. */
 static int64_t free_in_ms(const dli_ballot_t *ballot) {
@@ -127,17 +145,15 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
                                   dl_grant_t *grant, dl_error_t *err) {
     size_t most, voters = tally->yes + tally->busy;
     const dli_ballot_t *leader = find_leader(tally, &most);
-    /* Nodes that did not say, or cannot know any more, may belong to the same holder. */
-    size_t silent = tally->n - voters - tally->foreign;
-    if (voters >= tally->quorum && most + silent < tally->quorum) {
+    if (voters >= tally->quorum && most + count_silent(tally) < tally->quorum) {
         uint64_t within_ms = SPLIT_MS + SPLIT_ROUNDS * (took_ns / NS_PER_MS);
         grant->busy_ms = 1 + (int64_t)(draw % within_ms);
         grant->busy_is_dlock = 1;
         return dl_driver_fail(err, DL_EBUSY, 0, "claimed by several at once: none has a majority");
     }
     grant->busy_ms = quorum_in_ms(tally);
-    /* Nobody tells when a quarantine ends: where that is needed, a release does not help. */
-    grant->busy_is_dlock = voters >= tally->quorum && leader != NULL && leader->is_ours;
+    /* What fewer nodes have may be left of a failed claim, whose end nobody tells. */
+    grant->busy_is_dlock = most >= tally->quorum && leader->is_ours;
     if (voters < tally->quorum) {
         return dl_driver_fail(err, DL_EBUSY, 0, "%zu of %zu nodes have no vote yet, and are needed",
                               tally->excluded, tally->n);
@@ -166,7 +182,10 @@ dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
         for (size_t j = 0; j < tally->n; j++) {
             count += is_missing(&tally->ballots[j]) && tally->ballots[j].status == ballot->status;
         }
-        status = count > tally->n - tally->quorum ? ballot->status : status;
+        /* A lack of memory is the caller's own, and enough of a reason. */
+        if (count > tally->n - tally->quorum || ballot->status == DL_ENOMEM) {
+            status = status == DL_ENOMEM ? status : ballot->status;
+        }
         why = why == NULL ? ballot->why : why;
         missing++;
     }

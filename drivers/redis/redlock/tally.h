@@ -43,6 +43,10 @@ void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, 
 /* So many have said yes, so many may still do: is a majority there, or out of reach? */
 bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum);
 
+/* So many answers may still come: is the outcome of a claim known? Where there can be no majority, answers
+ * are waited for as long as they tell a holder from several claims that split the nodes. */
+bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending);
+
 /* How many nodes have counters at least as large as the token, when these said that theirs was raised. */
 size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised);
 
