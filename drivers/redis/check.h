@@ -7,7 +7,7 @@
 
 /* What differs where the server is one node of several. */
 typedef struct dli_check_node {
-    char name[16]; /* "node 2" */
+    char name[32]; /* "node 2" */
     bool durable, quarantines;
     int64_t max_lease_ms;
     const char *marker_key, *quarantine_key;

@@ -1,5 +1,6 @@
 /* waits_cases.c - faults: row 8, a cancel or a close at every point of a wait, one after the other. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "contract/callers.h"
@@ -11,8 +12,16 @@ typedef struct strike {
     int passed;          /* points so far */
     ct_op_t op;          /* where it struck */
     dl_cancel_t *cancel; /* what to do: trigger this ... */
-    ct_latch_t *now;     /* ... or let another thread close */
+    ct_latch_t *now;     /* ... or let another thread close ... */
+    dl_client_t *closed; /* ... this client */
 } strike_t;
+
+static bool is_closing(dl_client_t *client) {
+    dl_lock_t *probe = NULL;
+    dl_status_t status = dl_lock_open(client, "row 8 probe", &probe, NULL);
+    dl_lock_close(probe);
+    return status == DL_ECLOSED;
+}
 
 static void pass_point(ct_t *ct, const ct_call_t *call, void *arg) {
     strike_t *s = arg;
@@ -24,7 +33,7 @@ static void pass_point(ct_t *ct, const ct_call_t *call, void *arg) {
         dl_cancel_trigger(s->cancel);
     } else {
         ct_latch_down(ct, s->now);
-        ct_sleep_ms(ct, 10); /* the close begins meanwhile */
+        CT_AWAIT(is_closing(s->closed), 5000); /* which cannot end before this call has */
     }
 }
 
@@ -125,7 +134,7 @@ CT_CASE(faults, row08_close_at_every_point_of_a_wait) {
         CT_LT(at, POINTS_MAX);
         dl_client_t *b = ct_open(ct, NULL);
         caller_t caller = CALLER(ct_lock(ct, b, "row 8"), DL_WAIT_FOREVER);
-        strike_t s = {.client = at + 1, .at = at, .now = ct_latch(ct, 1)};
+        strike_t s = {.client = at + 1, .at = at, .now = ct_latch(ct, 1), .closed = b};
         closing_t closing = {b, s.now};
         ct_forget(ct, b);
         ct_thread_t *thread = ct_thread(ct, close_when_told, &closing);

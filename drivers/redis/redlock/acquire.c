@@ -247,7 +247,8 @@ dl_status_t dli_redlock_try_acquire(void *state, void *hold, const dl_request_t 
                                                : request->deadline_ns;
     a.claim = dli_round_new(redlock, &claim_question, sizeof(dli_copy_t), 1);
     a.raise = redlock->fences ? dli_round_new(redlock, &raise_question, sizeof(uint64_t), 1) : NULL;
-    if (a.claim == NULL || (a.raise == NULL && redlock->fences) || !dli_redlock_keep_spare(redlock)) {
+    if (a.claim == NULL || (a.raise == NULL && redlock->fences) || !dli_redlock_keep_spare(redlock) ||
+        !dli_redlock_keep_renewal_spare(redlock)) {
         status = dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
     if (status == DL_OK) {

@@ -60,9 +60,11 @@ void dli_round_tell(const dli_round_t *round, uint32_t except) {
     uint64_t full_ns = round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
+        if (part->state != DLI_PART_ENDED || (except >> i & 1) != 0) {
+            continue;
+        }
         /* That a caller has little time says nothing about a node. */
-        bool had_time = part->exchange.status == DL_OK || part->exchange.deadline_ns >= full_ns;
-        if (part->state == DLI_PART_ENDED && had_time && (except >> i & 1) == 0) {
+        if (part->exchange.status == DL_OK || part->exchange.deadline_ns >= full_ns) {
             dli_node_tell(part->node, part->exchange.status, &part->err);
         }
     }

@@ -34,16 +34,20 @@ dli_round_t *dli_batch_round(dli_redlock_t *redlock, const dli_question_t *quest
         texts += redis->prefix_len + chunk->entries[i]->name_len + strlen(chunk->entries[i]->owner) + 1;
     }
     dli_round_t *round = dli_round_new(redlock, question, head + texts, chunk->count);
-    if (round == NULL) {
-        return NULL;
+    if (round != NULL) {
+        dli_batch_put(round, chunk);
     }
+    return round;
+}
+
+void dli_batch_put(dli_round_t *round, const dli_chunk_t *chunk) {
+    const dli_redis_t *redis = &round->redlock->nodes[0].redis;
     dli_batch_t *batch = round->data;
-    char *text = (char *)batch + head;
+    char *text = (char *)&batch->items[chunk->count];
     batch->count = chunk->count;
     for (size_t i = 0; i < chunk->count; i++) {
         text = fill_item(&batch->items[i], redis, chunk->entries[i], chunk->nodes[i], text);
     }
-    return round;
 }
 
 /* ---- asking ----------------------------------------------------------------------------------------- */

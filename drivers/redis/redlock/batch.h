@@ -34,6 +34,10 @@ typedef struct dli_batch {
 /* NULL: out of memory. */
 dli_round_t *dli_batch_round(dli_redlock_t *redlock, const dli_question_t *question,
                              const dli_chunk_t *chunk);
+/* Puts the chunk into a round with room for it. */
+void dli_batch_put(dli_round_t *round, const dli_chunk_t *chunk);
+/* The data of a round for one entry, however long its texts. */
+#define DLI_BATCH_OF_ONE (sizeof(dli_batch_t) + sizeof(dli_item_t) + DLI_KEY_MAX + DL_OWNER_MAX + 1)
 /* For `encode`: the script, for each item that this node is asked for. */
 void dli_batch_encode(const dli_batch_t *batch, const dli_node_t *node, const dli_script_t *script,
                       bool with_source, dli_commands_t *commands);

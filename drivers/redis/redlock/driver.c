@@ -172,8 +172,9 @@ void dli_redlock_close(void *state, int forked) {
     }
     dli_stragglers_close(redlock->stragglers, forked != 0);
     redlock->stragglers = NULL;
-    if (!forked && redlock->spare != NULL) {
+    if (!forked) {
         dli_round_free(redlock->spare);
+        dli_round_free(redlock->renewal_spare);
     }
     for (size_t i = 0; i < redlock->n; i++) {
         dli_redis_close(&redlock->nodes[i].redis, forked);

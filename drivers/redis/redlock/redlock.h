@@ -36,7 +36,8 @@ struct dli_redlock {
     pthread_mutex_t mutex;
     dli_stragglers_t *stragglers;
     atomic_uint_fast64_t waited_ns; /* when renewals last waited for a late node in vain; 0: they did not */
-    struct dli_round *spare;        /* with the mutex held: for a free without memory; NULL: none */
+    /* With the mutex held: for a free and for a renewal without memory; NULL: none. */
+    struct dli_round *spare, *renewal_spare;
 };
 
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */
@@ -72,6 +73,8 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
 size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes);
 /* release.c, for acquire.c: the next hold can be freed without memory. false: out of memory. */
 bool dli_redlock_keep_spare(dli_redlock_t *redlock);
+/* renewals.c, for acquire.c: the same for renewals. */
+bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock);
 void dli_redlock_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                               const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);

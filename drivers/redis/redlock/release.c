@@ -49,56 +49,14 @@ static size_t count_clear(const dli_round_t *round) {
     return clear;
 }
 
-/* ---- one round that is always there --------------------------------------------------------------- */
-
-/* A hold is not begun without the memory to free it: this round is there from before it. */
+/* A hold is not begun without the memory to free it: a round for that is there from before it. */
 bool dli_redlock_keep_spare(dli_redlock_t *redlock) {
-    pthread_mutex_lock(&redlock->mutex);
-    if (redlock->spare == NULL) {
-        redlock->spare = dli_round_new(redlock, &free_question, sizeof(dli_copy_t), 1);
-    }
-    bool is_there = redlock->spare != NULL;
-    pthread_mutex_unlock(&redlock->mutex);
-    return is_there;
+    return dli_spare_keep(redlock, &redlock->spare, &free_question, sizeof(dli_copy_t));
 }
 
 static dli_round_t *make_round(dli_redlock_t *redlock) {
     dli_round_t *round = dli_round_new(redlock, &free_question, sizeof(dli_copy_t), 1);
-    if (round == NULL) {
-        pthread_mutex_lock(&redlock->mutex);
-        round = redlock->spare;
-        redlock->spare = NULL;
-        pthread_mutex_unlock(&redlock->mutex);
-    }
-    return round;
-}
-
-/* As new again. Nothing of it is late. */
-static void renew_round(dli_round_t *round) {
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        freeReplyObject(part->replies[0]);
-        part->replies[0] = NULL;
-        dli_commands_free(&part->commands);
-        part->state = DLI_PART_UNASKED;
-        part->sent_ns = 0;
-        part->with_source = false;
-    }
-}
-
-/* Becomes the spare round where there is none. */
-static void give_up_round(dli_round_t *round) {
-    dli_redlock_t *redlock = round->redlock;
-    if (dli_round_mask(round, DLI_PART_LATE) == 0) {
-        renew_round(round);
-        pthread_mutex_lock(&redlock->mutex);
-        if (redlock->spare == NULL) {
-            redlock->spare = round;
-            round = NULL;
-        }
-        pthread_mutex_unlock(&redlock->mutex);
-    }
-    dli_round_drop(round);
+    return round != NULL ? round : dli_spare_take(redlock, &redlock->spare);
 }
 
 /* ---- freeing a hold ------------------------------------------------------------------------------- */
@@ -148,7 +106,7 @@ static dl_status_t release(dli_redlock_t *redlock, const dl_request_t *request, 
         }
         status = judge_release(round, err);
     }
-    give_up_round(round);
+    dli_spare_drop(&redlock->spare, round);
     return status;
 }
 
@@ -179,12 +137,15 @@ static size_t give_back(dli_redlock_t *redlock, const dl_request_t *request, uin
     size_t asked = dli_nodes_count(nodes);
     dl_error_t err;
     dli_round_t *round = make_round(redlock);
-    if (round == NULL || dli_copy_make(round->data, request, &err) != DL_OK) {
-        dli_round_drop(round);
+    if (round == NULL) {
+        return asked;
+    }
+    if (dli_copy_make(round->data, request, &err) != DL_OK) {
+        dli_spare_drop(&redlock->spare, round);
         return asked;
     }
     bool can_wait = redlock->env->now_ns() < request->deadline_ns && !is_stopped(redlock, &request->stop);
-    if (asked <= redlock->n - redlock->quorum || !can_wait) {
+    if (!round->is_spare && (asked <= redlock->n - redlock->quorum || !can_wait)) {
         dli_round_send(round, nodes, DL_NO_DEADLINE);
         dli_round_drop(round);
         return asked;
@@ -193,7 +154,7 @@ static size_t give_back(dli_redlock_t *redlock, const dl_request_t *request, uin
         dli_round_tell(round, 0);
     }
     asked -= count_clear(round);
-    give_up_round(round);
+    dli_spare_drop(&redlock->spare, round);
     return asked;
 }
 

@@ -224,6 +224,10 @@ static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_round_drop(round);
 }
 
+bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock) {
+    return dli_spare_keep(redlock, &redlock->renewal_spare, &renewing, DLI_BATCH_OF_ONE);
+}
+
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
 /* That a caller has little time says nothing about the nodes. */
@@ -242,6 +246,10 @@ static void tell_nodes(const dli_round_t *round, uint64_t deadline_ns) {
 static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_redlock_t *redlock = errand->redlock;
     dli_round_t *round = dli_batch_round(redlock, &renewing, chunk);
+    if (round == NULL && chunk->count == 1 &&
+        (round = dli_spare_take(redlock, &redlock->renewal_spare)) != NULL) {
+        dli_batch_put(round, chunk);
+    }
     if (round == NULL) {
         return false;
     }
@@ -263,7 +271,7 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
     if (lost.count > 0 && errand->forgotten != NULL) {
         fill_in(errand, &lost);
     }
-    dli_round_drop(round);
+    dli_spare_drop(&redlock->renewal_spare, round);
     return true;
 }
 
@@ -280,10 +288,14 @@ static void renew_some(const errand_t *errand, const dli_chunk_t *chunk) {
     if (renew_chunk(errand, chunk)) {
         return;
     }
+    if (chunk->count == 1) {
+        chunk->entries[0]->status = DL_ENOMEM;
+        return;
+    }
     for (size_t i = 0; i < chunk->count; i++) {
         dli_chunk_t one = {.count = 0};
         dli_chunk_add(&one, chunk->entries[i], chunk->nodes[i]);
-        if (chunk->count == 1 || !renew_chunk(errand, &one)) {
+        if (!renew_chunk(errand, &one)) {
             chunk->entries[i]->status = DL_ENOMEM;
         }
     }

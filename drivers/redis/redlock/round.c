@@ -47,6 +47,9 @@ static void free_replies(dli_part_t *part) {
 }
 
 void dli_round_free(dli_round_t *round) {
+    if (round == NULL) {
+        return;
+    }
     for (size_t i = 0; i < round->redlock->n; i++) {
         free_replies(&round->parts[i]);
         dli_commands_free(&round->parts[i].commands);
@@ -273,7 +276,7 @@ dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_
     ask(round, nodes, deadline_ns);
     while (dli_round_mask(round, DLI_PART_ASKED) != 0) {
         uint64_t until_ns = DL_NO_DEADLINE;
-        if (is_settled(round, arg)) {
+        if (!round->is_spare && is_settled(round, arg)) {
             uint64_t now_ns = env->now_ns();
             if (linger_until_ns == 0) {
                 linger_until_ns = now_ns + linger_ns(round, now_ns);

@@ -59,6 +59,7 @@ struct dli_round {
     void *data; /* of the size that was asked for, zeroed; for encode */
     size_t replies_max;
     uint64_t began_ns; /* the instant before the first request was sent */
+    bool is_spare;     /* see below: nothing of it is left to the stragglers */
     /* With the mutex of the stragglers held. */
     size_t late;     /* parts that they still have */
     bool is_dropped; /* the caller is done with it */
@@ -88,6 +89,18 @@ void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
 /* The caller is done with it. Late parts live on. NULL is fine. */
 void dli_round_drop(dli_round_t *round);
 
+/*
+ * spare.c: a round that is kept for the day that memory is out. `spare` is a field of the client's. One that
+ * was taken waits for all nodes to the end of node_timeout, so that it can be used again.
+ */
+/* Makes it if it is not there. false: out of memory. */
+bool dli_spare_keep(dli_redlock_t *redlock, dli_round_t **spare, const dli_question_t *question,
+                    size_t data_size);
+/* NULL: there is none. */
+dli_round_t *dli_spare_take(dli_redlock_t *redlock, dli_round_t **spare);
+/* As dli_round_drop; one that was taken becomes the spare again. */
+void dli_spare_drop(dli_round_t **spare, dli_round_t *round);
+
 /* The first reply of an ended part, or NULL. */
 const redisReply *dli_part_reply(const dli_part_t *part);
 /* The nodes whose parts are in this state. */
@@ -100,6 +113,7 @@ void dli_part_begin(dli_part_t *part, uint64_t deadline_ns);
 /* As dli_link_step; sends once more by EVAL where that is needed. true: it has ended. */
 bool dli_part_step(dli_part_t *part, short revents);
 bool dli_part_has_ended(const dli_part_t *part);
+/* NULL is fine. */
 void dli_round_free(dli_round_t *round);
 
 /* ---- the stragglers ---------------------------------------------------------------------------------- */

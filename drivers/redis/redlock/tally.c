@@ -8,6 +8,8 @@
 /* When claims have split the nodes among them, each tries again within so many rounds and this. */
 #define SPLIT_MS 5
 #define SPLIT_ROUNDS 4
+/* Where there may be a holder, or none: each looks again within this. */
+#define AMBIGUOUS_MS 100
 /* An end that is not known. */
 #define NEVER_MS INT64_MAX
 /* So much of a reason is shown. */
@@ -152,6 +154,15 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
         return dl_driver_fail(err, DL_EBUSY, 0, "claimed by several at once: none has a majority");
     }
     grant->busy_ms = quorum_in_ms(tally);
+    if (voters >= tally->quorum && most + tally->excluded < tally->quorum) {
+        /* Nodes that say nothing would have to complete the majority; or a failed claim is being taken back,
+         * of which nobody is told. */
+        int64_t within_ms = 1 + (int64_t)(draw % AMBIGUOUS_MS);
+        grant->busy_ms = grant->busy_ms >= 0 && grant->busy_ms < within_ms ? grant->busy_ms : within_ms;
+        grant->busy_is_dlock = 0;
+        return dl_driver_fail(err, DL_EBUSY, 0, "%zu of %zu nodes are held by others, %zu do not say",
+                              tally->busy, tally->n, count_silent(tally));
+    }
     /* What fewer nodes have may be left of a failed claim, whose end nobody tells. */
     grant->busy_is_dlock = most >= tally->quorum && leader->is_ours;
     if (voters < tally->quorum) {
@@ -193,6 +204,14 @@ dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
                           WHY_SHOWN, why != NULL ? why : "the others are late");
 }
 
+static size_t count_without_memory(const dli_tally_t *tally) {
+    size_t count = 0;
+    for (size_t i = 0; i < tally->n; i++) {
+        count += is_missing(&tally->ballots[i]) && tally->ballots[i].status == DL_ENOMEM;
+    }
+    return count;
+}
+
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
                               dl_error_t *err) {
     if (tally->foreign > tally->n - tally->quorum) {
@@ -201,6 +220,9 @@ dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64
             i++;
         }
         return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", tally->ballots[i].why);
+    }
+    if (tally->yes + count_without_memory(tally) >= tally->quorum) {
+        return dli_tally_failure(tally, err); /* not asked where there was a majority to be had */
     }
     if (tally->yes + tally->busy + tally->excluded >= tally->quorum) {
         return refuse_as_busy(tally, took_ns, draw, grant, err);
