@@ -207,9 +207,8 @@ static inline void open_client(size_t n) {
 
 static inline void close_client(void) {
     dli_stragglers_close(client.stragglers, false);
-    if (client.spare != NULL) {
-        dli_round_free(client.spare);
-    }
+    dli_round_free(client.spare);
+    dli_round_free(client.renewal_spare);
     for (size_t i = 0; i < client.n; i++) {
         dli_link_close(client.nodes[i].redis.link, false);
         dli_endpoint_free(&client.nodes[i].redis.endpoint);

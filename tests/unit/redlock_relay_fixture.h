@@ -201,9 +201,8 @@ static inline void open_client_as(const char *username) {
 
 static inline void close_client(void) {
     dli_stragglers_close(client.stragglers, false);
-    if (client.spare != NULL) {
-        dli_round_free(client.spare);
-    }
+    dli_round_free(client.spare);
+    dli_round_free(client.renewal_spare);
     for (size_t i = 0; i < NODES; i++) {
         dli_link_close(client.nodes[i].redis.link, false);
         dli_subscriber_close(client.nodes[i].redis.subscriber, false);

@@ -117,10 +117,20 @@ static bool send_again_if_forgotten(dli_part_t *part) {
     return false;
 }
 
+/* What was sent has node_timeout from then on, however long it took to get a connection. */
+static void limit(dli_part_t *part) {
+    const dli_redlock_t *redlock = part->round->redlock;
+    uint64_t until_ns = part->exchange.sent_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    if (part->exchange.sent_ns != 0 && until_ns < part->exchange.deadline_ns) {
+        part->exchange.deadline_ns = until_ns;
+    }
+}
+
 void dli_part_begin(dli_part_t *part, uint64_t deadline_ns) {
     part->exchange.deadline_ns = deadline_ns;
     send(part);
     (void)send_again_if_forgotten(part);
+    limit(part);
 }
 
 bool dli_part_has_ended(const dli_part_t *part) {
@@ -134,7 +144,9 @@ bool dli_part_step(dli_part_t *part, short revents) {
         part->round->redlock->env->now_ns() >= part->exchange.deadline_ns) {
         dli_link_abandon(link, &part->exchange, DL_EIO);
     }
-    return send_again_if_forgotten(part);
+    bool has_ended = send_again_if_forgotten(part);
+    limit(part);
+    return has_ended;
 }
 
 const redisReply *dli_part_reply(const dli_part_t *part) {
@@ -182,20 +194,28 @@ static void end(dli_part_t *part) {
     }
 }
 
-static void ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
+/* Nobody waits for frees that have no connection yet, but they go on: what a node has heard of shall end. */
+static uint64_t patience(const dli_round_t *round, uint64_t until_ns) {
+    uint64_t call_ns = round->began_ns + (uint64_t)round->redlock->env->call_timeout_ms * NS_PER_MS;
+    return round->question->intent == DLI_FREE && !round->is_spare && call_ns > until_ns ? call_ns : until_ns;
+}
+
+/* Returns until when they are waited for. */
+static uint64_t ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = round->redlock;
     round->began_ns = redlock->env->now_ns();
     uint64_t until_ns = part_deadline(redlock, round->began_ns, deadline_ns);
     for (size_t i = 0; i < redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
         if ((nodes >> i & 1) != 0) {
-            dli_part_begin(part, until_ns);
+            dli_part_begin(part, patience(round, until_ns));
             part->state = DLI_PART_ASKED;
             if (dli_part_has_ended(part)) {
                 end(part);
             }
         }
     }
+    return until_ns;
 }
 
 /* One sleep, at most until until_ns, and one step of what came. DL_OK; DL_ECANCELED, DL_EIO: give up. */
@@ -272,20 +292,18 @@ static void leave_the_rest(dli_round_t *round) {
 dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, const dl_stop_t *stop,
                           bool (*is_settled)(const dli_round_t *round, const void *arg), const void *arg) {
     const dl_driver_env_t *env = round->redlock->env;
-    uint64_t linger_until_ns = 0;
-    ask(round, nodes, deadline_ns);
+    uint64_t linger_until_ns = 0, wait_until_ns = ask(round, nodes, deadline_ns);
     while (dli_round_mask(round, DLI_PART_ASKED) != 0) {
-        uint64_t until_ns = DL_NO_DEADLINE;
+        uint64_t now_ns = env->now_ns(), until_ns = wait_until_ns;
         if (!round->is_spare && is_settled(round, arg)) {
-            uint64_t now_ns = env->now_ns();
             if (linger_until_ns == 0) {
                 linger_until_ns = now_ns + linger_ns(round, now_ns);
             }
-            if (now_ns >= linger_until_ns) {
-                leave_the_rest(round);
-                return DL_OK;
-            }
-            until_ns = linger_until_ns;
+            until_ns = linger_until_ns < until_ns ? linger_until_ns : until_ns;
+        }
+        if (now_ns >= until_ns && (until_ns == linger_until_ns || patience(round, until_ns) > until_ns)) {
+            leave_the_rest(round);
+            return DL_OK;
         }
         dl_status_t status = sleep_and_step(round, stop, until_ns);
         if (status != DL_OK) {
@@ -300,5 +318,5 @@ void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = round->redlock;
     round->began_ns = redlock->env->now_ns();
     dli_stragglers_begin(redlock->stragglers, round, nodes,
-                         part_deadline(redlock, round->began_ns, deadline_ns));
+                         patience(round, part_deadline(redlock, round->began_ns, deadline_ns)));
 }

@@ -8,9 +8,10 @@
 /*
  * A round runs one exchange with each of its nodes, side by side, each for node_timeout at most. It ends as
  * soon as its caller has what it needs; what is still on its way then is left to a thread of the client, the
- * stragglers' thread, which goes on until the answer or the end of node_timeout. So a slow node costs nobody
- * any time, and keeps its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with
- * its text, in either phase.
+ * stragglers' thread, which goes on until the answer or the end of node_timeout; frees
+ * that have no connection yet have call_timeout to get one. So a slow node costs nobody any time, and keeps
+ * its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with its text, in either
+ * phase.
  */
 typedef struct dli_round dli_round_t;
 
@@ -128,7 +129,7 @@ bool dli_stragglers_part_with(dli_stragglers_t *stragglers, dli_round_t *round);
 
 /* Starts the thread. DL_OK, DL_ENOMEM, DL_ELIMIT. */
 dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **stragglers, dl_error_t *err);
-/* Late frees get the time that they still have, everything else ends at once. NULL is fine. forked: nothing
+/* Late frees get node_timeout at most, everything else ends at once. NULL is fine. forked: nothing
  * is waited for or freed. */
 void dli_stragglers_close(dli_stragglers_t *stragglers, bool forked);
 

@@ -19,6 +19,7 @@
  */
 struct dli_stragglers {
     const dl_driver_env_t *env;
+    uint64_t node_timeout_ns;
     int fd; /* eventfd: there is something new */
     pthread_t thread;
     pthread_mutex_t mutex; /* guards the rest; held for moments only */
@@ -27,6 +28,7 @@ struct dli_stragglers {
     dli_intention_t *intentions;
     dli_freeing_t *freeings;
     bool is_closing;
+    uint64_t end_ns;    /* closing: nothing goes on beyond this */
     struct pollfd *fds; /* the thread's own */
     size_t cap;
 };
@@ -234,7 +236,7 @@ static bool make_room(dli_stragglers_t *s, size_t n) {
 /* Lists what to poll, the eventfd first. How many entries; *until_ns: no later than this. */
 static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
     size_t n = 1;
-    *until_ns = DL_NO_DEADLINE;
+    *until_ns = s->is_closing ? s->end_ns : DL_NO_DEADLINE;
     s->fds[0] = (struct pollfd){.fd = s->fd, .events = POLLIN};
     for (dli_round_t *round = s->rounds; round != NULL; round = round->next) {
         for (size_t i = 0; i < round->redlock->n; i++) {
@@ -258,15 +260,15 @@ static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
     return n;
 }
 
-/* While closing, only what frees a lock still goes on. */
-static bool is_wanted(const dli_stragglers_t *s, const dli_part_t *part) {
-    return !s->is_closing || part->round->question->intent == DLI_FREE;
+/* While closing, only what frees a lock still goes on, and not for long. */
+static bool is_wanted(const dli_stragglers_t *s, const dli_part_t *part, uint64_t now_ns) {
+    return !s->is_closing || (part->round->question->intent == DLI_FREE && now_ns < s->end_ns);
 }
 
 /* One step of one part, with the mutex let go meanwhile. true: the list has changed. */
 static bool step(dli_stragglers_t *s, dli_part_t *part) {
     short revents = part->slot != NO_SLOT ? s->fds[part->slot].revents : 0;
-    bool ends = !is_wanted(s, part);
+    bool ends = !is_wanted(s, part, s->env->now_ns());
     part->slot = NO_SLOT;
     part->is_busy = true;
     part->stepper = pthread_self();
@@ -299,7 +301,7 @@ static dli_part_t *find_ready(const dli_stragglers_t *s, uint64_t now_ns) {
             uint64_t until_ns;
             dli_link_want(&part->exchange, &fd, &until_ns);
             if ((part->slot != NO_SLOT && s->fds[part->slot].revents != 0) || now_ns >= until_ns ||
-                !is_wanted(s, part)) {
+                !is_wanted(s, part, now_ns)) {
                 return part;
             }
         }
@@ -348,6 +350,7 @@ dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **strag
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
     s->env = redlock->env;
+    s->node_timeout_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
     s->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int error = s->fd < 0 ? errno : 0;
     pthread_mutex_init(&s->mutex, NULL);
@@ -379,6 +382,7 @@ void dli_stragglers_close(dli_stragglers_t *s, bool forked) {
     }
     pthread_mutex_lock(&s->mutex);
     s->is_closing = true;
+    s->end_ns = s->env->now_ns() + s->node_timeout_ns;
     pthread_mutex_unlock(&s->mutex);
     poke(s);
     s->env->thread_join(s->thread);
