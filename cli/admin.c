@@ -44,6 +44,7 @@ static void print_caps_json(uint32_t caps) {
 
 typedef struct findings {
     const options_t *options;
+    bool tells_errors; /* with --quiet too */
     size_t errors;
 } findings_t;
 
@@ -51,6 +52,9 @@ static void print_finding(void *arg, dl_finding_level_t level, const char *subje
     findings_t *findings = arg;
     findings->errors += level == DL_FINDING_ERROR;
     if (findings->options->quiet) {
+        if (level == DL_FINDING_ERROR && findings->tells_errors) {
+            error_line("%s: %s", plain(subject), plain(text));
+        }
         return;
     }
     if (findings->options->json) {
@@ -86,7 +90,7 @@ int command_check(const options_t *options) {
         (void)printf("backend '%s', driver %s%s%s\n", plain(info.backend), plain(info.driver),
                      info.server[0] != '\0' ? ", " : "", plain(info.server));
     }
-    findings_t findings = {options, 0};
+    findings_t findings = {.options = options};
     dl_error_t err;
     dl_status_t status = dl_client_check(client, print_finding, &findings, &err);
     if (as_json) {
@@ -115,11 +119,10 @@ static const char *config_path(const options_t *options, char *room, size_t size
 }
 
 int command_init(const options_t *options) {
-    findings_t findings = {options, 0};
+    findings_t findings = {.options = options, .tells_errors = true};
     bool as_json = options->json && !options->quiet;
     if (as_json) {
         json_open(NULL, '{');
-        json_bool("done", !options->print);
         json_open("steps", '[');
     }
     dl_error_t err;
@@ -129,7 +132,9 @@ int command_init(const options_t *options) {
     dl_status_t status =
         dl_backend_init(path, backend, options->print ? DL_INIT_PRINT : 0, print_finding, &findings, &err);
     if (as_json) {
+        bool failed = findings.errors > 0 || (status != DL_OK && status != DL_ENOTSUP);
         json_close(']');
+        json_bool("done", !options->print && !failed);
         json_close('}');
         json_end();
     }

@@ -165,18 +165,29 @@ static void begin(comparison_t *comparison, const entrants_t *chosen) {
     }
 }
 
+/* One row; after a signal without asking its server. */
+static void measure_one(comparison_t *comparison, progress_t *progress, row_t *row) {
+    char name[32];
+    if (comparison->caught != 0) {
+        (void)snprintf(row->error, sizeof row->error, "ended by %s before it began",
+                       signal_name(comparison->caught, name, sizeof name));
+        return;
+    }
+    /* Each row is seen as soon as it is known, and the workers inherit no buffer with anything in it. */
+    (void)fflush(stdout);
+    measure(&comparison->plan, progress, comparison->signal_fd, &comparison->caught, row);
+}
+
 static void measure_all(comparison_t *comparison, const entrants_t *chosen) {
     progress_t progress = {.on = isatty(STDERR_FILENO) == 1 && !comparison->options->quiet,
                            .count = chosen->count};
-    for (size_t i = 0; i < chosen->count && comparison->caught == 0; i++) {
+    for (size_t i = 0; i < chosen->count; i++) {
         row_t *row = &comparison->rows[comparison->done++];
         row->backend = chosen->rows[i].backend;
         (void)snprintf(row->driver, sizeof row->driver, "%s", chosen->rows[i].driver);
         comparison->plan.backend = row->backend;
         progress.number = i + 1;
-        /* Each row is seen as soon as it is known, and the workers inherit no buffer with anything in it. */
-        (void)fflush(stdout);
-        measure(&comparison->plan, &progress, comparison->signal_fd, &comparison->caught, row);
+        measure_one(comparison, &progress, row);
         comparison->violated |= violations_sum(&row->violations) > 0;
         comparison->failed |= row->error[0] != '\0';
         if (comparison->as_json) {

@@ -53,7 +53,8 @@ typedef struct owner_notes {
 } owner_notes_t;
 
 typedef struct orders {
-    atomic_bool stop; /* at once */
+    atomic_bool stop;            /* at once */
+    atomic_uint_fast64_t warmed; /* locks taken before the beginning */
     uint64_t begin_ns, end_ns;
 } orders_t;
 
@@ -120,7 +121,7 @@ bool has_notes(const row_t *row);
 void print_notes(const row_t *row);
 void print_head_json(const plan_t *plan);
 void print_row_json(const row_t *row);
-void print_end_json(int signal); /* 0: no signal ended it */
+void print_end_json(int signal); /* 0: no signal ended it; it is out when this returns */
 void progress_show(const progress_t *progress, const plan_t *plan, const char *phase, uint64_t left_ns,
                    uint64_t acquired);
 void progress_clear(const progress_t *progress);

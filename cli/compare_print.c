@@ -268,6 +268,7 @@ void print_end_json(int signal) {
     }
     json_close('}');
     json_end();
+    (void)fflush(stdout);
 }
 
 /* ---- progress ----------------------------------------------------------------------------------- */

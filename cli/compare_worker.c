@@ -15,7 +15,9 @@
 
 /* After an error of a lock call, so that a server in trouble is not stormed. */
 #define ERROR_PAUSE_NS (10u * (uint64_t)NS_PER_MS)
+/* Of the first locks: each may wait so long in all, but only while some thread gets one within a step. */
 #define WARM_UP_WAIT_MS 30000
+#define WARM_UP_STEP_MS 3000
 /* How often a long hold tells the others how long it is valid. */
 #define TELL_EVERY_NS (100u * (uint64_t)NS_PER_MS)
 
@@ -180,6 +182,21 @@ static void take_turn(worker_t *worker) {
     pause_until(board, ns_min(now_ns() + ERROR_PAUSE_NS, end_ns));
 }
 
+/* Where nobody gets any lock the wait is cut short: a quarantine, say, would outlast it. */
+static dl_status_t acquire_first(const worker_t *worker, int name, dl_error_t *err) {
+    atomic_uint_fast64_t *warmed = &worker->crew->board->orders->warmed;
+    for (int64_t waited_ms = WARM_UP_STEP_MS;; waited_ms += WARM_UP_STEP_MS) {
+        uint64_t before = atomic_load(warmed);
+        dl_status_t status = acquire(worker, name, WARM_UP_STEP_MS, err);
+        if (status == DL_OK) {
+            atomic_fetch_add(warmed, 1);
+        }
+        if (status != DL_ETIMEDOUT || waited_ms >= WARM_UP_WAIT_MS || atomic_load(warmed) == before) {
+            return status;
+        }
+    }
+}
+
 /* Each name once by somebody, and each thread at least once, so that all is connected and made. */
 static void warm_up(worker_t *worker) {
     const crew_t *crew = worker->crew;
@@ -188,7 +205,7 @@ static void warm_up(worker_t *worker) {
     size_t name = worker->owner % (size_t)plan->names;
     do {
         dl_error_t err;
-        dl_status_t status = acquire(worker, (int)name, WARM_UP_WAIT_MS, &err);
+        dl_status_t status = acquire_first(worker, (int)name, &err);
         if (status == DL_OK) {
             status = dl_unlock(crew->locks[name], &err);
         }

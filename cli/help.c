@@ -51,6 +51,8 @@ static const char compare_text[] =
     "All of it is this machine's view: its processors are shared by the workers and by whatever\n"
     "server runs on it, and over loopback there is no network. Compare rows of one run only.\n"
     "\n"
+    "--backend adds a backend to those that are named. DLOCK_BACKEND and 'use:' choose none here.\n"
+    "\n"
     "Exit status: 0, or 1 when a violation was seen, a backend could not be opened or gave no lock,\n"
     "or a worker died; 128 + N when signal N ended it and no violation was seen until then.\n";
 

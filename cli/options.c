@@ -60,6 +60,8 @@ static const char *duration_text(int64_t ms, char *text, size_t size) {
         (void)snprintf(text, size, ms == 0 ? "%lld" : "%lldms", (long long)ms);
     } else if (ms % 86400000 == 0) {
         (void)snprintf(text, size, "%lldd", (long long)(ms / 86400000));
+    } else if (ms % 3600000 == 0) {
+        (void)snprintf(text, size, "%lldh", (long long)(ms / 3600000));
     } else {
         (void)snprintf(text, size, "%llds", (long long)(ms / 1000));
     }

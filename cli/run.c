@@ -48,6 +48,10 @@ static int plan_end(run_t *run, const dl_client_info_t *info, int64_t max_hold_m
     return 0;
 }
 
+static void tell_events(void *arg) {
+    take_events(arg);
+}
+
 /* Opens the client and gets the lock; signals end it. 0, or an exit status after a line. */
 static int get_lock(run_t *run) {
     const options_t *options = run->options;
@@ -70,11 +74,13 @@ static int get_lock(run_t *run) {
             how.max_hold_ms = options->max_hold_ms;
             how.cancel = waiting.cancel;
             verbose_line("at %" PRIu64 " ms: waiting for '%s'", now_ns() / NS_PER_MS, run->name);
+            waiting_listen(&waiting, dl_event_fd(run->client), tell_events, run);
             status = dl_acquire(run->lock, &how, &err);
             run->hold_end_ns = max_hold_ms > 0 ? now_ns() + ns_of_ms(max_hold_ms) : NEVER_NS;
         }
     }
     int caught = waiting_end(&waiting);
+    take_events(run); /* what is left of them, such as why there was no lock */
     if (caught != 0) {
         char text[32];
         notice_line("'%s': the wait for the lock was ended by %s", run->name,
@@ -85,8 +91,8 @@ static int get_lock(run_t *run) {
         return failed;
     }
     if (status == DL_EBUSY || status == DL_ETIMEDOUT) {
-        notice_line("'%s': the lock was not obtained%s", run->name,
-                    status == DL_EBUSY ? ": another owner holds it" : " in time");
+        notice_line("'%s': the lock was not obtained: %s", run->name,
+                    err.message[0] != '\0' ? err.message : dl_status_text(status));
         return EX_TEMPFAIL;
     }
     return report_failure(status, &err);

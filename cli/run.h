@@ -35,6 +35,8 @@ typedef struct run {
     char loss[160];  /* why the lock was lost, in words; "": not known */
 } run_t;
 
+/* Prints what the library has to say, as far as it is for people; keeps why the lock was lost. */
+void take_events(run_t *run);
 /* Starts the command and returns when everything has ended: fills what has happened. */
 void watch_run(run_t *run);
 

@@ -210,9 +210,9 @@ static void take_notes(run_t *run) {
     }
 }
 
-static void take_events(run_t *run) {
+void take_events(run_t *run) {
     dl_event_t event = DL_EVENT_INIT;
-    while (dl_event_next(run->client, &event) == DL_OK) {
+    while (run->client != NULL && dl_event_next(run->client, &event) == DL_OK) {
         switch (event.kind) {
         case DL_EVENT_RENEWAL_FAILING:
             notice_line("'%s': renewal is failing, the lock is valid for %" PRId64 " ms more: %s", run->name,

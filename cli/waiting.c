@@ -1,4 +1,4 @@
-/* waiting.c - lets signals end the wait for the lock. */
+/* waiting.c - lets signals end the wait for the lock, and news be told meanwhile. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "waiting.h"
 
@@ -14,8 +14,9 @@ static void *read_signals(void *arg) {
     waiting_t *waiting = arg;
     for (;;) {
         struct pollfd fds[] = {{.fd = waiting->stop_fd, .events = POLLIN},
-                               {.fd = waiting->signal_fd, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0) {
+                               {.fd = waiting->signal_fd, .events = POLLIN},
+                               {.fd = atomic_load(&waiting->news_fd), .events = POLLIN}};
+        if (poll(fds, sizeof fds / sizeof fds[0], -1) < 0) {
             continue;
         }
         struct signalfd_siginfo info;
@@ -27,7 +28,12 @@ static void *read_signals(void *arg) {
                 dl_cancel_trigger(waiting->cancel);
             }
         }
-        if (fds[0].revents != 0) {
+        if (fds[2].revents != 0) {
+            waiting->on_news(waiting->arg);
+        }
+        eventfd_t count;
+        if (fds[0].revents != 0 && eventfd_read(waiting->stop_fd, &count) == 0 &&
+            atomic_load(&waiting->over)) {
             return NULL;
         }
     }
@@ -49,6 +55,8 @@ dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error
     }
     waiting->signals = signals;
     atomic_init(&waiting->caught, 0);
+    atomic_init(&waiting->over, false);
+    atomic_init(&waiting->news_fd, -1);
     sigset_t watched = signals->ending;
     if (signals->stoppable) {
         (void)sigaddset(&watched, SIGTSTP);
@@ -69,9 +77,21 @@ dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error
     return DL_ELIMIT;
 }
 
-int waiting_end(waiting_t *waiting) {
+static void look_up(waiting_t *waiting) {
     eventfd_t one = 1;
     (void)eventfd_write(waiting->stop_fd, one);
+}
+
+void waiting_listen(waiting_t *waiting, int news_fd, void (*on_news)(void *arg), void *arg) {
+    waiting->on_news = on_news;
+    waiting->arg = arg;
+    atomic_store(&waiting->news_fd, news_fd);
+    look_up(waiting);
+}
+
+int waiting_end(waiting_t *waiting) {
+    atomic_store(&waiting->over, true);
+    look_up(waiting);
     (void)pthread_join(waiting->thread, NULL);
     close_both(waiting);
     dl_cancel_free(waiting->cancel);

@@ -1,4 +1,4 @@
-/* waiting.h - lets signals end the wait for the lock. */
+/* waiting.h - lets signals end the wait for the lock, and news be told meanwhile. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLI_WAITING_H
 #define CLI_WAITING_H
@@ -19,13 +19,19 @@ typedef struct waiting {
     const signals_t *signals;
     dl_cancel_t *cancel; /* for dl_acquire */
     int signal_fd;       /* the signals that end a wait, and SIGTSTP */
-    int stop_fd;         /* readable: the wait is over */
+    int stop_fd;         /* readable: `over` or `news_fd` has changed */
+    atomic_bool over;    /* the wait is */
     atomic_int caught;   /* the first signal that came; 0: none */
+    atomic_int news_fd;  /* of waiting_listen; -1: none */
+    void (*on_news)(void *arg);
+    void *arg;
     pthread_t thread;
 } waiting_t;
 
 /* DL_OK, or with err. */
 dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error_t *err);
+/* Once: from now on on_news(arg) is called, on a thread of its own, whenever the descriptor is readable. */
+void waiting_listen(waiting_t *waiting, int news_fd, void (*on_news)(void *arg), void *arg);
 /* Ends it, and returns the signal that came, or 0. Signals that come later are left to be passed on. */
 int waiting_end(waiting_t *waiting);
 

@@ -42,7 +42,7 @@ dl_status_t dli_config_load_file(const char *path, const dl_option_t *core,
         return dli_report_no_memory(err);
     }
     if (status != DL_OK) {
-        return dli_report_native(err, status, fault.native, dli_label_make(path).text, DLI_MARK_START,
+        return dli_report_native(err, status, fault.native, dli_label_make(path).text, DLI_MARK_NONE,
                                  "%s, expected a readable file", fault.why);
     }
     status = dli_config_load_text(input.data, input.len, path, core, drivers, config, err);

@@ -62,7 +62,7 @@ dl_status_t dli_config_find(char *path, size_t size, dl_error_t *err) {
         }
         if (!exists(path)) {
             return dli_report_native(
-                err, DL_ECONFIG, errno, dli_label_make(named).text, DLI_MARK_START,
+                err, DL_ECONFIG, errno, dli_label_make(named).text, DLI_MARK_NONE,
                 "$DLOCK_CONFIG names this file, which does not exist, expected a readable file");
         }
         return DL_OK;

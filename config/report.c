@@ -86,7 +86,8 @@ __attribute__((format(printf, 6, 0))) static void fill(dl_error_t *err, dl_statu
                                                        const char *label, dli_mark_t at, const char *format,
                                                        va_list args) {
     char line[sizeof err->message + 1];
-    int head = snprintf(line, sizeof line, "%s:%u:%u: ", label, at.line, at.column);
+    int head = at.line == 0 ? snprintf(line, sizeof line, "%s: ", label)
+                            : snprintf(line, sizeof line, "%s:%u:%u: ", label, at.line, at.column);
     if (head > 0 && (size_t)head < sizeof line) {
         vsnprintf(line + head, sizeof line - (size_t)head, format, args);
     }

@@ -13,6 +13,8 @@ typedef struct dli_mark {
 
 /* Where an error that concerns the file as a whole points. */
 #define DLI_MARK_START ((dli_mark_t){1, 1})
+/* Of a file that could not be read: no place is shown. */
+#define DLI_MARK_NONE ((dli_mark_t){0, 0})
 
 /* Text made fit for an error: at most 40 bytes, control characters written out, always UTF-8. */
 #define DLI_SHOWN_SIZE 44

@@ -210,6 +210,15 @@ static uint64_t look_again_ns(quest_t *q, const dl_grant_t *grant) {
     return dli_max(wait_ns, SHORTEST_WAIT_NS);
 }
 
+/* The driver's last reason stays in the message. */
+static dl_status_t time_out(quest_t *q) {
+    dl_error_t last = q->err;
+    if (last.message[0] == '\0') {
+        return DL_ETIMEDOUT;
+    }
+    return dli_fail(&q->err, DL_ETIMEDOUT, "%s; last: %s", dl_status_text(DL_ETIMEDOUT), last.message);
+}
+
 /* Another holds it: wait until it may be free. DL_OK: try again. */
 static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool waited_natively) {
     dl_client_t *client = q->client;
@@ -219,7 +228,7 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
         return DL_EBUSY;
     }
     if (q->last_try) {
-        return DL_ETIMEDOUT;
+        return time_out(q);
     }
     if (q->park == NULL) {
         return q->park_errno == ENOMEM ? dli_fail_plain(&q->err, DL_ENOMEM)

@@ -11,7 +11,7 @@
 
 #include "command_server.h"
 
-static program_t server;
+static program_t server, more_servers[2];
 static char socket_path[96];
 
 /* ---- the server ---------------------------------------------------------------------------------------- */
@@ -25,17 +25,35 @@ static void write_config(const char *driver) {
     write_file(config_path, text);
 }
 
-static void start_server(void) {
+static void start_at(program_t *program, const char *path) {
     char script[512];
     /* It ends with this process, however that ends; its log comes on the standard error. */
     (void)snprintf(script, sizeof script,
                    "exec setpriv --pdeathsig KILL \"${DLOCK_REDIS_SERVER:-redis-server}\" --port 0 "
                    "--unixsocket '%s' --save '' "
                    "--appendonly no --dir '%s' --logfile '' >&2",
-                   socket_path, work_dir);
-    start_plain(&server, "sh", "-c", script, NULL);
-    (void)watched(server.pid);
-    read_error_until(&server, "eady to accept connections");
+                   path, work_dir);
+    start_plain(program, "sh", "-c", script, NULL);
+    (void)watched(program->pid);
+    read_error_until(program, "eady to accept connections");
+}
+
+static void start_server(void) {
+    start_at(&server, socket_path);
+}
+
+/* The server and two more, all of them new: none has a vote. */
+static void make_quorum(void) {
+    char text[512], path[2][128];
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(path[i], sizeof path[i], "%s/more%zu.sock", work_dir, i);
+        start_at(&more_servers[i], path[i]);
+    }
+    (void)snprintf(text, sizeof text,
+                   "use: test\ndefaults: {lease: %dms, call_timeout: 1s}\nbackends:\n"
+                   "  test: {driver: redlock, nodes: [\"unix://%s\", \"unix://%s\", \"unix://%s\"]}\n",
+                   LEASE_MS, socket_path, path[0], path[1]);
+    write_file(config_path, text);
 }
 
 static void open_all(void) {
@@ -48,11 +66,17 @@ static void open_all(void) {
     start_server();
 }
 
-static void close_all(void) {
-    if (server.pid > 0) { /* 0 would be our own group */
-        (void)kill(server.pid, SIGKILL);
-        (void)finish(&server);
+static void end_server(program_t *program) {
+    if (program->pid > 0) { /* 0 would be our own group */
+        (void)kill(program->pid, SIGKILL);
+        (void)finish(program);
     }
+}
+
+static void close_all(void) {
+    end_server(&server);
+    end_server(&more_servers[0]);
+    end_server(&more_servers[1]);
     fixture_close();
 }
 
@@ -109,6 +133,59 @@ Test(command_redis, the_rule_is_printed_as_it_is_meant_and_whole) {
     const char *end = strchr(at, '\n');
     cr_assert(end != NULL && strncmp(end - 5, " +set", 5) == 0, "%s", program.out_text);
     cr_assert_gt(end - at, 2 * 128 * 2);
+}
+
+/* ---- nodes that have no vote -------------------------------------------------------------------------- */
+
+static void expect_error(const program_t *program, const char *words) {
+    cr_assert_not_null(strstr(program->err_text, words), "no '%s': %s", words, program->err_text);
+}
+
+/* Nobody holds it, so that nothing may say so. */
+Test(command_redis, a_quarantine_is_what_a_lock_waits_for_and_that_is_told_while_it_waits) {
+    static const char why[] = " nodes have no vote yet, and are needed: dlock check says why\n";
+    program_t program;
+    make_quorum();
+    start(&program, "run", "x", "--", "true", NULL);
+    read_error_until(&program, " has no vote for ");
+    cr_assert(is_running(program.pidfd));
+    (void)kill(program.pid, SIGTERM);
+    cr_assert_eq(finish(&program), 128 + SIGTERM);
+    (void)dlock(&program, "run", "x", "--wait", "300ms", "--", "true", NULL);
+    cr_assert_eq(program.status, 75, "%s", program.err_text);
+    expect_error(&program, " has no vote for ");
+    expect_error(&program, "'x': the lock was not obtained: the time allowed for waiting is over; last: ");
+    expect_error(&program, why);
+    (void)dlock(&program, "run", "x", "--wait", "0", "--", "true", NULL);
+    cr_assert_eq(program.status, 75, "%s", program.err_text);
+    expect_error(&program, " has no vote for ");
+    expect_error(&program, why);
+    cr_assert_null(strstr(program.err_text, "another owner"), "%s", program.err_text);
+}
+
+Test(command_redis, compare_does_not_wait_for_the_end_of_a_quarantine) {
+    program_t program;
+    make_quorum();
+    uint64_t began_ns = now_boot_ns();
+    (void)dlock(&program, "compare", "--duration", "100ms", NULL);
+    cr_assert_lt(program.ended_ns - began_ns, 15000000000u);
+    cr_assert_eq(program.status, 1, "%s", program.err_text);
+    cr_assert_not_null(strstr(program.out_text, " nodes have no vote yet, and are needed: dlock check says "),
+                       "%s", program.out_text);
+}
+
+Test(command_redis, an_init_that_refuses_says_so) {
+    program_t program;
+    make_quorum();
+    tell("SET dlock_tokens 1\r\n");
+    (void)dlock(&program, "init", "--json", NULL);
+    cr_assert_eq(program.status, 1, "%s", program.err_text);
+    cr_assert_not_null(strstr(program.out_text, "\"text\": \"not marked: "), "%s", program.out_text);
+    cr_assert_not_null(strstr(program.out_text, "}], \"done\": false}\n"), "%s", program.out_text);
+    (void)dlock(&program, "init", "--quiet", NULL);
+    cr_assert_eq(program.status, 1);
+    cr_assert_str_empty(program.out_text);
+    expect_error(&program, "dlock: node 2: not marked: ");
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */

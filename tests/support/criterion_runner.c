@@ -12,7 +12,7 @@
  * test by starting this program again and handing it the address of the test. So the tests and the pointers
  * stand in static memory, and a constructor writes them the same way in each process.
  */
-#define TESTS_MAX 4096
+#define TESTS_MAX 8192
 #define NAME_MAX_LEN 160
 
 typedef struct entry {

@@ -264,7 +264,7 @@ static void expect_file(const char *name, dl_status_t expected, int native, cons
     cr_assert_eq(status, expected);
     cr_assert_eq(err.native, native);
     cr_assert_null(config);
-    snprintf(line, sizeof line, "%s:1:1: %s", path, message);
+    snprintf(line, sizeof line, "%s: %s", path, message);
     cr_assert_str_eq(err.message, line);
 }
 

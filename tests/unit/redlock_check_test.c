@@ -239,6 +239,27 @@ Test(redlock_check, a_node_that_is_down_or_hangs_is_said_and_the_others_are_look
     shut(&c);
 }
 
+/* `dlock init` refuses as soon as one of the servers has been in use. */
+Test(redlock_check, init_is_advised_only_where_it_does_not_refuse) {
+    client_t c;
+    prepare(&c, UUID_A);
+    set_number(&c, DLI_REDLOCK_OPT_FENCING, 0);
+    check_once(&c);
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "none for 60.0 s (max_lease) from the next lock on: it is new");
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "; `dlock init` lets");
+    EXPECT("node_timeout", DL_FINDING_OK, "a lock takes one request, ");
+    tell(&servers[1], "SET dlock_tokens:node other");
+    tell(&servers[1], "SET dlock_tokens:quarantine 1 PX 49000");
+    check_once(&c);
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "none for another 4"); /* 49 s, or less */
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "; `dlock init` lets");
+    tell(&servers[0], "SET dlock_tokens 1");
+    check_once(&c);
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "none for another 4");
+    EXPECT("node 3 vote", DL_FINDING_WARNING, "it is new");
+    cr_expect_null(strstr(all_said(), "dlock init"), "%s", all_said());
+}
+
 /* ---- init --------------------------------------------------------------------------------------------- */
 
 Test(redlock_check, init_marks_new_servers_and_they_vote_at_once) {

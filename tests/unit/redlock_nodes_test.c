@@ -16,9 +16,9 @@ Test(redlock_nodes, options_that_cannot_be_are_refused_in_one_line, .init = NULL
         const char *says;
     } bad[] = {
         {{"redis://a", "redis://b", NULL}, -1, 0, "nodes names 2 servers; 3 to 15 are needed"},
-        {{"redis://a", "redis://b", "redis://A:6379/3"}, -1, 0, "nodes 1 and 3 are the same server"},
+        {{"redis://a", "redis://b", "redis://A:6379/3"}, -1, 0, "6379/3; list 3 or 5 different ones"},
         {{"redis://a", "unix:///s", "unix:///s?db=2"}, -1, 0, "nodes 2 and 3 are the same server"},
-        {{"redis://a", "http://b", "redis://c"}, -1, 0, "node 2: "},
+        {{"redis://a", "http://b", "redis://c"}, -1, 0, "nodes: the URL of node 2: 'http://' "},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MAX_LEASE, 29999, "max_lease (29999 ms)"},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MIN_IDLE, 9, "min_idle (9), max_idle (8)"},
     };
@@ -193,7 +193,7 @@ Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = N
     dli_node_tell_excluded(node, 59000);
     /* It still answers renewals. */
     dli_node_tell(node, DL_OK, &why);
-    cr_expect_eq(times_said("no vote for 60000 ms"), 1);
+    cr_expect_eq(times_said("no vote for 60.0 s"), 1);
     cr_expect_eq(warnings(), 2);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 0);
@@ -235,8 +235,34 @@ Test(redlock_nodes, opening_fails_in_time_when_a_majority_is_down) {
     uint64_t began_ns = dli_sys_real.now_ns();
     cr_expect_eq(open_and_shut(&c), DL_EIO, "%s", c.err.message);
     uint64_t took_ms = (dli_sys_real.now_ns() - began_ns) / MS;
-    EXPECT_ERR(&c, "1 of 3 nodes answered, 2 are needed; unix://");
+    EXPECT_ERR(&c, "1 of 3 nodes can be used, 2 are needed; unix://");
     cr_expect_lt(took_ms, 2000, "%lu ms", took_ms);
+}
+
+/* Each that is bad is named, as far as there is room, and one reason that all have is said once. */
+Test(redlock_nodes, the_reasons_of_all_bad_nodes_are_said, .init = NULL, .fini = NULL) {
+    dli_redlock_t redlock = {.n = 5, .quorum = 3};
+    dli_verdicts_t verdicts = {.good = 1u << 1};
+    dl_error_t err;
+    for (size_t i = 0; i < 5; i++) {
+        verdicts.statuses[i] = DL_EIO;
+        snprintf(verdicts.errors[i].message, sizeof verdicts.errors[i].message, "redis://%zu:6379: refused",
+                 i);
+    }
+    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_EIO);
+    cr_expect_str_eq(err.message,
+                     "1 of 5 nodes can be used, 3 are needed; redis://0:6379: refused; "
+                     "redis://2:6379: refused; redis://3:6379: refused; redis://4:6379: refused");
+    memset(verdicts.errors[3].message, 'x', 140);
+    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_EIO);
+    cr_expect_str_eq(err.message, "1 of 5 nodes can be used, 3 are needed; redis://0:6379: refused; "
+                                  "redis://2:6379: refused; and 2 more");
+    for (size_t i = 0; i < 5; i++) {
+        verdicts.statuses[i] = DL_ENOMEM;
+        strcpy(verdicts.errors[i].message, "out of memory");
+    }
+    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_ENOMEM);
+    cr_expect_str_eq(err.message, "1 of 5 nodes can be used, 3 are needed; out of memory");
 }
 
 static void require_password(const char *password) {
@@ -251,7 +277,7 @@ Test(redlock_nodes, a_wrong_password_is_said) {
     prepare(&c, UUID_A);
     set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "wrong");
     cr_expect_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
-    EXPECT_ERR(&c, "0 of 3 nodes answered");
+    EXPECT_ERR(&c, "0 of 3 nodes can be used");
     set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "opensesame");
     cr_expect_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
 }

@@ -138,7 +138,7 @@ Test(redlock_renewals, what_is_being_freed_is_not_filled_in) {
     dli_freeing_t freeing = {.hold = &hold};
     put("orders", 7, 6, 5000);
     put("beacon", 8, 6, 5000);
-    dli_stragglers_forsake(client.stragglers, &freeing);
+    (void)dli_stragglers_forsake(client.stragglers, &freeing, NULL);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
     cr_assert_eq(renew("beacon", 8, LEASE_MS), DL_OK);
     AWAIT(where("beacon", 8) == 7);

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "exchange.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,7 +370,7 @@ void dli_link_abandon(dli_link_t *link, dli_exchange_t *x, dl_status_t why) {
     if (why == DL_ECANCELED) {
         dl_driver_fail(x->err, why, 0, "%s: cancelled", label);
     } else if (x->step == DLI_STEP_QUEUED) {
-        dl_driver_fail(x->err, why, 0, "%s: all %lld connections are in use", label,
+        dl_driver_fail(x->err, why, EAGAIN, "%s: all %lld connections are in use", label,
                        (long long)link->pool.options.max_total);
     } else if (x->step == DLI_STEP_CONNECTING) {
         dl_driver_fail(x->err, why, 0, "%s: no connection in time", label);

@@ -77,6 +77,16 @@ static const dli_question_t raise_question = {
 
 /* ---- the votes ------------------------------------------------------------------------------------ */
 
+/* The nodes that are about to answer, by what they did last time. */
+static size_t count_prompt(const dli_round_t *round) {
+    size_t count = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        const dli_part_t *part = &round->parts[i];
+        count += part->state == DLI_PART_ASKED && !atomic_load(&part->node->lags);
+    }
+    return count;
+}
+
 /* Without a majority for it the answer is "busy" where a majority has said something, and a failure where
  * that cannot be any more: which of the two must not depend on who answered first. */
 static bool are_votes_settled(const dli_round_t *round, const void *arg) {
@@ -92,7 +102,11 @@ static bool are_votes_settled(const dli_round_t *round, const void *arg) {
         }
     }
     dli_tally_count(&tally, ballots, a->redlock->n, a->redlock->quorum);
-    return dli_votes_are_settled(&tally, dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED)));
+    if (dli_votes_are_settled(&tally, dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED)))) {
+        return true;
+    }
+    /* Where claims have met, all keep their votes until they know: a slow node must not decide how long. */
+    return tally.yes + tally.busy >= a->redlock->quorum && dli_votes_are_settled(&tally, count_prompt(round));
 }
 
 static void read_votes(attempt_t *a, dl_status_t status) {
@@ -227,7 +241,9 @@ static dl_status_t run(attempt_t *a) {
 
 static dl_status_t check_lease(const dli_redlock_t *redlock, const dl_request_t *request, dl_error_t *err) {
     if (request->lease_ms < 1 || request->lease_ms > redlock->max_lease_ms) {
-        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %lld ms: max_lease is %lld ms",
+        return dl_driver_fail(err, DL_EINVAL, 0,
+                              "a lease of %lld ms is longer than max_lease (%lld ms); ask for less, or raise "
+                              "max_lease for all clients",
                               (long long)request->lease_ms, (long long)redlock->max_lease_ms);
     }
     return DL_OK;

@@ -30,11 +30,15 @@ static uint32_t all_nodes(const dli_redlock_t *redlock) {
 static const redisReply *take_verdict(const dli_round_t *round, size_t i, dli_verdicts_t *verdicts) {
     const dli_part_t *part = &round->parts[i];
     if (part->state != DLI_PART_ENDED) {
-        verdicts->statuses[i] = dl_driver_fail(&verdicts->errors[i], DL_EIO, 0, "%s: no answer yet",
+        /* What changes something and is late may still be carried out. */
+        dl_status_t status = round->question->intent == DLI_READ ? DL_EIO : DL_EUNKNOWN;
+        verdicts->statuses[i] = dl_driver_fail(&verdicts->errors[i], status, 0, "%s: no answer yet",
                                                part->node->redis.endpoint.label);
         return NULL;
     }
-    dli_node_tell(part->node, part->exchange.status, &part->err);
+    if (!part->is_left) {
+        dli_node_tell(part->node, part->exchange.status, &part->err);
+    }
     verdicts->statuses[i] = part->exchange.status;
     verdicts->errors[i] = part->err;
     if (part->exchange.status != DL_OK) {

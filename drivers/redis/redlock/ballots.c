@@ -33,7 +33,7 @@ void dli_ballot_of_silent(dli_ballot_t *ballot, const dli_part_t *part) {
     bool is_unknown = status == DL_EUNKNOWN || (status == DL_EPROTO && part->sent_ns != 0);
     *ballot = (dli_ballot_t){.vote = is_unknown ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
                              .status = status == DL_EUNKNOWN || status == DL_ECANCELED ? DL_EIO : status,
-                             .why = part->err.message};
+                             .why = part->is_left ? NULL : part->err.message};
 }
 
 void dli_ballots_of_answers(dli_round_t *round, const dli_key_t *key, dli_ballot_t *ballots) {
@@ -60,7 +60,7 @@ void dli_round_tell(const dli_round_t *round, uint32_t except) {
     uint64_t full_ns = round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
-        if (part->state != DLI_PART_ENDED || (except >> i & 1) != 0) {
+        if (part->state != DLI_PART_ENDED || part->is_left || (except >> i & 1) != 0) {
             continue;
         }
         /* That a caller has little time says nothing about a node. */

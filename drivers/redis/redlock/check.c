@@ -16,6 +16,7 @@
 typedef struct line {
     dl_finding_level_t level;
     char subject[64], text[1024];
+    bool init_may_help;
 } line_t;
 
 /* Nodes are looked at side by side, each on a thread; findings come on the caller's. */
@@ -23,7 +24,7 @@ typedef struct look {
     const dli_redlock_t *redlock;
     dli_check_t check;
     dli_check_node_t node;
-    bool votes, has_thread;
+    bool votes, is_used, has_thread; /* is_used: it has a token counter */
     pthread_t thread;
     dl_status_t status;
     dl_error_t err;
@@ -45,7 +46,7 @@ static void keep(void *arg, dl_finding_level_t level, const char *subject, const
         look->cap = cap;
     }
     line_t *line = &look->lines[look->n++];
-    line->level = level;
+    *line = (line_t){.level = level};
     (void)snprintf(line->subject, sizeof line->subject, "%s", subject);
     (void)snprintf(line->text, sizeof line->text, "%s", text);
 }
@@ -68,20 +69,15 @@ static bool say_vote(look_t *look, const redisReply *marker, const redisReply *q
         return false;
     }
     if (left_ms != -2) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "vote",
-            "none for another %" PRId64
-            " ms (quarantine): it is new, or was restarted or emptied, and may have forgotten locks "
-            "that are held",
-            left_ms);
+        dli_check_say(check, DL_FINDING_WARNING, "vote",
+                      "none for another %.1f s (quarantine): it is new, or was restarted or emptied, and may "
+                      "have forgotten locks that are held",
+                      (double)left_ms / 1000);
     } else if (is_new || (is_other && !look->node.durable)) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "vote",
-            "none for %" PRId64
-            " ms (max_lease) from the next lock on: %s; `dlock init` lets a server vote at once that "
-            "has never been in use",
-            look->node.max_lease_ms,
-            is_new ? "it is new, or was emptied" : "it was restarted, or is another server");
+        dli_check_say(check, DL_FINDING_WARNING, "vote",
+                      "none for %.1f s (max_lease) from the next lock on: %s",
+                      (double)look->node.max_lease_ms / 1000,
+                      is_new ? "it is new, or was emptied" : "it was restarted, or is another server");
     } else {
         dli_check_say(check, DL_FINDING_OK, "vote", "it has one%s",
                       is_other ? ", although it was restarted since it was met last: durable says that it "
@@ -89,23 +85,28 @@ static bool say_vote(look_t *look, const redisReply *marker, const redisReply *q
                                : "");
         return true;
     }
+    if (look->n > 0) { /* else there was no memory for it */
+        look->lines[look->n - 1].init_may_help = true;
+    }
     return false;
 }
 
 static bool has_vote(look_t *look) {
-    redisReply *replies[2] = {NULL};
+    redisReply *replies[3] = {NULL};
     dli_commands_t commands = {0};
     dl_error_t err;
     bool votes = false;
     dli_commands_add_words(&commands, "GET", look->node.marker_key, NULL);
     dli_commands_add_words(&commands, "PTTL", look->node.quarantine_key, NULL);
+    dli_commands_add_words(&commands, "GET", look->check.redis->token_key, NULL);
     if (dli_check_ask(&look->check, &commands, replies, &err) == DL_OK) {
+        look->is_used = replies[2]->type != REDIS_REPLY_NIL;
         votes = say_vote(look, replies[0], replies[1]);
     } else {
         dli_check_say(&look->check, DL_FINDING_ERROR, "vote", "it cannot be told whether it has one: %s",
                       err.message);
     }
-    dli_check_free(replies, 2);
+    dli_check_free(replies, 3);
     dli_commands_free(&commands);
     return votes;
 }
@@ -152,6 +153,27 @@ static void prepare(look_t *look, dli_redlock_t *redlock, size_t i, uint64_t dea
                                 .node = &look->node};
 }
 
+/* `dlock init` refuses where one of them has been in use, or cannot be looked at. */
+static bool may_init_help(const look_t *looks, size_t n) {
+    bool may = true;
+    for (size_t i = 0; i < n; i++) {
+        may = may && looks[i].status == DL_OK && !looks[i].is_used;
+    }
+    return may;
+}
+
+static void say_lines(const look_t *look, const dli_check_t *check, bool init_helps) {
+    for (size_t i = 0; i < look->n; i++) {
+        line_t *line = &look->lines[i];
+        size_t len = strlen(line->text);
+        if (line->init_may_help && init_helps) {
+            (void)snprintf(line->text + len, sizeof line->text - len,
+                           "; `dlock init` lets servers vote at once that have never been in use");
+        }
+        check->fn(check->arg, line->level, line->subject, line->text);
+    }
+}
+
 /* All of them, then says what was found, in their order. */
 static void look_at_all(dli_redlock_t *redlock, look_t *looks, const dli_check_t *check) {
     const dl_driver_env_t *env = redlock->env;
@@ -167,9 +189,9 @@ static void look_at_all(dli_redlock_t *redlock, look_t *looks, const dli_check_t
         if (looks[i].has_thread) {
             env->thread_join(looks[i].thread);
         }
-        for (size_t j = 0; j < looks[i].n; j++) {
-            check->fn(check->arg, looks[i].lines[j].level, looks[i].lines[j].subject, looks[i].lines[j].text);
-        }
+    }
+    for (size_t i = 0; i < redlock->n; i++) {
+        say_lines(&looks[i], check, may_init_help(looks, redlock->n));
     }
 }
 
@@ -218,12 +240,12 @@ static void report_times(const dli_redlock_t *redlock, const dli_check_t *check)
     /* A claim, the write-back of its token; or a claim, and giving it back. */
     bool is_tight = 2 * redlock->node_timeout_ms > env->call_timeout_ms;
     dli_check_say(check, is_tight ? DL_FINDING_WARNING : DL_FINDING_OK, "node_timeout",
-                  "%" PRId64 " ms of a call_timeout of %" PRId64 " ms%s", redlock->node_timeout_ms,
-                  env->call_timeout_ms,
-                  is_tight
-                      ? ": a lock takes two requests to each node, so where nodes hang a call ends before "
-                        "it can give back what it got; make it less than half"
-                      : "; a lock takes two requests to each node");
+                  "%" PRId64 " ms of a call_timeout of %" PRId64 " ms%c a lock takes %s to each node%s",
+                  redlock->node_timeout_ms, env->call_timeout_ms, is_tight ? ':' : ';',
+                  redlock->fences ? "two requests" : "one request, and a failed one another,",
+                  is_tight ? ", so where nodes hang a call ends before it can give back what it got; make it "
+                             "less than half"
+                           : "");
     bool is_long = redlock->max_lease_ms > 10 * env->lease_ms;
     dli_check_say(
         check, is_long ? DL_FINDING_NOTE : DL_FINDING_OK, "max_lease",

@@ -2,11 +2,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redlock.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define TEXT_MAX 640
+/* What a message has room for behind how many nodes there are; and for "; and 15 more". */
+#define REASONS_MAX 200
+#define REASONS_REST 16
 #define NS_PER_MS ((uint64_t)1000000)
 
 size_t dli_nodes_count(uint32_t mask) {
@@ -17,11 +21,32 @@ static void report(const dli_redlock_t *redlock, dl_log_level_t level, const cha
     redlock->env->report(redlock->env->core, level, text);
 }
 
+/* This reason, and those of the other nodes as far as there is room. */
+static void list_reasons(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
+                         const dl_error_t *first, char text[REASONS_MAX]) {
+    size_t left = 0, used = (size_t)snprintf(text, REASONS_MAX, "%s", first->message);
+    for (size_t i = 0; i < redlock->n; i++) {
+        const char *why = verdicts->errors[i].message;
+        if ((verdicts->good >> i & 1) != 0 || strcmp(why, first->message) == 0) {
+            continue;
+        }
+        if (left > 0 || used + strlen("; ") + strlen(why) >= REASONS_MAX - REASONS_REST) {
+            left++;
+        } else {
+            used += (size_t)snprintf(text + used, REASONS_MAX - used, "; %s", why);
+        }
+    }
+    if (left > 0 && used < REASONS_MAX - REASONS_REST) {
+        (void)snprintf(text + used, REASONS_MAX - used, "; and %zu more", left);
+    }
+}
+
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
                                     dl_error_t *err) {
     size_t good = dli_nodes_count(verdicts->good);
     dl_status_t status = DL_OK;
     const dl_error_t *why = NULL;
+    char reasons[REASONS_MAX];
     if (good >= redlock->quorum) {
         return DL_OK;
     }
@@ -34,8 +59,10 @@ dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verd
             why = why == NULL || verdicts->statuses[i] == DL_ENOMEM ? &verdicts->errors[i] : why;
         }
     }
-    return dl_driver_fail(err, status, why->native, "%zu of %zu nodes answered, %zu are needed; %s", good,
-                          redlock->n, redlock->quorum, why->message);
+    int native = why->native; /* err may be one of these */
+    list_reasons(redlock, verdicts, why, reasons);
+    return dl_driver_fail(err, status, native, "%zu of %zu nodes can be used, %zu are needed; %s", good,
+                          redlock->n, redlock->quorum, reasons);
 }
 
 /* ---- distinct --------------------------------------------------------------------------------------- */
@@ -80,13 +107,14 @@ static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err
     if (has_changed) {
         report_twin(node, twin);
     }
-    return twin == NULL
-               ? DL_OK
-               : dl_driver_fail(err, DL_ECONFIG, 0, "nodes %zu and %zu are the same server: %s and %s",
-                                (twin->index < node->index ? twin : node)->index + 1,
-                                (twin->index < node->index ? node : twin)->index + 1,
-                                (twin->index < node->index ? twin : node)->redis.endpoint.label,
-                                (twin->index < node->index ? node : twin)->redis.endpoint.label);
+    return twin == NULL ? DL_OK
+                        : dl_driver_fail(
+                              err, DL_ECONFIG, 0,
+                              "nodes %zu and %zu are the same server: %s and %s; list 3 or 5 different ones",
+                              (twin->index < node->index ? twin : node)->index + 1,
+                              (twin->index < node->index ? node : twin)->index + 1,
+                              (twin->index < node->index ? twin : node)->redis.endpoint.label,
+                              (twin->index < node->index ? node : twin)->redis.endpoint.label);
 }
 
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
@@ -103,15 +131,21 @@ dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err)
 /* ---- up or down ------------------------------------------------------------------------------------- */
 
 /* How this process fares says nothing about a node; of twins was told when they were met. */
-static bool is_of_the_node(const dli_node_t *node, dl_status_t status) {
-    return status != DL_ENOMEM && status != DL_ECANCELED && !(status == DL_ECONFIG && node->is_twin);
+static bool is_of_the_node(const dli_node_t *node, dl_status_t status, const dl_error_t *why) {
+    return status == DL_OK || (status != DL_ENOMEM && status != DL_ECANCELED && why->native != EAGAIN &&
+                               !(status == DL_ECONFIG && node->is_twin));
+}
+
+static bool is_for_want_of_descriptors(const dl_error_t *why) {
+    return why->native == EMFILE || why->native == ENFILE;
 }
 
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
     char text[TEXT_MAX];
     uint64_t now_ns = node->redlock->env->now_ns();
     pthread_mutex_lock(&node->redlock->mutex);
-    bool counts = is_of_the_node(node, status), was_down = node->is_down, was_excluded = node->is_excluded;
+    bool counts = is_of_the_node(node, status, why), was_down = node->is_down,
+         was_excluded = node->is_excluded;
     if (counts) {
         node->is_down = status != DL_OK;
         /* Nodes without a vote still renew and free. */
@@ -120,7 +154,8 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
     bool votes_again = was_excluded && !node->is_excluded;
     pthread_mutex_unlock(&node->redlock->mutex);
     if (counts && status != DL_OK && !was_down) {
-        (void)snprintf(text, sizeof text, "node %zu is down: %s", node->index + 1, why->message);
+        (void)snprintf(text, sizeof text, "node %zu %s: %s", node->index + 1,
+                       is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
         report(node->redlock, DL_LOG_WARNING, text);
     } else if (counts && status == DL_OK && (was_down || votes_again)) {
         (void)snprintf(text, sizeof text, "node %zu (%s) %s again", node->index + 1,
@@ -140,10 +175,10 @@ void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     pthread_mutex_unlock(&node->redlock->mutex);
     if (is_new) {
         (void)snprintf(text, sizeof text,
-                       "node %zu (%s) has no vote for %" PRId64
-                       " ms: it is new, or was restarted or emptied, and may have forgotten locks that are "
+                       "node %zu (%s) has no vote for %.1f s: it is new, or was restarted or emptied, and "
+                       "may have forgotten locks that are "
                        "held",
-                       node->index + 1, node->redis.endpoint.label, left_ms);
+                       node->index + 1, node->redis.endpoint.label, (double)left_ms / 1000);
         report(node->redlock, DL_LOG_WARNING, text);
     }
 }

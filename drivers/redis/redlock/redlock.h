@@ -22,13 +22,15 @@ typedef struct dli_node {
     bool is_twin;              /* it was the same process as another node's; has been reported */
     bool is_down, is_excluded; /* as reported last: not reachable; has no vote (quarantine) */
     uint64_t excluded_until_ns; /* of that quarantine, as it was heard of last */
+    atomic_size_t backlog;      /* parts of it that the stragglers have */
     atomic_bool lags;           /* it answered late last time: nobody lingers for it */
 } dli_node_t;
 
 struct dli_redlock {
     const dl_driver_env_t *env; /* NULL: never opened */
     dli_node_t nodes[DLI_NODES_MAX];
-    size_t n, quorum; /* quorum = n / 2 + 1 */
+    dli_layout_t layout; /* of redis-string, under this driver's name */
+    size_t n, quorum;    /* quorum = n / 2 + 1 */
     int64_t node_timeout_ms, max_lease_ms;
     bool fences, quarantines, durable;
     /* token_key with ":node" and ":quarantine" behind it, the same on every node. */

@@ -59,6 +59,10 @@ static dli_round_t *make_round(dli_redlock_t *redlock) {
     return round != NULL ? round : dli_spare_take(redlock, &redlock->spare);
 }
 
+static uint32_t all_nodes(const dli_redlock_t *redlock) {
+    return (1u << redlock->n) - 1;
+}
+
 /* ---- freeing a hold ------------------------------------------------------------------------------- */
 
 /* A majority that has nothing of it any more is enough: no minority can keep others out. */
@@ -91,32 +95,26 @@ static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
     return status;
 }
 
-static dl_status_t release(dli_redlock_t *redlock, const dl_request_t *request, dl_error_t *err) {
-    dli_round_t *round = make_round(redlock);
-    if (round == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    dli_copy_t *copy = round->data;
-    dl_status_t status = dli_copy_make(copy, request, err);
-    if (status == DL_OK) {
-        copy->tells = true;
-        if (dli_round_run(round, (1u << redlock->n) - 1, request->deadline_ns, &request->stop,
-                          is_release_settled, NULL) == DL_OK) {
-            dli_round_tell(round, 0);
-        }
-        status = judge_release(round, err);
-    }
-    dli_spare_drop(&redlock->spare, round);
-    return status;
-}
-
 dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
     (void)hold;
     dli_redlock_t *redlock = state;
     dli_freeing_t freeing = {.hold = request};
-    dli_stragglers_forsake(redlock->stragglers, &freeing);
-    dl_status_t status = release(redlock, request, err);
-    dli_stragglers_freed(redlock->stragglers, &freeing);
+    dli_round_t *round = make_round(redlock);
+    dl_status_t status = round != NULL ? dli_copy_make(round->data, request, err)
+                                       : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    if (status == DL_OK) {
+        ((dli_copy_t *)round->data)->tells = true;
+        uint32_t following = dli_stragglers_forsake(redlock->stragglers, &freeing, round);
+        if (dli_round_run(round, all_nodes(redlock) & ~following, request->deadline_ns, &request->stop,
+                          is_release_settled, NULL) == DL_OK) {
+            dli_round_tell(round, 0);
+        }
+        status = judge_release(round, err);
+        dli_stragglers_freed(redlock->stragglers, &freeing);
+    }
+    if (round != NULL) {
+        dli_spare_drop(&redlock->spare, round);
+    }
     return status;
 }
 
@@ -133,38 +131,33 @@ static bool is_given_back(const dli_round_t *round, const void *arg) {
     return *asked - count_clear(round) <= round->redlock->n - round->redlock->quorum;
 }
 
-static size_t give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
-    size_t asked = dli_nodes_count(nodes);
-    dl_error_t err;
-    dli_round_t *round = make_round(redlock);
-    if (round == NULL) {
-        return asked;
-    }
-    if (dli_copy_make(round->data, request, &err) != DL_OK) {
-        dli_spare_drop(&redlock->spare, round);
-        return asked;
-    }
+/* Asks those; how many nodes may still have it. `asked`: these, and those that are asked later. */
+static size_t give_back(dli_round_t *round, const dl_request_t *request, uint32_t nodes, size_t asked) {
+    dli_redlock_t *redlock = round->redlock;
     bool can_wait = redlock->env->now_ns() < request->deadline_ns && !is_stopped(redlock, &request->stop);
     if (!round->is_spare && (asked <= redlock->n - redlock->quorum || !can_wait)) {
         dli_round_send(round, nodes, DL_NO_DEADLINE);
-        dli_round_drop(round);
         return asked;
     }
     if (dli_round_run(round, nodes, request->deadline_ns, &request->stop, is_given_back, &asked) == DL_OK) {
         dli_round_tell(round, 0);
     }
-    asked -= count_clear(round);
-    dli_spare_drop(&redlock->spare, round);
-    return asked;
+    return asked - count_clear(round);
 }
 
 size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
     dli_freeing_t freeing = {.hold = request};
-    if (nodes == 0) {
-        return 0;
+    size_t left = dli_nodes_count(nodes);
+    dl_error_t err;
+    dli_round_t *round = left > 0 ? make_round(redlock) : NULL;
+    if (round == NULL) {
+        return left;
     }
-    dli_stragglers_forsake(redlock->stragglers, &freeing);
-    size_t left = give_back(redlock, request, nodes);
-    dli_stragglers_freed(redlock->stragglers, &freeing);
+    if (dli_copy_make(round->data, request, &err) == DL_OK) {
+        uint32_t following = dli_stragglers_forsake(redlock->stragglers, &freeing, round);
+        left = give_back(round, request, nodes & ~following, left);
+        dli_stragglers_freed(redlock->stragglers, &freeing);
+    }
+    dli_spare_drop(&redlock->spare, round);
     return left;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ballots.h"
 #include "batch.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
@@ -10,6 +11,7 @@
 #define FEW 16
 #define MOMENT_NS (NS_PER_MS / 2)
 #define WAIT_AGAIN_NS (1000 * NS_PER_MS)
+#define WAIT_MAX_NS (50 * NS_PER_MS)
 
 /* ---- the questions ------------------------------------------------------------------------------------ */
 
@@ -100,8 +102,9 @@ static bool is_settled(const dli_round_t *round, const void *arg) {
     return true;
 }
 
-/* A node is filled in only when its answer is heard. So the rest gets a tenth of node_timeout; if that was in
- * vain, it gets next to nothing for a second. Where nothing was renewed, there is nothing to fill in. */
+/* A node is filled in only when its answer is heard. So the rest gets a tenth of node_timeout, 50 ms at
+ * most; if that was in vain, it gets next to nothing for a second. Where nothing was renewed, there is
+ * nothing to fill in. */
 static uint64_t linger_ns(const dli_round_t *round) {
     dli_redlock_t *redlock = round->redlock;
     const dli_batch_t *batch = round->data;
@@ -114,7 +117,8 @@ static uint64_t linger_ns(const dli_round_t *round) {
         return MOMENT_NS;
     }
     atomic_store(&redlock->waited_ns, now_ns);
-    return (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    return tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
 }
 
 /* What a node did for a hold that it did not answer for with yes or no: DL_EUNKNOWN, or why it surely did
@@ -230,18 +234,6 @@ bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock) {
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
-/* That a caller has little time says nothing about the nodes. */
-static void tell_nodes(const dli_round_t *round, uint64_t deadline_ns) {
-    dli_redlock_t *redlock = round->redlock;
-    bool had_time = deadline_ns >= round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    for (size_t i = 0; i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        if (part->state == DLI_PART_ENDED && (had_time || part->exchange.status == DL_OK)) {
-            dli_node_tell(&redlock->nodes[i], part->exchange.status, &part->err);
-        }
-    }
-}
-
 /* false: out of memory, nothing was sent. */
 static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_redlock_t *redlock = errand->redlock;
@@ -254,7 +246,7 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
         return false;
     }
     (void)dli_round_run(round, (1u << redlock->n) - 1, errand->deadline_ns, NULL, is_settled, NULL);
-    tell_nodes(round, errand->deadline_ns);
+    dli_round_tell(round, 0);
     if (dli_round_mask(round, DLI_PART_LATE) == 0) {
         atomic_store(&redlock->waited_ns, 0);
     }

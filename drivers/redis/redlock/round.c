@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "round.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,7 @@ static void limit(dli_part_t *part) {
 
 void dli_part_begin(dli_part_t *part, uint64_t deadline_ns) {
     part->exchange.deadline_ns = deadline_ns;
+    part->began_ns = part->round->redlock->env->now_ns();
     send(part);
     (void)send_again_if_forgotten(part);
     limit(part);
@@ -194,6 +196,20 @@ static void end(dli_part_t *part) {
     }
 }
 
+/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too. */
+static bool is_overloaded(const dli_part_t *part) {
+    return part->round->question->intent == DLI_CLAIM &&
+           atomic_load(&part->node->backlog) >= (size_t)dli_link_max_total(part->node->redis.link);
+}
+
+/* It was never sent. */
+static void leave(dli_part_t *part, const char *why) {
+    part->exchange.status =
+        dl_driver_fail(&part->err, DL_EIO, EAGAIN, "%s: %s", part->node->redis.endpoint.label, why);
+    part->state = DLI_PART_ENDED;
+    part->is_left = true;
+}
+
 /* Nobody waits for frees that have no connection yet, but they go on: what a node has heard of shall end. */
 static uint64_t patience(const dli_round_t *round, uint64_t until_ns) {
     uint64_t call_ns = round->began_ns + (uint64_t)round->redlock->env->call_timeout_ms * NS_PER_MS;
@@ -207,12 +223,17 @@ static uint64_t ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
     uint64_t until_ns = part_deadline(redlock, round->began_ns, deadline_ns);
     for (size_t i = 0; i < redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
-        if ((nodes >> i & 1) != 0) {
-            dli_part_begin(part, patience(round, until_ns));
-            part->state = DLI_PART_ASKED;
-            if (dli_part_has_ended(part)) {
-                end(part);
-            }
+        if ((nodes >> i & 1) == 0) {
+            continue;
+        }
+        if (is_overloaded(part)) {
+            leave(part, "too many requests wait for it already");
+            continue;
+        }
+        dli_part_begin(part, patience(round, until_ns));
+        part->state = DLI_PART_ASKED;
+        if (dli_part_has_ended(part)) {
+            end(part);
         }
     }
     return until_ns;
@@ -275,17 +296,30 @@ static uint64_t linger_ns(const dli_round_t *round, uint64_t now_ns) {
     return !is_worth_lingering(round) ? 0 : half_ns < LINGER_NS ? half_ns : LINGER_NS;
 }
 
+/* Is it still worth sending? A free is, while there are not too many of them. */
+static bool is_worth_sending(const dli_part_t *part) {
+    return part->round->question->intent == DLI_FREE &&
+           atomic_load(&part->node->backlog) < 2 * (size_t)dli_link_max_total(part->node->redis.link);
+}
+
 static void leave_the_rest(dli_round_t *round) {
-    bool any = false;
+    uint32_t late = 0;
     for (size_t i = 0; i < round->redlock->n; i++) {
-        if (round->parts[i].state == DLI_PART_ASKED) {
-            round->parts[i].state = DLI_PART_LATE;
-            atomic_store(&round->parts[i].node->lags, true);
-            any = true;
+        dli_part_t *part = &round->parts[i];
+        if (part->state != DLI_PART_ASKED) {
+            continue;
+        }
+        atomic_store(&part->node->lags, true);
+        if (part->exchange.sent_ns == 0 && part->sent_ns == 0 && !is_worth_sending(part)) {
+            dli_link_abandon(part->node->redis.link, &part->exchange, DL_EIO);
+            leave(part, "nobody waits for it any more");
+        } else {
+            part->state = DLI_PART_LATE;
+            late |= 1u << i;
         }
     }
-    if (any) {
-        dli_stragglers_take(round->redlock->stragglers, round);
+    if (late != 0) {
+        dli_stragglers_take(round->redlock->stragglers, round, late);
     }
 }
 

@@ -45,12 +45,18 @@ typedef struct dli_part {
     dli_exchange_t exchange;
     dli_commands_t commands;
     redisReply **replies; /* as many as the question has commands, at most `replies_max` of the round */
+    uint64_t began_ns;    /* when a connection was first asked for */
     uint64_t sent_ns;     /* the instant before it was sent for the first time; 0: it was not */
     char run_id[41];      /* of the process that was asked; "": not known */
     bool with_source;
+    bool is_left;            /* ENDED before it was sent, because nobody needed it any more */
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
     pthread_t stepper;
-    size_t slot; /* its place in what they poll */
+    size_t slot; /* its place in what they poll; until_ns: step it by then; revents: what came */
+    uint64_t until_ns;
+    short revents;
+    struct dli_part *leader, *follower; /* a free waits for the end of a claim */
+    struct dli_part *next_ready;
     dl_error_t err;
 } dli_part_t;
 
@@ -119,8 +125,8 @@ void dli_round_free(dli_round_t *round);
 
 /* ---- the stragglers ---------------------------------------------------------------------------------- */
 
-/* Takes over the parts that are LATE. */
-void dli_stragglers_take(dli_stragglers_t *stragglers, dli_round_t *round);
+/* Takes over the parts of these nodes. */
+void dli_stragglers_take(dli_stragglers_t *stragglers, dli_round_t *round, uint32_t nodes);
 /* Begins parts as theirs from the first byte on. */
 void dli_stragglers_begin(dli_stragglers_t *stragglers, dli_round_t *round, uint32_t nodes,
                           uint64_t deadline_ns);
@@ -134,15 +140,19 @@ dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **strag
 void dli_stragglers_close(dli_stragglers_t *stragglers, bool forked);
 
 /*
- * A hold is about to be freed. Ends the late claims of it: their connections are condemned, so a free that is
- * sent to the node from now on goes behind the killing of them, and no claim is carried out after it. Until
- * dli_stragglers_freed no fill of it is sent either: see below. `freeing` is the caller's, with `hold` set.
+ * A hold is about to be freed by `round`, which has not been run yet. At nodes where a late claim of the hold
+ * is on its way, the free has to come behind it: there the round's part is the stragglers' from now on, and
+ * is sent when the claim has ended. These nodes are returned, and are not to be asked. Where that cannot be
+ * (a spare round, NULL, or too many of them), the claim is waited for, or ended: its connection is condemned,
+ * and a free that is sent to the node from now on goes behind the killing of it. So no claim is carried out
+ * after its free. Until dli_stragglers_freed no fill of the hold is sent either: see below. `freeing` is the
+ * caller's, with `hold` set.
  */
 typedef struct dli_freeing {
     const dl_request_t *hold;
     struct dli_freeing *next, *before;
 } dli_freeing_t;
-void dli_stragglers_forsake(dli_stragglers_t *stragglers, dli_freeing_t *freeing);
+uint32_t dli_stragglers_forsake(dli_stragglers_t *stragglers, dli_freeing_t *freeing, dli_round_t *round);
 /* A majority is clear of it, or the free has failed: who renews it cannot find a majority that has it, or the
  * core frees it again. */
 void dli_stragglers_freed(dli_stragglers_t *stragglers, dli_freeing_t *freeing);

@@ -72,8 +72,9 @@ static bool is_same_place(const dli_endpoint_t *a, const dli_endpoint_t *b) {
 static dl_status_t refuse_same_place(const dli_redlock_t *redlock, size_t i, dl_error_t *err) {
     for (size_t j = 0; j < i; j++) {
         if (is_same_place(&redlock->nodes[j].redis.endpoint, &redlock->nodes[i].redis.endpoint)) {
-            return dl_driver_fail(err, DL_ECONFIG, 0, "nodes %zu and %zu are the same server: %s", j + 1,
-                                  i + 1, redlock->nodes[i].redis.endpoint.label);
+            return dl_driver_fail(err, DL_ECONFIG, 0,
+                                  "nodes %zu and %zu are the same server: %s; list 3 or 5 different ones",
+                                  j + 1, i + 1, redlock->nodes[i].redis.endpoint.label);
         }
     }
     return DL_OK;
@@ -94,7 +95,10 @@ static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_
         status = dli_endpoint_make(&redlock->nodes[i].redis.endpoint, values[DLI_REDLOCK_OPT_NODES].list[i],
                                    &extras, &why);
         if (status != DL_OK) {
-            return dl_driver_fail(err, status, why.native, "node %zu: %s", i + 1, why.message);
+            /* It names the option of a driver for one server. */
+            size_t skip = strncmp(why.message, "url: ", 5) == 0 ? 5 : 0;
+            return dl_driver_fail(err, status, why.native, "nodes: the URL of node %zu: %s", i + 1,
+                                  why.message + skip);
         }
         status = refuse_same_place(redlock, i, err);
     }
@@ -102,12 +106,14 @@ static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_
 }
 
 static void name_nodes(dli_redlock_t *redlock) {
+    redlock->layout = dli_redis_string_layout;
+    redlock->layout.driver = "redlock";
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
         node->redlock = redlock;
         node->index = i;
         node->redis.env = redlock->env;
-        node->redis.layout = &dli_redis_string_layout;
+        node->redis.layout = &redlock->layout;
     }
 }
 
@@ -118,7 +124,9 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
     size_t n = values[DLI_REDLOCK_OPT_NODES].list_len;
     redlock->env = env;
     pthread_mutex_init(&redlock->mutex, NULL);
-    redlock->node_timeout_ms = values[DLI_REDLOCK_OPT_NODE_TIMEOUT].number;
+    int64_t node_timeout_ms = values[DLI_REDLOCK_OPT_NODE_TIMEOUT].number;
+    redlock->node_timeout_ms =
+        node_timeout_ms < redlock->env->call_timeout_ms ? node_timeout_ms : redlock->env->call_timeout_ms;
     redlock->max_lease_ms = values[DLI_REDLOCK_OPT_MAX_LEASE].number;
     redlock->fences = values[DLI_REDLOCK_OPT_FENCING].number != 0;
     redlock->quarantines = values[DLI_REDLOCK_OPT_QUARANTINE].number != 0;

@@ -6,34 +6,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "round.h"
+#include "stragglers.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
 /* A late answer that took no longer than this is no reason not to linger for the node's next one. */
 #define PROMPT_NS (2 * NS_PER_MS)
-#define NO_SLOT SIZE_MAX
 
-/*
- * A part is stepped without the mutex, for a step may report, and who hears of it may call us. Meanwhile it
- * is marked busy; who wants to end it waits for that, unless it is called from within that very step.
- */
-struct dli_stragglers {
-    const dl_driver_env_t *env;
-    uint64_t node_timeout_ns;
-    int fd; /* eventfd: there is something new */
-    pthread_t thread;
-    pthread_mutex_t mutex; /* guards the rest; held for moments only */
-    pthread_cond_t changed;
-    dli_round_t *rounds;
-    dli_intention_t *intentions;
-    dli_freeing_t *freeings;
-    bool is_closing;
-    uint64_t end_ns;    /* closing: nothing goes on beyond this */
-    struct pollfd *fds; /* the thread's own */
-    size_t cap;
-};
-
-static void poke(const dli_stragglers_t *s) {
+void dli_stragglers_poke(const dli_stragglers_t *s) {
     uint64_t one = 1;
     ssize_t n = write(s->fd, &one, sizeof one); /* fails only when it is readable already */
     (void)n;
@@ -41,23 +20,43 @@ static void poke(const dli_stragglers_t *s) {
 
 /* ---- with the mutex held ------------------------------------------------------------------------------ */
 
-static void enlist(dli_stragglers_t *s, dli_round_t *round) {
-    round->before = NULL;
-    round->next = s->rounds;
-    if (s->rounds != NULL) {
-        s->rounds->before = round;
-    }
-    s->rounds = round;
+static dli_round_t **list_of(dli_stragglers_t *s, const dli_round_t *round) {
+    return &s->rounds[round->question->is_of != NULL ? 0 : 1];
 }
 
-/* The part has ended. true: the round was freed. */
-static bool part_is_over(dli_stragglers_t *s, dli_part_t *part) {
+void dli_stragglers_add(dli_stragglers_t *s, dli_part_t *part) {
+    dli_round_t *round = part->round, **list = list_of(s, round);
+    part->is_theirs = true;
+    part->slot = DLI_NO_SLOT;
+    part->leader = part->follower = NULL;
+    atomic_fetch_add(&part->node->backlog, 1);
+    if (round->late++ > 0) {
+        return;
+    }
+    round->before = NULL;
+    round->next = *list;
+    if (*list != NULL) {
+        (*list)->before = round;
+    }
+    *list = round;
+}
+
+bool dli_stragglers_part_is_over(dli_stragglers_t *s, dli_part_t *part) {
     dli_round_t *round = part->round;
     part->is_theirs = false;
+    atomic_fetch_sub(&part->node->backlog, 1);
+    if (part->follower != NULL) {
+        part->follower->leader = NULL;
+        part->follower->is_busy = true; /* begun by the thread, by nobody else */
+        part->follower->stepper = s->thread;
+        part->follower->next_ready = s->due;
+        s->due = part->follower;
+        dli_stragglers_poke(s);
+    }
     if (--round->late > 0) {
         return false;
     }
-    *(round->before != NULL ? &round->before->next : &s->rounds) = round->next;
+    *(round->before != NULL ? &round->before->next : list_of(s, round)) = round->next;
     if (round->next != NULL) {
         round->next->before = round->before;
     }
@@ -68,60 +67,55 @@ static bool part_is_over(dli_stragglers_t *s, dli_part_t *part) {
     return is_dropped;
 }
 
-static void end_part(dli_part_t *part) {
+void dli_stragglers_end_part(dli_part_t *part) {
     dli_link_abandon(part->node->redis.link, &part->exchange, DL_EIO);
 }
 
 /* ---- taking over ------------------------------------------------------------------------------------ */
 
-void dli_stragglers_take(dli_stragglers_t *s, dli_round_t *round) {
+void dli_stragglers_take(dli_stragglers_t *s, dli_round_t *round, uint32_t nodes) {
     pthread_mutex_lock(&s->mutex);
     for (size_t i = 0; i < round->redlock->n; i++) {
-        if (round->parts[i].state == DLI_PART_LATE) {
-            round->parts[i].is_theirs = true;
-            round->parts[i].slot = NO_SLOT;
-            round->late++;
+        if ((nodes >> i & 1) != 0) {
+            dli_stragglers_add(s, &round->parts[i]);
         }
     }
-    enlist(s, round);
     pthread_mutex_unlock(&s->mutex);
-    poke(s);
+    dli_stragglers_poke(s);
+}
+
+/* Begins a part that is theirs, with the mutex let go meanwhile. */
+static void begin_part(dli_stragglers_t *s, dli_part_t *part, uint64_t deadline_ns) {
+    part->is_busy = true;
+    part->stepper = pthread_self();
+    pthread_mutex_unlock(&s->mutex);
+    dli_part_begin(part, deadline_ns);
+    pthread_mutex_lock(&s->mutex);
+    part->is_busy = false;
+    s->env->cond_broadcast(&s->changed);
+    if (dli_part_has_ended(part)) {
+        (void)dli_stragglers_part_is_over(s, part);
+    }
 }
 
 void dli_stragglers_begin(dli_stragglers_t *s, dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
     pthread_mutex_lock(&s->mutex);
     for (size_t i = 0; i < round->redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
-        part->is_theirs = part->is_busy = (nodes >> i & 1) != 0;
-        part->stepper = pthread_self();
-        part->state = part->is_theirs ? DLI_PART_LATE : part->state;
-        part->slot = NO_SLOT;
-        round->late += part->is_theirs;
+        if ((nodes >> i & 1) != 0) {
+            dli_stragglers_add(s, part);
+            part->state = DLI_PART_LATE;
+            part->is_busy = true; /* all of them are there before the first byte leaves */
+            part->stepper = pthread_self();
+        }
     }
-    if (round->late > 0) {
-        enlist(s, round);
-    }
-    pthread_mutex_unlock(&s->mutex);
     for (size_t i = 0; i < round->redlock->n; i++) {
         if ((nodes >> i & 1) != 0) {
-            dli_part_begin(&round->parts[i], deadline_ns);
+            begin_part(s, &round->parts[i], deadline_ns);
         }
     }
-    /* Only now: until here the round had to last. It is dropped later, by its caller. */
-    pthread_mutex_lock(&s->mutex);
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        part->is_busy = false;
-        if (part->is_theirs && dli_part_has_ended(part)) {
-            (void)part_is_over(s, part);
-        }
-    }
-    s->env->cond_broadcast(&s->changed);
-    bool any = round->late > 0;
     pthread_mutex_unlock(&s->mutex);
-    if (any) {
-        poke(s);
-    }
+    dli_stragglers_poke(s);
 }
 
 bool dli_stragglers_part_with(dli_stragglers_t *s, dli_round_t *round) {
@@ -130,90 +124,6 @@ bool dli_stragglers_part_with(dli_stragglers_t *s, dli_round_t *round) {
     bool is_over = round->late == 0;
     pthread_mutex_unlock(&s->mutex);
     return is_over;
-}
-
-/* ---- ending claims ---------------------------------------------------------------------------------- */
-
-static bool is_mine(const dli_part_t *part) {
-    return part->is_busy && pthread_equal(part->stepper, pthread_self()) != 0;
-}
-
-/* A part of a claim of this hold that they still have; NULL: none is left that could be ended here. What this
- * very thread is stepping, farther down in its stack, cannot. */
-static dli_part_t *find_claim(const dli_stragglers_t *s, const dl_request_t *hold) {
-    for (dli_round_t *round = s->rounds; round != NULL; round = round->next) {
-        if (round->question->is_of == NULL || !round->question->is_of(round, hold)) {
-            continue;
-        }
-        for (size_t i = 0; i < round->redlock->n; i++) {
-            if (round->parts[i].is_theirs && !is_mine(&round->parts[i])) {
-                return &round->parts[i];
-            }
-        }
-    }
-    return NULL;
-}
-
-void dli_stragglers_forsake(dli_stragglers_t *s, dli_freeing_t *freeing) {
-    const dl_request_t *hold = freeing->hold;
-    dli_part_t *part;
-    pthread_mutex_lock(&s->mutex);
-    freeing->before = NULL;
-    freeing->next = s->freeings;
-    if (s->freeings != NULL) {
-        s->freeings->before = freeing;
-    }
-    s->freeings = freeing;
-    for (dli_intention_t *intention = s->intentions; intention != NULL; intention = intention->next) {
-        intention->forget(intention->arg, hold);
-    }
-    while ((part = find_claim(s, hold)) != NULL) {
-        if (part->is_busy) {
-            (void)s->env->cond_wait(&s->changed, &s->mutex, DL_NO_DEADLINE);
-        } else {
-            part->is_busy = true;
-            part->stepper = pthread_self();
-            pthread_mutex_unlock(&s->mutex);
-            end_part(part);
-            pthread_mutex_lock(&s->mutex);
-            part->is_busy = false;
-            (void)part_is_over(s, part);
-            s->env->cond_broadcast(&s->changed);
-        }
-    }
-    pthread_mutex_unlock(&s->mutex);
-}
-
-void dli_stragglers_freed(dli_stragglers_t *s, dli_freeing_t *freeing) {
-    pthread_mutex_lock(&s->mutex);
-    *(freeing->before != NULL ? &freeing->before->next : &s->freeings) = freeing->next;
-    if (freeing->next != NULL) {
-        freeing->next->before = freeing->before;
-    }
-    pthread_mutex_unlock(&s->mutex);
-}
-
-void dli_stragglers_announce(dli_stragglers_t *s, dli_intention_t *intention) {
-    pthread_mutex_lock(&s->mutex);
-    intention->before = NULL;
-    intention->next = s->intentions;
-    if (s->intentions != NULL) {
-        s->intentions->before = intention;
-    }
-    s->intentions = intention;
-    for (const dli_freeing_t *freeing = s->freeings; freeing != NULL; freeing = freeing->next) {
-        intention->forget(intention->arg, freeing->hold);
-    }
-    pthread_mutex_unlock(&s->mutex);
-}
-
-void dli_stragglers_retire(dli_stragglers_t *s, dli_intention_t *intention) {
-    pthread_mutex_lock(&s->mutex);
-    *(intention->before != NULL ? &intention->before->next : &s->intentions) = intention->next;
-    if (intention->next != NULL) {
-        intention->next->before = intention->before;
-    }
-    pthread_mutex_unlock(&s->mutex);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------- */
@@ -233,28 +143,34 @@ static bool make_room(dli_stragglers_t *s, size_t n) {
     return true;
 }
 
+/* Waits for the end of another part, or is in other hands. */
+static bool is_idle(const dli_part_t *part) {
+    return !part->is_theirs || part->is_busy || part->leader != NULL;
+}
+
 /* Lists what to poll, the eventfd first. How many entries; *until_ns: no later than this. */
 static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
     size_t n = 1;
     *until_ns = s->is_closing ? s->end_ns : DL_NO_DEADLINE;
     s->fds[0] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-    for (dli_round_t *round = s->rounds; round != NULL; round = round->next) {
-        for (size_t i = 0; i < round->redlock->n; i++) {
-            dli_part_t *part = &round->parts[i];
-            part->slot = NO_SLOT;
-            if (!part->is_theirs || part->is_busy) {
-                continue;
+    for (size_t i = 0; i < 2; i++) {
+        for (dli_round_t *round = s->rounds[i]; round != NULL; round = round->next) {
+            for (size_t k = 0; k < round->redlock->n; k++) {
+                dli_part_t *part = &round->parts[k];
+                part->slot = DLI_NO_SLOT;
+                if (is_idle(part)) {
+                    continue;
+                }
+                struct pollfd fd;
+                dli_link_want(&part->exchange, &fd, &part->until_ns);
+                if (make_room(s, n + 1)) {
+                    part->slot = n;
+                    s->fds[n++] = fd;
+                } else {
+                    part->until_ns = s->env->now_ns() + NS_PER_MS; /* not polled: looked at now and then */
+                }
+                *until_ns = part->until_ns < *until_ns ? part->until_ns : *until_ns;
             }
-            uint64_t part_ns;
-            struct pollfd fd;
-            dli_link_want(&part->exchange, &fd, &part_ns);
-            if (make_room(s, n + 1)) {
-                part->slot = n;
-                s->fds[n++] = fd;
-            } else {
-                part_ns = s->env->now_ns() + NS_PER_MS; /* cannot be polled: looked at now and then */
-            }
-            *until_ns = part_ns < *until_ns ? part_ns : *until_ns;
         }
     }
     return n;
@@ -265,48 +181,57 @@ static bool is_wanted(const dli_stragglers_t *s, const dli_part_t *part, uint64_
     return !s->is_closing || (part->round->question->intent == DLI_FREE && now_ns < s->end_ns);
 }
 
-/* One step of one part, with the mutex let go meanwhile. true: the list has changed. */
-static bool step(dli_stragglers_t *s, dli_part_t *part) {
-    short revents = part->slot != NO_SLOT ? s->fds[part->slot].revents : 0;
-    bool ends = !is_wanted(s, part, s->env->now_ns());
-    part->slot = NO_SLOT;
-    part->is_busy = true;
-    part->stepper = pthread_self();
+/* Takes those that have something to do into these hands, so that they stay. */
+static dli_part_t *take_ready(dli_stragglers_t *s, uint64_t now_ns) {
+    dli_part_t *first = NULL;
+    for (size_t i = 0; i < 2; i++) {
+        for (dli_round_t *round = s->rounds[i]; round != NULL; round = round->next) {
+            for (size_t k = 0; k < round->redlock->n; k++) {
+                dli_part_t *part = &round->parts[k];
+                bool is_new = part->slot == DLI_NO_SLOT; /* since the poll began: looked at by the next one */
+                if (is_idle(part) || (is_new && is_wanted(s, part, now_ns))) {
+                    continue;
+                }
+                part->revents = is_new ? 0 : s->fds[part->slot].revents;
+                if (part->revents != 0 || now_ns >= part->until_ns || !is_wanted(s, part, now_ns)) {
+                    part->is_busy = true;
+                    part->stepper = pthread_self();
+                    part->next_ready = first;
+                    first = part;
+                }
+            }
+        }
+    }
+    return first;
+}
+
+/* One step of one part, with the mutex let go meanwhile. */
+static void step(dli_stragglers_t *s, dli_part_t *part, uint64_t now_ns) {
+    bool ends = !is_wanted(s, part, now_ns);
     pthread_mutex_unlock(&s->mutex);
     if (ends) {
-        end_part(part);
+        dli_stragglers_end_part(part);
     }
-    bool is_over = ends || dli_part_step(part, revents);
-    if (is_over && part->exchange.status == DL_OK && s->env->now_ns() - part->round->began_ns < PROMPT_NS) {
+    bool is_over = ends || dli_part_step(part, part->revents);
+    if (is_over && part->exchange.status == DL_OK && s->env->now_ns() - part->began_ns < PROMPT_NS) {
         atomic_store(&part->node->lags, false);
     }
     pthread_mutex_lock(&s->mutex);
     part->is_busy = false;
     s->env->cond_broadcast(&s->changed);
     if (is_over) {
-        (void)part_is_over(s, part);
+        (void)dli_stragglers_part_is_over(s, part);
     }
-    return is_over;
 }
 
-/* The next part that has something to do; NULL: none. */
-static dli_part_t *find_ready(const dli_stragglers_t *s, uint64_t now_ns) {
-    for (dli_round_t *round = s->rounds; round != NULL; round = round->next) {
-        for (size_t i = 0; i < round->redlock->n; i++) {
-            dli_part_t *part = &round->parts[i];
-            if (!part->is_theirs || part->is_busy) {
-                continue;
-            }
-            struct pollfd fd;
-            uint64_t until_ns;
-            dli_link_want(&part->exchange, &fd, &until_ns);
-            if ((part->slot != NO_SLOT && s->fds[part->slot].revents != 0) || now_ns >= until_ns ||
-                !is_wanted(s, part, now_ns)) {
-                return part;
-            }
-        }
+/* Frees whose claims have ended. */
+static void begin_followers(dli_stragglers_t *s) {
+    dli_part_t *part;
+    while ((part = s->due) != NULL) {
+        s->due = part->next_ready;
+        const dli_redlock_t *redlock = part->round->redlock;
+        begin_part(s, part, s->env->now_ns() + (uint64_t)redlock->env->call_timeout_ms * NS_PER_MS);
     }
-    return NULL;
 }
 
 static void drain(const dli_stragglers_t *s) {
@@ -319,7 +244,7 @@ static void *go_on(void *arg) {
     dli_stragglers_t *s = arg;
     uint64_t until_ns;
     pthread_mutex_lock(&s->mutex);
-    while (!s->is_closing || s->rounds != NULL) {
+    while (!s->is_closing || s->rounds[0] != NULL || s->rounds[1] != NULL) {
         size_t n = collect(s, &until_ns);
         pthread_mutex_unlock(&s->mutex);
         int ready = s->env->poll(s->fds, n, until_ns);
@@ -331,10 +256,11 @@ static void *go_on(void *arg) {
             s->fds[i].revents = 0;
         }
         uint64_t now_ns = s->env->now_ns();
-        dli_part_t *part;
-        while ((part = find_ready(s, now_ns)) != NULL) {
-            (void)step(s, part);
+        for (dli_part_t *part = take_ready(s, now_ns), *next; part != NULL; part = next) {
+            next = part->next_ready;
+            step(s, part, now_ns);
         }
+        begin_followers(s);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
@@ -384,7 +310,7 @@ void dli_stragglers_close(dli_stragglers_t *s, bool forked) {
     s->is_closing = true;
     s->end_ns = s->env->now_ns() + s->node_timeout_ns;
     pthread_mutex_unlock(&s->mutex);
-    poke(s);
+    dli_stragglers_poke(s);
     s->env->thread_join(s->thread);
     close(s->fd);
     pthread_mutex_destroy(&s->mutex);

@@ -166,7 +166,8 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
     /* What fewer nodes have may be left of a failed claim, whose end nobody tells. */
     grant->busy_is_dlock = most >= tally->quorum && leader->is_ours;
     if (voters < tally->quorum) {
-        return dl_driver_fail(err, DL_EBUSY, 0, "%zu of %zu nodes have no vote yet, and are needed",
+        return dl_driver_fail(err, DL_EBUSY, 0,
+                              "%zu of %zu nodes have no vote yet, and are needed: dlock check says why",
                               tally->excluded, tally->n);
     }
     if (grant->busy_ms < 0) {
