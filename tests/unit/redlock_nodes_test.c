@@ -91,7 +91,7 @@ Test(redlock_nodes, one_server_under_two_addresses_is_refused) {
         add_url(&c, "redis://127.0.0.1:%d", servers[0].port);
         add_url(&c, "unix://%s", servers[1].path);
         if (way == 0) {
-            add_url(&c, "redis://localhost:%d/0", servers[0].port);
+            add_url(&c, "redis://127.1:%d/0", servers[0].port);
         } else {
             add_url(&c, "unix://%s?db=%d", servers[0].path, way - 1);
         }

@@ -310,7 +310,8 @@ static void leave_the_rest(dli_round_t *round) {
             continue;
         }
         atomic_store(&part->node->lags, true);
-        if (part->exchange.sent_ns == 0 && part->sent_ns == 0 && !is_worth_sending(part)) {
+        /* One that is being connected will be there for the next, at the latest. */
+        if (part->exchange.ticket != NULL && !is_worth_sending(part)) {
             dli_link_abandon(part->node->redis.link, &part->exchange, DL_EIO);
             leave(part, "nobody waits for it any more");
         } else {
