@@ -151,6 +151,9 @@ dl_status_t dli_subscriber_state(dli_subscriber_t *s, dl_watch_t *watch, dl_erro
     if (atomic_load(&watch->broken) != DL_OK) {
         status = fail_broken(s, watch, err);
     } else if (watch->channel->state == DLI_CHANNEL_LIVE) {
+        if (watch->pending) {
+            dli_watch_drain(watch); /* what woke it until now comes before the next try */
+        }
         watch->pending = false;
         status = DL_OK;
     }
