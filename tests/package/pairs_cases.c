@@ -22,6 +22,7 @@ static int by_size(const void *a, const void *b) {
 
 /* How many servers answer. */
 static uint64_t servers_of(ct_t *ct) {
+    (void)ct;
 #ifdef DLOCK_HAVE_REDIS
     if (ct_traits(ct) & CT_REDLOCK) {
         return ct_redlock(ct)->n - ct_redlock(ct)->dead;
