@@ -156,8 +156,8 @@ CT_CASE(faults, row12_claim_that_reaches_a_node_after_the_unlock, REDLOCK) {
     EACH_PROXY(front, proxy_await_act(ct, proxy, 1, 1000));
     CT_EQ(votes_for(ct, "row 12"), quorum_of(ct));
     CT_OK(dl_unlock(lock, CT_ERR));
-    /* What was still on its way has come to its end: given up after node_timeout, its connection killed by the
-     * free that follows it. */
+    /* What was still on its way has come to its end: given up after node_timeout, its connection killed by
+     * the free that follows it. */
     ct_sleep_ms(ct, scaled(ct, 250) + ct_tolerance_ms(ct));
     EACH_PROXY(front, CT_EQ(proxy_deliver(ct, proxy, 0), 0));
     CT_EQ(votes_for(ct, "row 12"), 0);
