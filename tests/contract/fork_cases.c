@@ -129,8 +129,6 @@ CT_CASE(fork, child_that_closes_leaves_the_parents_waits_intact) {
     dl_cancel_free(f.cancel);
 }
 
-/* ThreadSanitizer itself does not bear new threads in the child of a process with threads. */
-#ifndef __SANITIZE_THREAD__
 static void open_own(ct_t *ct, void *arg) {
     family_t *f = arg;
     dl_client_t *own = ct_open(ct, NULL);
@@ -149,9 +147,8 @@ static void open_own(ct_t *ct, void *arg) {
     dl_client_close(own);
 }
 
-CT_CASE(fork, child_can_open_a_client_of_its_own, .traits = CT_PROCESSES) {
+CT_CASE(fork, child_can_open_a_client_of_its_own, .traits = CT_PROCESSES | CT_FORK_THREADS) {
     family_t f = make_family(ct);
     ct_process_wait(ct, ct_fork(ct, open_own, &f));
     check_parent(ct, &f);
 }
-#endif

@@ -56,13 +56,14 @@ const ct_case_t *ct_first_case(void) {
     return cases;
 }
 
-/* ThreadSanitizer knows no threads in the child of a process with threads. */
+/* In the child of a process with threads ThreadSanitizer knows no new ones, and AddressSanitizer's allocator
+ * keeps the locks that the parent's other threads had at the fork: who then needs one waits for ever. */
 #if defined __has_feature
-#if __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1 /* as GCC says it */
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define IS_SANITIZED 1
 #endif
 #endif
-#ifdef __SANITIZE_THREAD__
+#if defined IS_SANITIZED || defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define BUILD_TRAITS 0u
 #else
 #define BUILD_TRAITS CT_FORK_THREADS

@@ -2,7 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redlock_claims_fixture.h"
 
+#include <linux/sockios.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 
 #define NAME "orders"
 #define KEY "dlock:orders"
@@ -397,4 +399,69 @@ Test(redlock_three, a_lock_that_a_majority_has_lost_is_lost_and_freed_all_the_sa
     tell(&servers[1], "DEL " KEY);
     kill_server(&servers[2]);
     cr_assert_eq(free_it(8), DL_ELOST, "%s", err.message);
+}
+
+/* All that the nodes said has been read by the client. */
+static bool is_read(size_t i) {
+    relay_t *r = &relays[i];
+    for (int at = 0; at < atomic_load(&r->pairs); at++) {
+        int unread = 0;
+        if (atomic_load(&r->open[at])) {
+            cr_assert_eq(ioctl(r->fds[at][REQUESTS], SIOCOUTQ, &unread), 0);
+        }
+        if (unread > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* When the client has the answers of the others, those of 1 and 2 pass. */
+static void *let_pass(void *arg) {
+    const long long *before = arg;
+    for (size_t i = 0; i < NODES; i++) {
+        AWAIT(runs(i) > before[i]);
+    }
+    AWAIT(atomic_load(&relays[1].sprung) != 0 && atomic_load(&relays[2].sprung) != 0);
+    AWAIT(is_read(0) && is_read(3) && is_read(4));
+    for (size_t i = 1; i <= 2; i++) {
+        atomic_store(&relays[i].held[atomic_load(&relays[i].sprung) - 1][REPLIES], 0);
+    }
+    return NULL;
+}
+
+Test(redlock, a_loss_is_told_though_slow_nodes_have_to_say_it) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    long long before[NODES];
+    for (size_t i = 0; i < NODES; i++) {
+        before[i] = runs(i);
+    }
+    for (size_t i = 0; i <= 2; i++) {
+        tell(&servers[i], "DEL " KEY);
+    }
+    set_trap(1, &dli_script_redlock_release, REPLIES);
+    set_trap(2, &dli_script_redlock_release, REPLIES);
+    client.node_timeout_ms = 60000;
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, let_pass, before), 0);
+    dl_request_t request = make_request(NAME, OWNER, 7, in_ms(20000));
+    dl_status_t status = dli_redlock_release(&client, NULL, &request, &err);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(status, DL_ELOST, "%s", err.message);
+}
+
+Test(redlock, a_loss_that_nobody_can_tell_is_not_waited_for) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    tell(&servers[0], "DEL " KEY);
+    kill_server(&servers[1]);
+    set_trap(2, &dli_script_redlock_release, REPLIES);
+    uint64_t before_ns = show_ns();
+    cr_assert_eq(free_it(7), DL_OK, "two of five had it, one had not: %s", err.message);
+    cr_assert_lt(show_ns() - before_ns, 1500 * MS);
+    atomic_store(&relays[2].held[atomic_load(&relays[2].sprung) - 1][REPLIES], 0);
+    AWAIT(is_free());
 }

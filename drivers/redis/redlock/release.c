@@ -25,28 +25,29 @@ static void encode_free(const dli_round_t *round, const dli_node_t *node, const 
 static const dli_question_t free_question = {
     .what = "a free", .lane = DLI_LANE_CALLS, .intent = DLI_FREE, .encode = encode_free};
 
-/* Has this node surely nothing of the hold any more? */
-static bool is_clear(const dli_part_t *part, bool *freed) {
-    const redisReply *reply = dli_part_reply(part);
-    int64_t number;
-    *freed = false;
-    if (reply == NULL) {
-        return false;
+/* What the nodes that have answered had of the hold. None of them has anything of it any more. */
+typedef struct found {
+    size_t freed, gone;
+} found_t;
+
+static found_t count_found(const dli_round_t *round) {
+    found_t found = {0, 0};
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        const redisReply *reply = dli_part_reply(&round->parts[i]);
+        int64_t number;
+        if (reply != NULL && dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
+            found.freed += number == 1;
+            found.gone += number == 0;
+        } else if (reply != NULL) {
+            found.gone += dli_redis_is_foreign(reply);
+        }
     }
-    if (dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
-        *freed = number == 1;
-        return true;
-    }
-    return dli_redis_is_foreign(reply);
+    return found;
 }
 
 static size_t count_clear(const dli_round_t *round) {
-    size_t clear = 0;
-    bool freed;
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        clear += is_clear(&round->parts[i], &freed);
-    }
-    return clear;
+    found_t found = count_found(round);
+    return found.freed + found.gone;
 }
 
 /* A hold is not begun without the memory to free it: a round for that is there from before it. */
@@ -65,11 +66,19 @@ static uint32_t all_nodes(const dli_redlock_t *redlock) {
 
 /* ---- freeing a hold ------------------------------------------------------------------------------- */
 
-/* A majority that has nothing of it any more is enough: no minority can keep others out. */
+/* A majority that has nothing of it any more is enough to free it: no minority can keep others out. Whether
+ * it was lost is known once a majority had it, or so many had not that no majority did; those who might still
+ * tell are waited for. */
 static bool is_release_settled(const dli_round_t *round, const void *arg) {
     (void)arg;
+    size_t quorum = round->redlock->quorum, for_a_loss = round->redlock->n - quorum + 1;
     size_t pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED));
-    return dli_quorum_is_decided(count_clear(round), pending, round->redlock->quorum);
+    found_t found = count_found(round);
+    if (found.freed >= quorum || found.gone >= for_a_loss) {
+        return true;
+    }
+    return dli_quorum_is_decided(found.freed + found.gone, pending, quorum) &&
+           found.freed + pending < quorum && found.gone + pending < for_a_loss;
 }
 
 static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
