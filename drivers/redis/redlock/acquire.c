@@ -17,10 +17,6 @@ typedef struct attempt {
     dli_tally_t tally;
 } attempt_t;
 
-static uint32_t all_nodes(const dli_redlock_t *redlock) {
-    return (1u << redlock->n) - 1;
-}
-
 /* ---- the questions -------------------------------------------------------------------------------- */
 
 /* As long as any lease may last by the clock of a node: max_lease, 1 % and 2 ms. */
@@ -163,7 +159,7 @@ static dl_status_t write_back(attempt_t *a) {
         return DL_OK;
     }
     *(uint64_t *)a->raise->data = a->tally.token;
-    dl_status_t status = dli_round_run(a->raise, all_nodes(redlock) & ~a->tally.exact, a->until_ns,
+    dl_status_t status = dli_round_run(a->raise, dli_nodes_all(redlock) & ~a->tally.exact, a->until_ns,
                                        &a->request->stop, is_write_back_settled, a);
     if (status != DL_OK) {
         return status;
@@ -230,8 +226,8 @@ static dl_status_t judge(attempt_t *a) {
 }
 
 static dl_status_t run(attempt_t *a) {
-    dl_status_t status =
-        dli_round_run(a->claim, all_nodes(a->redlock), a->until_ns, &a->request->stop, are_votes_settled, a);
+    dl_status_t status = dli_round_run(a->claim, dli_nodes_all(a->redlock), a->until_ns, &a->request->stop,
+                                       are_votes_settled, a);
     read_votes(a, status);
     if (status == DL_OK) {
         status = judge(a);

@@ -22,10 +22,6 @@ static dli_round_t *make_round(dli_redlock_t *redlock, const dli_question_t *que
     return round;
 }
 
-static uint32_t all_nodes(const dli_redlock_t *redlock) {
-    return (1u << redlock->n) - 1;
-}
-
 /* How the part of node i ended, as a verdict. The reply, or NULL: it did not answer. */
 static const redisReply *take_verdict(const dli_round_t *round, size_t i, dli_verdicts_t *verdicts) {
     const dli_part_t *part = &round->parts[i];
@@ -123,7 +119,7 @@ dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, 
     if (round == NULL) {
         return DL_ENOMEM;
     }
-    (void)dli_round_run(round, all_nodes(redlock), deadline_ns, NULL, is_inspected, NULL);
+    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_inspected, NULL);
     (void)collect_holders(round, &holders);
     for (size_t i = 0; i < redlock->n; i++) {
         dl_lock_info_t one = DL_LOCK_INFO_INIT;
@@ -189,7 +185,7 @@ dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name
     if (round == NULL) {
         return DL_ENOMEM;
     }
-    (void)dli_round_run(round, all_nodes(redlock), deadline_ns, NULL, is_forced, NULL);
+    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_forced, NULL);
     for (size_t i = 0; i < redlock->n; i++) {
         int64_t number;
         const redisReply *reply = take_verdict(round, i, &verdicts);

@@ -106,7 +106,7 @@ static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_err
     uint64_t patience_ns = (uint64_t)redlock->nodes[0].redis.endpoint.connect_timeout_ms * NS_PER_MS;
     uint64_t until_ns = env->now_ns() + patience_ns;
     until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
-    dl_status_t status = ask(&opening, (1u << redlock->n) - 1, deadline_ns, err);
+    dl_status_t status = ask(&opening, dli_nodes_all(redlock), deadline_ns, err);
     while (status == DL_OK && dli_nodes_count(opening.said.good) < redlock->quorum && opening.slow != 0 &&
            env->now_ns() < until_ns) {
         status = ask(&opening, opening.slow, until_ns, err);

@@ -146,7 +146,7 @@ static dl_status_t look_at_all(survey_t *survey, uint64_t deadline_ns, dl_error_
     if (round == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    (void)dli_round_run(round, (1u << redlock->n) - 1, deadline_ns, NULL, never_settled, NULL);
+    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, never_settled, NULL);
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
         survey->errors[i] = part->err;

@@ -35,7 +35,7 @@ static dl_status_t look(dli_redlock_t *redlock, uint64_t deadline_ns, dli_verdic
     if (round == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    (void)dli_round_run(round, (1u << redlock->n) - 1, deadline_ns, NULL, never_settled, NULL);
+    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, never_settled, NULL);
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
         verdicts->statuses[i] = part->exchange.status;

@@ -52,7 +52,10 @@ dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err)
  * excluded: for how long) or as a note (back again). */
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why);
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms);
-/* Of a mask of nodes. */
+/* Masks of nodes: bit i is node i. */
+static inline uint32_t dli_nodes_all(const dli_redlock_t *redlock) {
+    return (1u << redlock->n) - 1;
+}
 size_t dli_nodes_count(uint32_t mask);
 /* What each of all nodes said, for ops that need a majority of them. */
 typedef struct dli_verdicts {

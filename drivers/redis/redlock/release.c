@@ -60,10 +60,6 @@ static dli_round_t *make_round(dli_redlock_t *redlock) {
     return round != NULL ? round : dli_spare_take(redlock, &redlock->spare);
 }
 
-static uint32_t all_nodes(const dli_redlock_t *redlock) {
-    return (1u << redlock->n) - 1;
-}
-
 /* ---- freeing a hold ------------------------------------------------------------------------------- */
 
 /* A majority that has nothing of it any more is enough to free it: no minority can keep others out. Whether
@@ -114,7 +110,7 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
     if (status == DL_OK) {
         ((dli_copy_t *)round->data)->tells = true;
         uint32_t following = dli_stragglers_forsake(redlock->stragglers, &freeing, round);
-        if (dli_round_run(round, all_nodes(redlock) & ~following, request->deadline_ns, &request->stop,
+        if (dli_round_run(round, dli_nodes_all(redlock) & ~following, request->deadline_ns, &request->stop,
                           is_release_settled, NULL) == DL_OK) {
             dli_round_tell(round, 0);
         }

@@ -245,7 +245,7 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
     if (round == NULL) {
         return false;
     }
-    (void)dli_round_run(round, (1u << redlock->n) - 1, errand->deadline_ns, NULL, is_settled, NULL);
+    (void)dli_round_run(round, dli_nodes_all(redlock), errand->deadline_ns, NULL, is_settled, NULL);
     dli_round_tell(round, 0);
     if (dli_round_mask(round, DLI_PART_LATE) == 0) {
         atomic_store(&redlock->waited_ns, 0);
@@ -294,7 +294,7 @@ static void renew_some(const errand_t *errand, const dli_chunk_t *chunk) {
 }
 
 static void renew_all(const errand_t *errand) {
-    uint32_t everywhere = (1u << errand->redlock->n) - 1;
+    uint32_t everywhere = dli_nodes_all(errand->redlock);
     dli_chunk_t chunk = {.count = 0};
     for (size_t i = 0; i < errand->n; i++) {
         dl_renewal_t *r = &errand->renewals[i];
