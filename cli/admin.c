@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "configured.h"
 #include "exits.h"
 #include "json.h"
 #include "report.h"
@@ -148,35 +149,7 @@ int command_init(const options_t *options) {
     return findings.errors > 0 ? EXIT_NO : 0;
 }
 
-/* The configuration's backends come by callback before its path is known, but the path is printed first. */
-typedef struct backend_row {
-    char backend[64];
-    char driver[32];
-    bool compiled_in, selected;
-} backend_row_t;
-
-#define BACKENDS_MAX 256
-
-typedef struct backend_rows {
-    backend_row_t rows[BACKENDS_MAX];
-    size_t count, left_out;
-} backend_rows_t;
-
-static int keep_backend(void *arg, const char *backend, const char *driver, int compiled_in, int selected) {
-    backend_rows_t *rows = arg;
-    if (rows->count == BACKENDS_MAX) {
-        rows->left_out++;
-        return 0;
-    }
-    backend_row_t *row = &rows->rows[rows->count++];
-    (void)snprintf(row->backend, sizeof row->backend, "%s", backend);
-    (void)snprintf(row->driver, sizeof row->driver, "%s", driver);
-    row->compiled_in = compiled_in != 0;
-    row->selected = selected != 0;
-    return 0;
-}
-
-static void print_backends_json(const char *source, const backend_rows_t *rows) {
+static void print_backends_json(const char *source, const configured_t *configured) {
     json_open(NULL, '{');
     if (source[0] != '\0') {
         json_text("config", source);
@@ -184,12 +157,13 @@ static void print_backends_json(const char *source, const backend_rows_t *rows) 
         json_null("config");
     }
     json_open("backends", '[');
-    for (size_t i = 0; i < rows->count; i++) {
+    for (size_t i = 0; i < configured->count; i++) {
+        const configured_row_t *row = &configured->rows[i];
         json_open(NULL, '{');
-        json_text("backend", rows->rows[i].backend);
-        json_text("driver", rows->rows[i].driver);
-        json_bool("compiled_in", rows->rows[i].compiled_in);
-        json_bool("selected", rows->rows[i].selected);
+        json_text("backend", row->backend);
+        json_text("driver", row->driver);
+        json_bool("compiled_in", row->compiled_in);
+        json_bool("selected", row->selected);
         json_close('}');
     }
     json_close(']');
@@ -197,36 +171,36 @@ static void print_backends_json(const char *source, const backend_rows_t *rows) 
     json_end();
 }
 
-static void print_backends_text(const char *source, const backend_rows_t *rows) {
+static void print_backends_text(const char *source, const configured_t *configured) {
     (void)printf("configuration: %s\n", source[0] != '\0' ? plain(source) : "none");
-    for (size_t i = 0; i < rows->count; i++) {
-        const backend_row_t *row = &rows->rows[i];
+    for (size_t i = 0; i < configured->count; i++) {
+        const configured_row_t *row = &configured->rows[i];
         (void)printf("%c %s: driver %s%s\n", row->selected ? '*' : ' ', plain(row->backend),
                      plain(row->driver), row->compiled_in ? "" : " (not in this build)");
     }
 }
 
 int command_backends(const options_t *options) {
-    static backend_rows_t rows;
+    /* The path comes last and is printed first. */
+    configured_t configured = {.rows = NULL};
     char source[4096] = "";
     char room[64];
     const char *path = config_path(options, room, sizeof room);
     dl_error_t err;
-    dl_status_t status = dl_backends(path, source, sizeof source, keep_backend, &rows, &err);
+    dl_status_t status = configured_read(&configured, path, source, sizeof source, &err);
     if (status != DL_OK) {
+        configured_free(&configured);
         return report_failure(status, &err);
     }
     if (options->local) {
         source[0] = '\0';
     }
     if (!options->quiet && options->json) {
-        print_backends_json(source, &rows);
+        print_backends_json(source, &configured);
     } else if (!options->quiet) {
-        print_backends_text(source, &rows);
+        print_backends_text(source, &configured);
     }
-    if (rows.left_out > 0) {
-        notice_line("%zu more backends are not shown", rows.left_out);
-    }
+    configured_free(&configured);
     return 0;
 }
 

@@ -10,7 +10,8 @@
 
 /* What --local stands for: the built-in backend, as if there were no configuration file. */
 #define LOCAL_BACKEND "local"
-#define LOCAL_CONFIG "use: local\nbackends: {local: {driver: sqlite}}\n"
+#define LOCAL_DRIVER "sqlite"
+#define LOCAL_CONFIG "use: local\nbackends: {local: {driver: " LOCAL_DRIVER "}}\n"
 
 int command_run(const options_t *options);      /* run.c */
 int command_status(const options_t *options);   /* locks.c */

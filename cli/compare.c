@@ -12,40 +12,16 @@
 #include "clock.h"
 #include "commands.h"
 #include "compare.h"
+#include "configured.h"
 #include "exits.h"
 #include "report.h"
 #include "signals.h"
 #include "suggest.h"
 
-#define CONFIGURED_MAX 256
-
-typedef struct entrant {
-    char backend[64];
-    char driver[32];
-} entrant_t;
-
-typedef struct entrants {
-    entrant_t rows[CONFIGURED_MAX];
-    size_t count;
-} entrants_t;
-
 /* ---- which backends ----------------------------------------------------------------------------- */
 
-static int keep_entrant(void *arg, const char *backend, const char *driver, int compiled_in, int selected) {
-    (void)compiled_in; /* opening it says so, in words */
-    (void)selected;
-    entrants_t *entrants = arg;
-    if (entrants->count == CONFIGURED_MAX) {
-        return 1;
-    }
-    entrant_t *row = &entrants->rows[entrants->count++];
-    (void)snprintf(row->backend, sizeof row->backend, "%s", backend);
-    (void)snprintf(row->driver, sizeof row->driver, "%s", driver);
-    return 0;
-}
-
-static const entrant_t *find_entrant(const entrants_t *configured, const char *name) {
-    static const entrant_t built_in = {LOCAL_BACKEND, "sqlite"};
+static const configured_row_t *find_backend(const configured_t *configured, const char *name) {
+    static const configured_row_t built_in = {.backend = LOCAL_BACKEND, .driver = LOCAL_DRIVER};
     for (size_t i = 0; i < configured->count; i++) {
         if (strcmp(configured->rows[i].backend, name) == 0) {
             return &configured->rows[i];
@@ -54,7 +30,12 @@ static const entrant_t *find_entrant(const entrants_t *configured, const char *n
     return strcmp(name, LOCAL_BACKEND) == 0 ? &built_in : NULL;
 }
 
-static int unknown_backend(const entrants_t *configured, const char *name, const char *source) {
+static int no_memory(void) {
+    error_line("%s", dl_status_text(DL_ENOMEM));
+    return exit_status_of(DL_ENOMEM);
+}
+
+static int unknown_backend(const configured_t *configured, const char *name, const char *source) {
     const char *nearest = NULL;
     size_t best = SIZE_MAX;
     for (size_t i = 0; i < configured->count; i++) {
@@ -72,34 +53,47 @@ static int unknown_backend(const entrants_t *configured, const char *name, const
     return EX_CONFIG;
 }
 
-/* Those that are named, or else all of the configuration. 0, or an exit status after a line. */
-static int choose(const options_t *options, entrants_t *chosen) {
-    static entrants_t configured;
-    char source[4096] = "";
-    if (options->local) {
-        (void)keep_entrant(&configured, LOCAL_BACKEND, "sqlite", 1, 1);
-        (void)snprintf(source, sizeof source, "--local");
-    } else {
-        dl_error_t err;
-        dl_status_t status =
-            dl_backends(options->config, source, sizeof source, keep_entrant, &configured, &err);
-        if (status != DL_OK) {
-            return report_failure(status, &err);
-        }
-    }
+/* Those that are named. 0, or an exit status after a line. */
+static int choose_named(const options_t *options, const configured_t *configured, const char *source,
+                        configured_t *chosen) {
     for (int i = -1; i < options->arg_count; i++) {
         const char *name = i < 0 ? options->backend : options->args[i];
-        const entrant_t *entrant = name != NULL ? find_entrant(&configured, name) : NULL;
-        if (entrant != NULL) {
-            (void)keep_entrant(chosen, entrant->backend, entrant->driver, 1, 0);
-        } else if (name != NULL) {
-            return unknown_backend(&configured, name, source);
+        if (name == NULL) {
+            continue;
+        }
+        const configured_row_t *found = find_backend(configured, name);
+        if (found == NULL) {
+            return unknown_backend(configured, name, source);
+        }
+        if (!configured_add(chosen, found->backend, found->driver)) {
+            return no_memory();
         }
     }
-    if (chosen->count == 0) {
-        *chosen = configured;
-    }
     return 0;
+}
+
+/* Those that are named, or else all of the configuration; where it has none, the one that needs none. */
+static int choose(const options_t *options, configured_t *chosen) {
+    configured_t configured = {.rows = NULL};
+    char source[4096] = "--local";
+    dl_error_t err;
+    dl_status_t status = DL_OK;
+    if (!options->local) {
+        status = configured_read(&configured, options->config, source, sizeof source, &err);
+    }
+    int failed = status == DL_OK ? 0 : report_failure(status, &err);
+    if (failed == 0 && configured.count == 0 && !configured_add(&configured, LOCAL_BACKEND, LOCAL_DRIVER)) {
+        failed = no_memory();
+    }
+    if (failed == 0) {
+        failed = choose_named(options, &configured, source, chosen);
+    }
+    if (failed == 0 && chosen->count == 0) {
+        *chosen = configured;
+        return 0;
+    }
+    configured_free(&configured);
+    return failed;
 }
 
 /* ---- one after the other ------------------------------------------------------------------------ */
@@ -151,7 +145,7 @@ static int width_of(const char *text, int least) {
     return len > least ? len : least;
 }
 
-static void begin(comparison_t *comparison, const entrants_t *chosen) {
+static void begin(comparison_t *comparison, const configured_t *chosen) {
     comparison->widths = (widths_t){width_of("backend", 0), width_of("driver", 0)};
     for (size_t i = 0; i < chosen->count; i++) {
         widths_t *widths = &comparison->widths;
@@ -173,15 +167,18 @@ static void measure_one(comparison_t *comparison, progress_t *progress, row_t *r
                        signal_name(comparison->caught, name, sizeof name));
         return;
     }
-    /* Each row is seen as soon as it is known, and the workers inherit no buffer with anything in it. */
-    (void)fflush(stdout);
     measure(&comparison->plan, progress, comparison->signal_fd, &comparison->caught, row);
 }
 
-static void measure_all(comparison_t *comparison, const entrants_t *chosen) {
+static void measure_all(comparison_t *comparison, const configured_t *chosen) {
     progress_t progress = {.on = isatty(STDERR_FILENO) == 1 && !comparison->options->quiet,
                            .count = chosen->count};
     for (size_t i = 0; i < chosen->count; i++) {
+        /* Each row is seen as soon as it is known, and the workers inherit no buffer with anything in it.
+         * No server is loaded for rows that cannot be seen. */
+        if (!flush_stdout()) {
+            return;
+        }
         row_t *row = &comparison->rows[comparison->done++];
         row->backend = chosen->rows[i].backend;
         (void)snprintf(row->driver, sizeof row->driver, "%s", chosen->rows[i].driver);
@@ -217,25 +214,20 @@ static void end(const comparison_t *comparison) {
     }
 }
 
-int command_compare(const options_t *options) {
-    static entrants_t chosen;
-    int failed = choose(options, &chosen);
-    if (failed != 0) {
-        return failed;
-    }
+static int compare_all(const options_t *options, const configured_t *chosen) {
     comparison_t comparison = {.options = options,
                                .plan = make_plan(options),
                                .as_json = options->json && !options->quiet,
                                .as_table = !options->json && !options->quiet};
     comparison.signal_fd = read_ending_signals();
-    comparison.rows = calloc(chosen.count > 0 ? chosen.count : 1, sizeof *comparison.rows);
+    comparison.rows = calloc(chosen->count, sizeof *comparison.rows);
     if (comparison.signal_fd < 0 || comparison.rows == NULL) {
         error_line("no descriptor or memory: %s", strerror(errno));
         free(comparison.rows);
         return EX_OSERR;
     }
-    begin(&comparison, &chosen);
-    measure_all(&comparison, &chosen);
+    begin(&comparison, chosen);
+    measure_all(&comparison, chosen);
     end(&comparison);
     free(comparison.rows);
     (void)close(comparison.signal_fd);
@@ -243,4 +235,14 @@ int command_compare(const options_t *options) {
         return EXIT_SIGNAL_BASE + comparison.caught;
     }
     return comparison.failed || comparison.violated ? EXIT_NO : 0;
+}
+
+int command_compare(const options_t *options) {
+    configured_t chosen = {.rows = NULL};
+    int exit_status = choose(options, &chosen);
+    if (exit_status == 0) {
+        exit_status = compare_all(options, &chosen);
+    }
+    configured_free(&chosen);
+    return exit_status;
 }

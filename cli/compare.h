@@ -37,7 +37,6 @@ typedef struct process_notes {
     atomic_int state; /* worker_state_t */
     atomic_int_fast64_t call_timeout_ms;
     char driver[32], server[128];
-    bool fencing;
     atomic_bool has_error;
     char error[256]; /* the first one */
     /* Of the measured time, by the client's own statistics. */
@@ -47,7 +46,8 @@ typedef struct process_notes {
 /* Of one thread. */
 typedef struct owner_notes {
     atomic_uint_fast64_t acquired;
-    uint64_t lost, unfinished;
+    uint64_t lost;
+    uint64_t unfinished, unfinished_max_ns; /* calls that the end cut off, and the longest until then */
     uint64_t errors[DL_STATUS_COUNT];
     histogram_t waits, handoffs;
 } owner_notes_t;
@@ -85,9 +85,9 @@ typedef struct row {
     histogram_t waits, handoffs;
     double fairness;
     uint64_t pairs, round_trips;
-    bool fencing;
+    bool tokens_checked; /* there were any */
     violations_t violations;
-    uint64_t lost, unfinished;
+    uint64_t lost, unfinished, unfinished_max_ns;
     uint64_t errors[DL_STATUS_COUNT];
     char first_error[256]; /* of the lock calls; "": none */
 } row_t;
@@ -116,7 +116,7 @@ typedef struct widths {
 
 void print_head(const plan_t *plan, const widths_t *widths);
 void print_row(const row_t *row, const widths_t *widths);
-/* Below the table: losses, errors, kinds of violations. */
+/* Below the table: losses, errors, calls without an end, kinds of violations. */
 bool has_notes(const row_t *row);
 void print_notes(const row_t *row);
 void print_head_json(const plan_t *plan);

@@ -103,6 +103,9 @@ static void collect_owners(const board_t *board, row_t *row) {
         }
         row->lost += owner->lost;
         row->unfinished += owner->unfinished;
+        if (owner->unfinished_max_ns > row->unfinished_max_ns) {
+            row->unfinished_max_ns = owner->unfinished_max_ns;
+        }
         for (size_t status = 0; status < DL_STATUS_COUNT; status++) {
             row->errors[status] += owner->errors[status];
         }
@@ -124,7 +127,6 @@ void board_collect(const board_t *board, uint64_t ended_ns, row_t *row) {
         if (process->driver[0] != '\0') {
             (void)snprintf(row->driver, sizeof row->driver, "%.31s", process->driver);
             (void)snprintf(row->server, sizeof row->server, "%.127s", process->server);
-            row->fencing = process->fencing;
         }
         if (state == WORKER_FAILED && row->error[0] == '\0') {
             (void)snprintf(row->error, sizeof row->error, "%.255s", process->error);
@@ -136,5 +138,6 @@ void board_collect(const board_t *board, uint64_t ended_ns, row_t *row) {
         row->round_trips += process->round_trips;
     }
     collect_owners(board, row);
+    row->tokens_checked = places_had_tokens(board->places, (size_t)board->plan->names);
     row->violations = places_violations(board->places, (size_t)board->plan->names);
 }

@@ -115,6 +115,15 @@ violations_t places_violations(const place_t *places, size_t count) {
     return sum;
 }
 
+bool places_had_tokens(const place_t *places, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (places[i].token != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 uint64_t violations_sum(const violations_t *violations) {
     return violations->overlaps + violations->fallen_tokens + violations->lost_updates;
 }

@@ -64,6 +64,8 @@ void place_write(place_t *place, uint64_t value);
 void place_complete(place_t *place);
 /* What all names have seen. Nobody is in any of them any more. */
 violations_t places_violations(const place_t *places, size_t count);
+/* A token other than 0 was seen. A driver that has tokens gives none where they are switched off. */
+bool places_had_tokens(const place_t *places, size_t count);
 uint64_t violations_sum(const violations_t *violations);
 
 #endif

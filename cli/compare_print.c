@@ -137,8 +137,8 @@ void print_row(const row_t *row, const widths_t *widths) {
 }
 
 bool has_notes(const row_t *row) {
-    bool has = row->lost > 0 || row->measured_ns < row->planned_ns || violations_sum(&row->violations) > 0 ||
-               row->error[0] != '\0';
+    bool has = row->lost > 0 || row->unfinished > 0 || row->measured_ns < row->planned_ns ||
+               violations_sum(&row->violations) > 0 || row->error[0] != '\0';
     for (size_t status = 0; status < DL_STATUS_COUNT; status++) {
         has |= row->errors[status] > 0;
     }
@@ -167,6 +167,11 @@ void print_notes(const row_t *row) {
     }
     if (row->lost > 0) {
         (void)printf("%s: %" PRIu64 " holds lost, and reported so\n", name, row->lost);
+    }
+    if (row->unfinished > 0) {
+        char text[32];
+        (void)printf("%s: %" PRIu64 " calls were cut off at the end, the longest after %s\n", name,
+                     row->unfinished, time_text(row->unfinished_max_ns, text, sizeof text));
     }
     for (int status = 0; status < DL_STATUS_COUNT; status++) {
         if (row->errors[status] > 0) {
@@ -230,9 +235,10 @@ static void print_measured_json(const row_t *row) {
     json_unsigned("overlapping_holds", row->violations.overlaps);
     json_unsigned("fallen_tokens", row->violations.fallen_tokens);
     json_unsigned("lost_updates", row->violations.lost_updates);
-    json_bool("tokens_checked", row->fencing);
+    json_bool("tokens_checked", row->tokens_checked);
     json_unsigned("lost", row->lost);
     json_unsigned("unfinished", row->unfinished);
+    json_real("unfinished_max_us", (double)row->unfinished_max_ns / NS_PER_US, 3);
     json_open("errors", '{');
     for (int status = 0; status < DL_STATUS_COUNT; status++) {
         if (row->errors[status] > 0) {
@@ -268,7 +274,7 @@ void print_end_json(int signal) {
     }
     json_close('}');
     json_end();
-    (void)fflush(stdout);
+    (void)flush_stdout();
 }
 
 /* ---- progress ----------------------------------------------------------------------------------- */

@@ -105,6 +105,13 @@ static void note_error(const worker_t *worker, dl_status_t status, const dl_erro
     keep_error(worker->crew->notes, status, err);
 }
 
+static void note_unfinished(owner_notes_t *notes, uint64_t waited_ns) {
+    notes->unfinished++;
+    if (waited_ns > notes->unfinished_max_ns) {
+        notes->unfinished_max_ns = waited_ns;
+    }
+}
+
 static void stay_until(const board_t *board, place_t *place, dl_lock_t *lock, const stay_t *stay,
                        uint64_t until_ns) {
     for (uint64_t now = now_ns(); now < until_ns && !stopped(board); now = now_ns()) {
@@ -165,13 +172,13 @@ static void take_turn(worker_t *worker) {
             atomic_fetch_add_explicit(&worker->notes->acquired, 1, memory_order_relaxed);
         }
         grant.valid_until_ns = valid_until(worker->crew->locks[name]);
-        grant.token = worker->crew->notes->fencing ? dl_token(worker->crew->locks[name]) : 0;
+        grant.token = dl_token(worker->crew->locks[name]);
         hold(worker, name, &grant);
         return;
     }
     bool over = stopped(board) || now_ns() >= end_ns;
     if (over && (status == DL_ETIMEDOUT || status == DL_ECANCELED)) {
-        worker->notes->unfinished++;
+        note_unfinished(worker->notes, ns_before(ns_min(grant.returned_ns, end_ns), called_ns));
         return;
     }
     if (status == DL_ELOST) {
@@ -251,7 +258,6 @@ static dl_status_t open_all(crew_t *crew, dl_error_t *err) {
     process_notes_t *notes = crew->notes;
     (void)snprintf(notes->driver, sizeof notes->driver, "%s", info.driver);
     (void)snprintf(notes->server, sizeof notes->server, "%s", info.server);
-    notes->fencing = (info.caps & DL_CAP_FENCE) != 0;
     atomic_store(&notes->call_timeout_ms, info.call_timeout_ms);
     crew->locks = calloc((size_t)plan->names, sizeof *crew->locks);
     status = crew->locks != NULL ? dl_cancel_new(&crew->cancel, err) : DL_ENOMEM;

@@ -35,13 +35,30 @@ static void fill_standard_descriptors(void) {
     }
 }
 
+/* What was started without a standard output says so as soon as it prints something. */
+static void refuse_output(void) {
+    int fd = open("/dev/null", O_RDONLY);
+    if (fd >= 0) {
+        (void)dup2(fd, STDOUT_FILENO);
+        (void)close(fd);
+    }
+}
+
+static bool prints(const options_t *options) {
+    return options->version || options->help || options->command->bit != IN_RUN;
+}
+
 int main(int argc, char **argv) {
     (void)argc;
+    bool has_output = fcntl(STDOUT_FILENO, F_GETFD) >= 0;
     fill_standard_descriptors();
     options_t options;
     int failed = options_parse(argv, &options);
     if (failed != 0) {
         return failed;
+    }
+    if (!has_output && prints(&options)) { /* what is run prints, or does not, to what fills the descriptor */
+        refuse_output();
     }
     report_level(options.quiet, options.verbose);
     if (options.version) {

@@ -29,14 +29,11 @@ bool parse_duration(const char *text, int64_t *ms) {
         const char *unit;
         int64_t ms;
     } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
-    const int64_t count_max = INT64_C(1000) * 365 * 86400; /* times 86400000 stays below 2^63 */
+    const int64_t count_max = INT64_C(1000) * 365 * 86400; /* of any unit; times 86400000 stays below 2^63 */
     int64_t count = 0;
     const char *at = text;
     for (; *at >= '0' && *at <= '9'; at++) {
-        count = count * 10 + (*at - '0');
-        if (count > count_max) {
-            return false;
-        }
+        count = count <= count_max ? count * 10 + (*at - '0') : count;
     }
     if (at == text) {
         return false;
@@ -47,7 +44,7 @@ bool parse_duration(const char *text, int64_t *ms) {
     }
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (strcmp(at, units[i].unit) == 0) {
-            *ms = count * units[i].ms;
+            *ms = count <= count_max ? count * units[i].ms : INT64_MAX;
             return true;
         }
     }

@@ -73,7 +73,7 @@ extern const option_spec_t option_specs[]; /* option_table.c; ends with name == 
 const command_t *find_command(const char *name);
 /* 0, or EX_USAGE after one line on stderr. */
 int options_parse(char **argv, options_t *options);
-/* A whole number and one of ms, s, m, h, d; or 0. False: it is not that, or beyond a year times 1000. */
+/* A whole number and one of ms, s, m, h, d; or 0. False: it is not that. Beyond all bounds: INT64_MAX. */
 bool parse_duration(const char *text, int64_t *ms);
 
 #endif

@@ -14,6 +14,7 @@
 
 static bool quiet_lines;
 static bool verbose_lines;
+static int output_errno; /* of the first flush that failed; 0: none did */
 
 void report_level(bool quiet, bool verbose) {
     quiet_lines = quiet;
@@ -106,9 +107,17 @@ int report_failure(dl_status_t status, const dl_error_t *err) {
     return exit_status_of(status);
 }
 
+bool flush_stdout(void) {
+    bool failed = fflush(stdout) != 0;
+    if (failed && output_errno == 0) {
+        output_errno = errno; /* after a failure the buffer is empty, and the next flush succeeds */
+    }
+    return !failed && ferror(stdout) == 0;
+}
+
 int finish_stdout(int exit_status) {
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        error_line("cannot write the output: %s", strerror(errno));
+    if (!flush_stdout()) {
+        error_line("cannot write the output: %s", strerror(output_errno != 0 ? output_errno : EIO));
         return EX_IOERR;
     }
     return exit_status;

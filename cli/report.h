@@ -20,6 +20,8 @@ int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2))); 
 int exit_status_of(dl_status_t status);
 /* Says what went wrong and returns its exit status. */
 int report_failure(dl_status_t status, const dl_error_t *err);
+/* False: what was printed until now could not be written, now or before. */
+bool flush_stdout(void);
 /* 0, or EX_IOERR after a line when stdout could not be written. */
 int finish_stdout(int exit_status);
 

@@ -17,7 +17,7 @@ extern const dli_script_t dli_script_string_acquire, dli_script_string_release, 
 extern const dli_script_t dli_script_hash_acquire, dli_script_hash_release, dli_script_hash_renew,
     dli_script_hash_inspect, dli_script_hash_list, dli_script_hash_force;
 extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, dli_script_redlock_release,
-    dli_script_redlock_fill, dli_script_redlock_mark;
+    dli_script_redlock_fill, dli_script_redlock_mark, dli_script_redlock_force;
 /* All of them, ended by NULL: for tests, and for loading them at open. */
 extern const dli_script_t *const dli_scripts[];
 

@@ -274,8 +274,8 @@ DL_API DL_MUST_CHECK dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms
  *
  * Returns DL_OK; DL_ENOTOWNER (nothing changed); DL_ELOST (the hold was lost: this level is gone, the
  * successor is untouched); DL_EUNKNOWN (free for this process; the server's reply was lost and the
- * lock is freed in the background); DL_EIO (the same, and the request never left); DL_ECLOSED,
- * DL_EFORKED. Longest: call_timeout.
+ * lock is freed in the background, or too few servers of several can say whether it was held to the
+ * end); DL_EIO (the same, and the request never left); DL_ECLOSED, DL_EFORKED. Longest: call_timeout.
  */
 DL_API dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err);
 /*

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "command_fixture.h"
+#include "command_server.h"
 
 static program_t server;
 static char socket_path[96];
@@ -35,21 +35,11 @@ static void open_all(void) {
     }
     (void)snprintf(socket_path, sizeof socket_path, "%s/redis.sock", work_dir);
     write_config(1000);
-    char script[512];
-    (void)snprintf(script, sizeof script,
-                   "exec setpriv --pdeathsig KILL \"${DLOCK_REDIS_SERVER:-redis-server}\" --port 0 "
-                   "--unixsocket '%s' --save '' --appendonly no --dir '%s' --logfile '' >&2",
-                   socket_path, work_dir);
-    start_plain(&server, "sh", "-c", script, NULL);
-    (void)watched(server.pid);
-    read_error_until(&server, "eady to accept connections");
+    start_redis(&server, socket_path);
 }
 
 static void close_all(void) {
-    if (server.pid > 0) { /* 0 would be our own group */
-        (void)kill(server.pid, SIGKILL);
-        (void)finish(&server);
-    }
+    end_server(&server);
     fixture_close();
 }
 
@@ -79,31 +69,10 @@ static double member(const program_t *program, const char *backend, const char *
     return strtod(at + strlen(text), NULL);
 }
 
-static void list_locks(program_t *list, const char *backend) {
-    (void)dlock(list, "list", "dlock.compare.", "--backend", backend, "--json", NULL);
-    expect_status(list, 0);
-}
-
 static void expect_no_locks(const char *backend) {
     program_t list;
-    list_locks(&list, backend);
+    list_compared(&list, backend);
     cr_assert_str_eq(list.out_text, "[]\n");
-}
-
-/* Waits until the measured time has begun: the locks of before are not held for long enough to be seen
- * twice. */
-static void await_long_hold(const char *backend) {
-    uint64_t since_ns = now_boot_ns();
-    uint64_t seen = 0, again = 0;
-    while (seen == 0 || seen != again) {
-        cr_assert_lt(now_boot_ns() - since_ns, (uint64_t)PATIENCE_MS * 1000000u, "nothing is held");
-        program_t list;
-        list_locks(&list, backend);
-        static const char key[] = "\"hold_id\": ";
-        const char *at = strstr(list.out_text, key);
-        seen = again;
-        again = at != NULL ? strtoull(at + sizeof key - 1, NULL, 10) : 0;
-    }
 }
 
 enum { WORKERS = 4 }; /* unless --processes says otherwise */
@@ -235,6 +204,10 @@ Test(command_compare, wrong_usage_is_64_and_a_wrong_configuration_78) {
         {{"--names"}, 64, "--names needs a value: N"},
         {{"--hold", "2"}, 64, "--hold: '2' is not a duration: a whole number and one of ms, s, m, h, d"},
         {{"--duration", "99ms"}, 64, "--duration: 99ms is out of range: 100ms to 1h"},
+        {{"--duration", "99999999999999999999s"},
+         64,
+         "--duration: 99999999999999999999s is out of range: 100ms to 1h"},
+        {{"--hold", "61m"}, 64, "--hold: 61m is out of range: 0 to 1h"},
         {{"--wait", "1s"}, 64, "--wait does not belong to 'dlock compare'"},
         {{"embeded"}, 78, " has no backend 'embeded'; did you mean embedded?"},
         {{"embedded", "other"}, 78, " has no backend 'other'; see 'dlock backends'"},
@@ -262,7 +235,7 @@ Test(command_compare, wrong_usage_is_64_and_a_wrong_configuration_78) {
 static bool take_away(void) {
     static const char before[] = "[{\"name\": \"";
     program_t list, unlock;
-    list_locks(&list, "strings");
+    list_compared(&list, "strings");
     char *end = strchr(list.out_text + (sizeof before - 1), '"');
     if (strncmp(list.out_text, before, sizeof before - 1) != 0 || end == NULL) {
         return false; /* between two holds */
@@ -328,9 +301,7 @@ Test(command_compare, a_signal_ends_it_at_once_and_frees_the_locks) {
 
 Test(command_compare, a_signal_ends_it_while_a_server_does_not_answer) {
     write_config(15000);
-    siginfo_t info;
-    (void)kill(server.pid, SIGSTOP);
-    cr_assert_eq(waitid(P_PID, (id_t)server.pid, &info, WSTOPPED | WNOWAIT), 0);
+    freeze_server(server.pid);
     program_t program;
     start(&program, "compare", "strings", NULL);
     await_output(&program); /* the head of the table: from now on signals are read */

@@ -25,21 +25,8 @@ static void write_config(const char *driver) {
     write_file(config_path, text);
 }
 
-static void start_at(program_t *program, const char *path) {
-    char script[512];
-    /* It ends with this process, however that ends; its log comes on the standard error. */
-    (void)snprintf(script, sizeof script,
-                   "exec setpriv --pdeathsig KILL \"${DLOCK_REDIS_SERVER:-redis-server}\" --port 0 "
-                   "--unixsocket '%s' --save '' "
-                   "--appendonly no --dir '%s' --logfile '' >&2",
-                   path, work_dir);
-    start_plain(program, "sh", "-c", script, NULL);
-    (void)watched(program->pid);
-    read_error_until(program, "eady to accept connections");
-}
-
 static void start_server(void) {
-    start_at(&server, socket_path);
+    start_redis(&server, socket_path);
 }
 
 /* The server and two more, all of them new: none has a vote. */
@@ -47,7 +34,7 @@ static void make_quorum(void) {
     char text[512], path[2][128];
     for (size_t i = 0; i < 2; i++) {
         (void)snprintf(path[i], sizeof path[i], "%s/more%zu.sock", work_dir, i);
-        start_at(&more_servers[i], path[i]);
+        start_redis(&more_servers[i], path[i]);
     }
     (void)snprintf(text, sizeof text,
                    "use: test\ndefaults: {lease: %dms, call_timeout: 1s}\nbackends:\n"
@@ -64,13 +51,6 @@ static void open_all(void) {
     (void)snprintf(socket_path, sizeof socket_path, "%s/redis.sock", work_dir);
     write_config("redis-string");
     start_server();
-}
-
-static void end_server(program_t *program) {
-    if (program->pid > 0) { /* 0 would be our own group */
-        (void)kill(program->pid, SIGKILL);
-        (void)finish(program);
-    }
 }
 
 static void close_all(void) {

@@ -58,6 +58,43 @@ static void expect_no_ghost(uint64_t token) {
     cr_assert_eq(program.status, 1, "a lock is left behind; status %d", program.status);
 }
 
+void start_redis(program_t *server, const char *socket_path) {
+    char script[512];
+    (void)snprintf(script, sizeof script,
+                   "exec setpriv --pdeathsig KILL \"${DLOCK_REDIS_SERVER:-redis-server}\" --port 0 "
+                   "--unixsocket '%s' --save '' --appendonly no --dir '%s' --logfile '' >&2",
+                   socket_path, work_dir);
+    start_plain(server, "sh", "-c", script, NULL);
+    (void)watched(server->pid);
+    read_error_until(server, "eady to accept connections");
+}
+
+void end_server(program_t *server) {
+    if (server->pid > 0) { /* 0 would be our own group */
+        (void)kill(server->pid, SIGKILL);
+        (void)finish(server);
+    }
+}
+
+void list_compared(program_t *list, const char *backend) {
+    (void)dlock(list, "list", "dlock.compare.", "--backend", backend, "--json", NULL);
+    cr_assert_eq(list->status, 0, "%s", list->err_text);
+}
+
+void await_long_hold(const char *backend) {
+    uint64_t since_ns = now_boot_ns();
+    uint64_t seen = 0, again = 0;
+    while (seen == 0 || seen != again) {
+        cr_assert_lt(now_boot_ns() - since_ns, (uint64_t)PATIENCE_MS * 1000000u, "nothing is held");
+        program_t list;
+        list_compared(&list, backend);
+        static const char key[] = "\"hold_id\": ";
+        const char *at = strstr(list.out_text, key);
+        seen = again;
+        again = at != NULL ? strtoull(at + sizeof key - 1, NULL, 10) : 0;
+    }
+}
+
 void freeze_server(pid_t server) {
     siginfo_t info;
     (void)kill(server, SIGSTOP);

@@ -7,6 +7,15 @@
 
 /* The server is a child of the test; the configuration names it. */
 
+/* One that keeps nothing. It ends with this process, however that ends; the log is its standard error. */
+void start_redis(program_t *server, const char *socket_path);
+void end_server(program_t *server);
+/* What dlock compare holds on the backend, as JSON. */
+void list_compared(program_t *list, const char *backend);
+/* Waits until the measured time has begun: the locks of before are not held for long enough to be seen
+ * twice. */
+void await_long_hold(const char *backend);
+
 void freeze_server(pid_t server); /* returns when it has stopped */
 
 /* A command that does not want to end is run under a lock, and this happens to the server: the command and

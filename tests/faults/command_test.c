@@ -1,4 +1,4 @@
-/* command_test.c - what dlock promises while nothing fails, and what it says to wrong input. */
+/* command_test.c - what dlock promises while nothing fails. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -351,85 +351,4 @@ Test(command, local_reads_no_configuration) {
     start_plain(&program, DLOCK_COMMAND, "backends", NULL);
     (void)finish(&program);
     expect_status(&program, 78);
-}
-
-/* ---- wrong input ------------------------------------------------------------------------------ */
-
-Test(command, wrong_usage_is_64_and_one_line_that_helps) {
-    static const struct {
-        const char *words[6];
-        const char *line;
-    } cases[] = {
-        {{NULL}, "a command is missing; see 'dlock help'"},
-        {{"rnu"}, "unknown command 'rnu'; did you mean run?"},
-        {{"frobnicate"}, "unknown command 'frobnicate'; see 'dlock help'"},
-        {{"run"}, "a lock name is missing: dlock run NAME [options] -- command [argument ...]"},
-        {{"run", "x"},
-         "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
-        {{"run", "x", "--"},
-         "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
-        {{"run", "x", "--wiat", "3s"}, "unknown option '--wiat'; did you mean --wait?"},
-        {{"run", "x", "--wait"}, "--wait needs a value: DURATION"},
-        {{"run", "x", "--wait", "3"},
-         "--wait: '3' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
-        {{"run", "x", "--wait", "-3s"},
-         "--wait: '-3s' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
-        {{"run", "x", "--wait", "99999999999999999999d"},
-         "--wait: '99999999999999999999d' is not a duration: a whole number and one of ms, s, m, h, d, or "
-         "forever"},
-        {{"run", "x", "--lease", "99ms"}, "--lease: 99ms is out of range: 100ms to 365d"},
-        {{"run", "x", "--lease", "1\n"},
-         "--lease: '1\\x0a' is not a duration: a whole number and one of ms, s, m, h, d, or auto"},
-        {{"status", "x", "y"}, "'y' is one word too many: dlock status NAME"},
-        {{"status", "x", "--wait", "3s"}, "--wait does not belong to 'dlock status'"},
-        {{"status", "x", "--json=yes"}, "--json takes no value"},
-        {{"status", "x", "--local", "--backend", "y"}, "--local uses no configuration; leave out --config"},
-        {{"help", "nothing"}, "there is no command 'nothing'; see 'dlock help'"},
-        {{"status", ""}, "a lock's name has 1 to 255 bytes"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const char *const *words = cases[i].words;
-        program_t program;
-        (void)dlock(&program, words[0], words[1], words[2], words[3], words[4], NULL);
-        expect_status(&program, 64);
-        char line[256];
-        (void)snprintf(line, sizeof line, "dlock: %s\n", cases[i].line);
-        cr_assert_str_eq(program.err_text, line);
-        cr_assert_str_empty(program.out_text);
-    }
-}
-
-Test(command, a_grace_time_that_does_not_fit_the_lease_is_refused) {
-    program_t program;
-    (void)dlock(&program, "run", "x", "--grace", "1500ms", "--", "true", NULL);
-    expect_status(&program, 64);
-    cr_assert_str_eq(program.err_text,
-                     "dlock: --grace: 1500ms is too long for a lease of 2400ms: at most 1360ms\n");
-    (void)dlock(&program, "run", "x", "--grace", "1360ms", "--", "true", NULL);
-    expect_status(&program, 0);
-}
-
-Test(command, a_wrong_configuration_is_78_and_an_unreachable_server_69) {
-    program_t program;
-    (void)dlock(&program, "status", "x", "--backend", "tset", NULL);
-    expect_status(&program, 78);
-    cr_assert(strstr(program.err_text, "tset") != NULL, "%s", program.err_text);
-    (void)dlock(&program, "init", NULL);
-    void *held = hold_database();
-    (void)dlock(&program, "run", "x", "--wait", "200ms", "--", "true", NULL);
-    let_database_go(held);
-    expect_status(&program, 69);
-    write_file(config_path, "use: test\nbackends:\n  test: {drivr: sqlite}\n");
-    (void)dlock(&program, "run", "x", "--", "true", NULL);
-    expect_status(&program, 78);
-    cr_assert(strstr(program.err_text, "dlock.yaml:3:") != NULL, "%s", program.err_text);
-    cr_assert_eq(strchr(program.err_text, '\n'), program.err_text + strlen(program.err_text) - 1,
-                 "not one line");
-}
-
-Test(command, output_that_cannot_be_written_is_74) {
-    program_t program;
-    start_plain(&program, "sh", "-c", "exec \"$0\" version >/dev/full", DLOCK_COMMAND, NULL);
-    (void)finish(&program);
-    expect_status(&program, 74);
 }

@@ -149,6 +149,13 @@ Test(compare_accounts, tokens_that_do_not_rise_are_counted) {
     cr_assert_eq(fallen_after(10), 3);
 }
 
+Test(compare_accounts, without_a_token_nothing_was_checked) {
+    (void)fallen_after(0);
+    cr_assert(!places_had_tokens(place, 1));
+    (void)fallen_after(5);
+    cr_assert(places_had_tokens(place, 1));
+}
+
 Test(compare_accounts, lost_updates_are_counted) {
     uint64_t mine = place_read(place), theirs = place_read(place);
     place_write(place, mine + 1);

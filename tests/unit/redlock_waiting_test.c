@@ -1,13 +1,20 @@
 /* redlock_waiting_test.c - hearing of releases at several nodes at once. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "redlock_relay_fixture.h"
+#include "redlock_clients.h"
 
 #include <dirent.h>
 #include <sys/eventfd.h>
 
-TestSuite(redlock_waiting, .init = set_up, .fini = tear_down, .timeout = 60);
+#define NODES 3
 
-#define CHANNEL "dlock:released:dlock:"
+static const plan_t plan = {.n = NODES, .subscribes = true};
+static const dl_stop_t no_stop = {{-1, -1}};
+
+static void set_up(void) {
+    start_nodes(&plan);
+}
+
+TestSuite(redlock_waiting, .init = set_up, .fini = end_nodes, .timeout = 60);
 
 static dl_status_t watch(const char *name, uint64_t ms, dl_watch_t **made) {
     return dli_redlock_watch(&client, name, strlen(name), in_ms(ms), &no_stop, made, &err);
@@ -27,14 +34,6 @@ static void unwatch(dl_watch_t *w) {
     dli_redlock_unwatch(&client, w);
 }
 
-static long long subscribers(size_t node, const char *name) {
-    redisReply *reply = redisCommand(servers[node].admin, "PUBSUB NUMSUB " CHANNEL "%s", name);
-    cr_assert(reply != NULL && reply->elements == 2);
-    long long number = reply->element[1]->integer;
-    freeReplyObject(reply);
-    return number;
-}
-
 /* As a release does, on these nodes; every one of them is subscribed to. */
 static void publish(const char *name, uint32_t nodes) {
     for (size_t i = 0; i < NODES; i++) {
@@ -43,10 +42,6 @@ static void publish(const char *name, uint32_t nodes) {
             cr_assert_eq(tell(&servers[i], "PUBLISH " CHANNEL "%s 0", name), 1);
         }
     }
-}
-
-static long long subscriptions(size_t node) {
-    return tell(&servers[node], "PUBSUB CHANNELS");
 }
 
 /* Every node has confirmed it: a watch is there before. Until nobody wakes it any more. */
@@ -337,7 +332,7 @@ Test(redlock_waiting, who_may_not_subscribe_is_told) {
         tell(&servers[i], "ACL SETUSER mute on >mute +@all ~* resetchannels");
     }
     close_client();
-    open_client_as("mute");
+    open_client(&(plan_t){.n = NODES, .username = "mute", .subscribes = true});
     cr_assert_eq(watch("orders", 5000, &w), DL_ENOTSUP, "%s", err.message);
     cr_assert_null(w);
     for (size_t i = 1; i < NODES; i++) {

@@ -147,7 +147,7 @@ static uint32_t raised_nodes(const dli_round_t *round) {
 
 static bool is_write_back_settled(const dli_round_t *round, const void *arg) {
     const attempt_t *a = arg;
-    size_t pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED));
+    size_t pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED) & a->tally.said_yes);
     return dli_quorum_is_decided(dli_tally_written(&a->tally, raised_nodes(round)), pending,
                                  a->redlock->quorum);
 }

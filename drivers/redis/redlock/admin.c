@@ -1,5 +1,7 @@
 /* admin.c - what administrators ask: who holds a lock, and free one by force. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "holders.h"
 #include "round.h"
 
@@ -7,10 +9,10 @@ typedef struct subject {
     dli_key_t key, channel;
 } subject_t;
 
-/* One question about a lock to all nodes. NULL: out of memory, err is filled. */
-static dli_round_t *make_round(dli_redlock_t *redlock, const dli_question_t *question, const char *name,
-                               size_t name_len, dl_error_t *err) {
-    dli_round_t *round = dli_round_new(redlock, question, sizeof(subject_t), 1);
+/* One question about a lock to all nodes, whose data begin with a subject. NULL: out of memory, err is filled. */
+static dli_round_t *make_round(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
+                               const char *name, size_t name_len, dl_error_t *err) {
+    dli_round_t *round = dli_round_new(redlock, question, data_size, 1);
     if (round == NULL) {
         (void)dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
         return NULL;
@@ -115,7 +117,7 @@ dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, 
     dli_holders_t holders;
     size_t foreign = 0;
     *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
-    dli_round_t *round = make_round(redlock, &inspecting, name, name_len, err);
+    dli_round_t *round = make_round(redlock, &inspecting, sizeof(subject_t), name, name_len, err);
     if (round == NULL) {
         return DL_ENOMEM;
     }
@@ -142,13 +144,27 @@ dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, 
 
 /* ---- force ------------------------------------------------------------------------------------------ */
 
+/* As much of a value as the inspect script shows. */
+#define SEEN_MAX 128
+
+/* Each node frees what was seen there and nothing else: a request that arrives late, when others have the lock,
+ * does them no harm. */
+typedef struct removal {
+    subject_t subject;
+    struct seen {
+        char text[SEEN_MAX];
+        size_t len; /* 0: nothing, so there is nothing to free */
+    } seen[DLI_NODES_MAX];
+} removal_t;
+
 static void encode_force(const dli_round_t *round, const dli_node_t *node, const char *run_id,
                          bool with_source, dli_commands_t *commands) {
-    const subject_t *subject = round->data;
-    const dli_slice_t argv[] = {{subject->key.at, subject->key.len},
-                                {subject->channel.at, subject->channel.len}};
-    dli_script_call_t call = {&dli_script_string_force, 1, 2, argv};
-    (void)node;
+    const removal_t *removal = round->data;
+    const struct seen *seen = &removal->seen[node->index];
+    const dli_slice_t argv[] = {{removal->subject.key.at, removal->subject.key.len},
+                                {seen->text, seen->len},
+                                {removal->subject.channel.at, removal->subject.channel.len}};
+    dli_script_call_t call = {&dli_script_redlock_force, 1, 3, argv};
     (void)run_id;
     dli_script_encode(commands, &call, with_source);
 }
@@ -157,50 +173,73 @@ static const dli_question_t forcing = {
     .what = "a release by force", .lane = DLI_LANE_CALLS, .intent = DLI_FREE, .encode = encode_force};
 
 /* Left-overs are to go too: every node is waited for. */
-static bool is_forced(const dli_round_t *round, const void *arg) {
+static bool is_answered_by_all(const dli_round_t *round, const void *arg) {
     (void)round;
     (void)arg;
     return false;
 }
 
-/* Too few answered. What a node that did not may have done is not known. */
-static dl_status_t force_failed(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
-                                dl_error_t *err) {
-    dl_status_t status = dli_nodes_need_majority(redlock, verdicts, err);
+/* Looks what is there. The nodes that have something; err: too few can be looked at, or it is no lock. */
+static dl_status_t see(dli_round_t *round, uint64_t deadline_ns, removal_t *removal, uint32_t *nodes,
+                       dl_error_t *err) {
+    const dli_redlock_t *redlock = round->redlock;
+    dli_verdicts_t verdicts = {0};
+    size_t foreign = 0;
+    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_answered_by_all, NULL);
     for (size_t i = 0; i < redlock->n; i++) {
-        if (verdicts->statuses[i] == DL_EUNKNOWN) {
-            dl_error_t why = *err;
-            return dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
+        const redisReply *reply = take_verdict(round, i, &verdicts);
+        bool is_there = reply != NULL && reply->type == REDIS_REPLY_ARRAY && reply->elements >= 2 &&
+                        reply->element[1]->type == REDIS_REPLY_STRING && reply->element[1]->len <= SEEN_MAX;
+        if (is_there) {
+            removal->seen[i].len = reply->element[1]->len;
+            memcpy(removal->seen[i].text, reply->element[1]->str, removal->seen[i].len);
+            *nodes |= 1u << i;
+        } else if (reply != NULL && reply->type != REDIS_REPLY_NIL) {
+            take_error(round, i, reply, &verdicts, &foreign);
         }
     }
-    return status;
+    dl_status_t status = refuse_foreign(redlock, &verdicts, foreign, err);
+    return status == DL_OK ? dli_nodes_need_majority(redlock, &verdicts, err) : status;
 }
 
-dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                      dl_error_t *err) {
-    dli_redlock_t *redlock = state;
-    dli_verdicts_t verdicts = {0};
+/* Frees what was seen at these nodes. */
+static dl_status_t force(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, dl_error_t *err) {
+    const dli_redlock_t *redlock = round->redlock;
+    dli_verdicts_t verdicts = {.good = dli_nodes_all(redlock) & ~nodes};
     size_t foreign = 0, freed = 0;
-    dli_round_t *round = make_round(redlock, &forcing, name, name_len, err);
-    if (round == NULL) {
-        return DL_ENOMEM;
-    }
-    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_forced, NULL);
+    (void)dli_round_run(round, nodes, deadline_ns, NULL, is_answered_by_all, NULL);
     for (size_t i = 0; i < redlock->n; i++) {
         int64_t number;
-        const redisReply *reply = take_verdict(round, i, &verdicts);
+        const redisReply *reply = (nodes >> i & 1) != 0 ? take_verdict(round, i, &verdicts) : NULL;
         if (reply != NULL && dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
             freed += (size_t)number;
         } else if (reply != NULL) {
             take_error(round, i, reply, &verdicts, &foreign);
         }
     }
-    dli_round_drop(round);
-    dl_status_t status = refuse_foreign(redlock, &verdicts, foreign, err);
-    if (status == DL_OK && dli_nodes_count(verdicts.good) < redlock->quorum) {
-        status = force_failed(redlock, &verdicts, err);
-    } else if (status == DL_OK && freed == 0) {
-        status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    dli_round_send_lost(round);
+    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
+    if (status != DL_OK) { /* what the others may have done is not known */
+        dl_error_t why = *err;
+        return dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
     }
+    return freed > 0 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+}
+
+dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                      dl_error_t *err) {
+    dli_redlock_t *redlock = state;
+    uint32_t nodes = 0;
+    dli_round_t *looking = make_round(redlock, &inspecting, sizeof(subject_t), name, name_len, err);
+    dli_round_t *freeing = make_round(redlock, &forcing, sizeof(removal_t), name, name_len, err);
+    dl_status_t status = DL_ENOMEM;
+    if (looking != NULL && freeing != NULL) {
+        status = see(looking, deadline_ns, freeing->data, &nodes, err);
+        if (status == DL_OK) {
+            status = force(freeing, nodes, deadline_ns, err);
+        }
+    }
+    dli_round_drop(looking);
+    dli_round_drop(freeing);
     return status;
 }

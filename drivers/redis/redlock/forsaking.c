@@ -10,16 +10,24 @@ static bool is_mine(const dli_part_t *part) {
     return part->is_busy && pthread_equal(part->stepper, pthread_self()) != 0;
 }
 
+/* Can this round's free follow a claim at that node? `following`: at these nodes it does already. */
+static bool can_follow(const dli_round_t *round, uint32_t following, const dli_node_t *node) {
+    return round != NULL && !round->is_spare && (following >> node->index & 1) == 0 &&
+           dli_nodes_count(following) < round->redlock->n - round->redlock->quorum;
+}
+
 /* A part of a claim of this hold that they still have and that nothing follows; NULL: none is left. What this
- * very thread is stepping, farther down in its stack, cannot be ended here. */
-static dli_part_t *find_claim(const dli_stragglers_t *s, const dl_request_t *hold) {
+ * very thread is stepping, or about to, farther down in its stack, can be followed but not ended here. */
+static dli_part_t *find_claim(const dli_stragglers_t *s, const dl_request_t *hold, const dli_round_t *frees,
+                              uint32_t following) {
     for (dli_round_t *round = s->rounds[0]; round != NULL; round = round->next) {
         if (!round->question->is_of(round, hold)) {
             continue;
         }
         for (size_t i = 0; i < round->redlock->n; i++) {
             dli_part_t *part = &round->parts[i];
-            if (part->is_theirs && part->follower == NULL && !is_mine(part)) {
+            if (part->is_theirs && part->follower == NULL &&
+                (!is_mine(part) || can_follow(frees, following, part->node))) {
                 return part;
             }
         }
@@ -61,12 +69,10 @@ uint32_t dli_stragglers_forsake(dli_stragglers_t *s, dli_freeing_t *freeing, dli
     for (dli_intention_t *intention = s->intentions; intention != NULL; intention = intention->next) {
         intention->forget(intention->arg, hold);
     }
-    while ((claim = find_claim(s, hold)) != NULL) {
-        uint32_t node = 1u << claim->node->index;
-        if (round != NULL && !round->is_spare && (following & node) == 0 &&
-            dli_nodes_count(following) < round->redlock->n - round->redlock->quorum) {
+    while ((claim = find_claim(s, hold, round, following)) != NULL) {
+        if (can_follow(round, following, claim->node)) {
             follow(s, claim, &round->parts[claim->node->index]);
-            following |= node;
+            following |= 1u << claim->node->index;
         } else if (!claim->is_busy && (is_over || round == NULL || !round->is_spare)) {
             end_claim(s, claim);
         } else if (is_over) {
@@ -78,6 +84,42 @@ uint32_t dli_stragglers_forsake(dli_stragglers_t *s, dli_freeing_t *freeing, dli
     }
     pthread_mutex_unlock(&s->mutex);
     return following;
+}
+
+/* ---- waiting for what follows ----------------------------------------------------------------------- */
+
+/* So long nobody looks whether it was stopped. */
+#define LOOK_NS ((uint64_t)10 * 1000000)
+
+static void take_back(dli_round_t *round) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        if (part->state == DLI_PART_LATE && !part->is_theirs) {
+            dli_part_end(part);
+        }
+    }
+}
+
+static bool is_stopped(const dli_stragglers_t *s, const dl_stop_t *stop) {
+    struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
+    return s->env->poll(fds, 2, 0) > 0;
+}
+
+void dli_stragglers_await(dli_stragglers_t *s, dli_round_t *round, uint64_t until_ns, const dl_stop_t *stop,
+                          bool (*is_settled)(const dli_round_t *round, const void *arg)) {
+    bool can_wait = pthread_equal(s->thread, pthread_self()) == 0;
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        take_back(round);
+        uint64_t now_ns = s->env->now_ns();
+        if (!can_wait || now_ns >= until_ns || dli_round_mask(round, DLI_PART_LATE) == 0 ||
+            is_settled(round, NULL) || is_stopped(s, stop)) {
+            break;
+        }
+        uint64_t look_ns = now_ns + LOOK_NS;
+        (void)s->env->cond_wait(&s->changed, &s->mutex, look_ns < until_ns ? look_ns : until_ns);
+    }
+    pthread_mutex_unlock(&s->mutex);
 }
 
 void dli_stragglers_freed(dli_stragglers_t *s, dli_freeing_t *freeing) {

@@ -119,10 +119,10 @@ static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err
 
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
     dl_status_t status = compare(node, run_id, err);
-    if (status == DL_OK && run_id[0] == '\0' && !node->redlock->durable) {
+    if (status == DL_OK && run_id[0] == '\0') {
         status = dl_driver_fail(err, DL_EAUTH, 0,
-                                "%s: this user may not ask who the server is (INFO), so a restart without "
-                                "its data would not be noticed",
+                                "%s: this user may not ask who the server is (INFO), so it could be that of "
+                                "another node, and a restart would not be noticed",
                                 node->redis.endpoint.label);
     }
     return status;

@@ -22,8 +22,9 @@ typedef struct dli_node {
     bool is_twin;              /* it was the same process as another node's; has been reported */
     bool is_down, is_excluded; /* as reported last: not reachable; has no vote (quarantine) */
     uint64_t excluded_until_ns; /* of that quarantine, as it was heard of last */
-    atomic_size_t backlog;      /* parts of it that the stragglers have */
-    atomic_bool lags;           /* it answered late last time: nobody lingers for it */
+    /* Parts of it that the stragglers have; those of them that are for renewals. */
+    atomic_size_t backlog, late_renewals;
+    atomic_bool lags; /* it answered late last time: nobody lingers for it */
 } dli_node_t;
 
 struct dli_redlock {
@@ -46,7 +47,7 @@ struct dli_redlock {
 
 /* A connection to the node found a server with this run id. DL_OK; DL_ECONFIG: another node's connection
  * found the same one, so this node has no vote. DL_EAUTH: the server keeps its run id secret (INFO is
- * refused), and without it a restart cannot be noticed; with `durable` that is no failure. err is filled. */
+ * refused), and without it neither that nor a restart can be noticed. err is filled. */
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err);
 /* Remembers how the last exchange with the node ended, and reports a change as a warning (down: why;
  * excluded: for how long) or as a note (back again). */

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ballots.h"
 
+#define NS_PER_MS ((uint64_t)1000000)
+
 /* ---- the question --------------------------------------------------------------------------------- */
 
 static void encode_free(const dli_round_t *round, const dli_node_t *node, const char *run_id,
@@ -68,7 +70,8 @@ static dli_round_t *make_round(dli_redlock_t *redlock) {
 static bool is_release_settled(const dli_round_t *round, const void *arg) {
     (void)arg;
     size_t quorum = round->redlock->quorum, for_a_loss = round->redlock->n - quorum + 1;
-    size_t pending = dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED));
+    uint32_t to_come = dli_round_mask(round, DLI_PART_ASKED) | dli_round_mask(round, DLI_PART_LATE);
+    size_t pending = dli_nodes_count(to_come);
     found_t found = count_found(round);
     if (found.freed >= quorum || found.gone >= for_a_loss) {
         return true;
@@ -89,8 +92,14 @@ static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
     if (tally.busy > redlock->n - redlock->quorum) {
         return dl_driver_fail(err, DL_ELOST, 0, "this hold is not on a majority of the nodes");
     }
-    if (tally.yes + tally.busy >= redlock->quorum) {
+    if (tally.yes >= redlock->quorum) {
         return DL_OK;
+    }
+    if (tally.yes + tally.busy >= redlock->quorum) {
+        return dl_driver_fail(
+            err, DL_EUNKNOWN, 0,
+            "it is free, but it may have been lost before: %zu of %zu nodes had it, %zu had it not",
+            tally.yes, redlock->n, tally.busy);
     }
     dl_status_t status = dli_tally_failure(&tally, err);
     if (tally.may_have != 0 || tally.busy > 0) { /* some of it left */
@@ -98,6 +107,11 @@ static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
         return dl_driver_fail(err, DL_EUNKNOWN, 0, "the outcome is unknown: %s", why.message);
     }
     return status;
+}
+
+static uint64_t end_ns(const dli_round_t *round, const dl_request_t *request) {
+    uint64_t full_ns = round->began_ns + (uint64_t)round->redlock->node_timeout_ms * NS_PER_MS;
+    return full_ns < request->deadline_ns ? full_ns : request->deadline_ns;
 }
 
 dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
@@ -113,8 +127,13 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
         if (dli_round_run(round, dli_nodes_all(redlock) & ~following, request->deadline_ns, &request->stop,
                           is_release_settled, NULL) == DL_OK) {
             dli_round_tell(round, 0);
+            dli_stragglers_await(redlock->stragglers, round, end_ns(round, request), &request->stop,
+                                 is_release_settled);
         }
         status = judge_release(round, err);
+        if (status == DL_OK || status == DL_ELOST) { /* else the core frees it again, everywhere */
+            dli_round_send_lost(round);
+        }
         dli_stragglers_freed(redlock->stragglers, &freeing);
     }
     if (round != NULL) {
@@ -147,7 +166,9 @@ static size_t give_back(dli_round_t *round, const dl_request_t *request, uint32_
     if (dli_round_run(round, nodes, request->deadline_ns, &request->stop, is_given_back, &asked) == DL_OK) {
         dli_round_tell(round, 0);
     }
-    return asked - count_clear(round);
+    size_t left = asked - count_clear(round);
+    dli_round_send_lost(round);
+    return left;
 }
 
 size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request, uint32_t nodes) {
@@ -159,6 +180,8 @@ size_t dli_redlock_give_back(dli_redlock_t *redlock, const dl_request_t *request
         return left;
     }
     if (dli_copy_make(round->data, request, &err) == DL_OK) {
+        /* What may have been on a majority looked like a holder, whose release others wait for. */
+        ((dli_copy_t *)round->data)->tells = left >= redlock->quorum;
         uint32_t following = dli_stragglers_forsake(redlock->stragglers, &freeing, round);
         left = give_back(round, request, nodes & ~following, left);
         dli_stragglers_freed(redlock->stragglers, &freeing);

@@ -50,6 +50,33 @@ static const dli_question_t filling = {
     .is_of = fills,
 };
 
+static void encode_clearing(const dli_round_t *round, const dli_node_t *node, const char *run_id,
+                            bool with_source, dli_commands_t *commands) {
+    const dli_batch_t *batch = round->data;
+    const dli_redis_t *redis = &node->redis;
+    (void)run_id;
+    for (size_t i = 0; i < batch->count; i++) {
+        const dli_item_t *item = &batch->items[i];
+        if ((item->nodes >> node->index & 1) != 0) {
+            dli_key_t channel;
+            redis->layout->channel(redis, item->key.at + redis->prefix_len, item->key.len - redis->prefix_len,
+                                   &channel);
+            const dli_slice_t argv[] = {
+                item->key, item->owner, dli_slice(item->hold_id), {channel.at, channel.len}};
+            const dli_script_call_t call = {&dli_script_redlock_release, 1, 4, argv};
+            dli_script_encode(commands, &call, with_source);
+            with_source = false;
+        }
+    }
+}
+
+static const dli_question_t clearing = {
+    .what = "what is left of lost holds",
+    .lane = DLI_LANE_RENEWALS,
+    .intent = DLI_FREE,
+    .encode = encode_clearing,
+};
+
 /* ---- what they answered ----------------------------------------------------------------------------- */
 
 typedef enum answer { OWN, GONE, FOREIGN, REFUSED, STRANGE } answer_t;
@@ -228,6 +255,19 @@ static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_round_drop(round);
 }
 
+/* Nobody frees a hold that is lost, and some nodes may just have been told to keep it for another lease. */
+static void clear_away(dli_redlock_t *redlock, const dli_chunk_t *chunk) {
+    dli_round_t *round = dli_batch_round(redlock, &clearing, chunk);
+    if (round != NULL) { /* else it ends with its lease */
+        uint32_t nodes = 0;
+        for (size_t i = 0; i < chunk->count; i++) {
+            nodes |= chunk->nodes[i];
+        }
+        dli_round_send(round, nodes, DL_NO_DEADLINE);
+        dli_round_drop(round);
+    }
+}
+
 bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock) {
     return dli_spare_keep(redlock, &redlock->renewal_spare, &renewing, DLI_BATCH_OF_ONE);
 }
@@ -250,18 +290,24 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
     if (dli_round_mask(round, DLI_PART_LATE) == 0) {
         atomic_store(&redlock->waited_ns, 0);
     }
-    dli_chunk_t lost = {.count = 0};
+    dli_chunk_t missing = {.count = 0}, lost = {.count = 0};
     for (size_t i = 0; i < chunk->count; i++) {
         dl_renewal_t *r = chunk->entries[i];
         count_t count = count_answers(round, i);
         r->status = judge(round, i, &count);
         r->sent_ns = round->began_ns;
+        if (r->status == DL_ELOST && count.gone != dli_nodes_all(redlock)) {
+            dli_chunk_add(&lost, r, dli_nodes_all(redlock) & ~count.gone);
+        }
         if (r->status == DL_OK && count.gone != 0 && redlock->env->now_ns() < valid_until_ns(r)) {
-            dli_chunk_add(&lost, r, count.gone);
+            dli_chunk_add(&missing, r, count.gone);
         }
     }
-    if (lost.count > 0 && errand->forgotten != NULL) {
-        fill_in(errand, &lost);
+    if (missing.count > 0 && errand->forgotten != NULL) {
+        fill_in(errand, &missing);
+    }
+    if (lost.count > 0) {
+        clear_away(redlock, &lost);
     }
     dli_spare_drop(&redlock->renewal_spare, round);
     return true;

@@ -11,6 +11,8 @@
 /* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
  * this: leaving it to another thread costs more. */
 #define LINGER_NS (NS_PER_MS / 2)
+/* A free without an answer is sent so many times more. */
+#define RESENT_MAX 2
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
@@ -104,15 +106,31 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
+/* It may not have been carried out: the node would keep its vote for a hold that has ended. While somebody waits
+ * it is not sent again, for the second answer does not tell what the first did. */
+static bool is_lost_free(const dli_part_t *part) {
+    return part->is_theirs && part->round->question->intent == DLI_FREE &&
+           part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
+}
+
+static uint64_t call_timeout_ns(const dli_redlock_t *redlock) {
+    return (uint64_t)redlock->env->call_timeout_ms * NS_PER_MS;
+}
+
 /* Every script here may be run again; its answer is then that of the last time. */
-static bool send_again_if_forgotten(dli_part_t *part) {
+static bool send_again_if_needed(dli_part_t *part) {
+    const dli_redlock_t *redlock = part->round->redlock;
     while (dli_link_is_done(&part->exchange)) {
         part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
-        if (part->exchange.status != DL_OK || !is_forgotten(part)) {
+        if (is_lost_free(part)) {
+            part->resent++;
+            part->exchange.deadline_ns = redlock->env->now_ns() + call_timeout_ns(redlock);
+        } else if (part->exchange.status == DL_OK && is_forgotten(part)) {
+            part->with_source = true;
+        } else {
             return true;
         }
         free_replies(part);
-        part->with_source = true;
         send(part);
     }
     return false;
@@ -131,7 +149,7 @@ void dli_part_begin(dli_part_t *part, uint64_t deadline_ns) {
     part->exchange.deadline_ns = deadline_ns;
     part->began_ns = part->round->redlock->env->now_ns();
     send(part);
-    (void)send_again_if_forgotten(part);
+    (void)send_again_if_needed(part);
     limit(part);
 }
 
@@ -146,7 +164,7 @@ bool dli_part_step(dli_part_t *part, short revents) {
         part->round->redlock->env->now_ns() >= part->exchange.deadline_ns) {
         dli_link_abandon(link, &part->exchange, DL_EIO);
     }
-    bool has_ended = send_again_if_forgotten(part);
+    bool has_ended = send_again_if_needed(part);
     limit(part);
     return has_ended;
 }
@@ -185,7 +203,7 @@ static const dli_part_t *find_twin(const dli_part_t *part) {
 }
 
 /* No process answers twice. */
-static void end(dli_part_t *part) {
+void dli_part_end(dli_part_t *part) {
     const dli_part_t *twin = part->exchange.status == DL_OK ? find_twin(part) : NULL;
     part->state = DLI_PART_ENDED;
     if (twin != NULL) {
@@ -196,10 +214,17 @@ static void end(dli_part_t *part) {
     }
 }
 
-/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too. */
+/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too. Renewals
+ * have connections without a limit, and a node that is silent would get another one with each round. */
 static bool is_overloaded(const dli_part_t *part) {
-    return part->round->question->intent == DLI_CLAIM &&
-           atomic_load(&part->node->backlog) >= (size_t)dli_link_max_total(part->node->redis.link);
+    const dli_question_t *question = part->round->question;
+    const dli_node_t *node = part->node;
+    size_t most = (size_t)dli_link_max_total(node->redis.link);
+    if (question->intent == DLI_CLAIM) {
+        return atomic_load(&node->backlog) >= most;
+    }
+    return question->lane == DLI_LANE_RENEWALS && question->intent != DLI_FREE &&
+           atomic_load(&node->late_renewals) >= most;
 }
 
 /* It was never sent. */
@@ -212,7 +237,7 @@ static void leave(dli_part_t *part, const char *why) {
 
 /* Nobody waits for frees that have no connection yet, but they go on: what a node has heard of shall end. */
 static uint64_t patience(const dli_round_t *round, uint64_t until_ns) {
-    uint64_t call_ns = round->began_ns + (uint64_t)round->redlock->env->call_timeout_ms * NS_PER_MS;
+    uint64_t call_ns = round->began_ns + call_timeout_ns(round->redlock);
     return round->question->intent == DLI_FREE && !round->is_spare && call_ns > until_ns ? call_ns : until_ns;
 }
 
@@ -233,7 +258,7 @@ static uint64_t ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
         dli_part_begin(part, patience(round, until_ns));
         part->state = DLI_PART_ASKED;
         if (dli_part_has_ended(part)) {
-            end(part);
+            dli_part_end(part);
         }
     }
     return until_ns;
@@ -260,7 +285,7 @@ static dl_status_t sleep_and_step(dli_round_t *round, const dl_stop_t *stop, uin
     for (size_t i = 0; i < redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
         if (part->state == DLI_PART_ASKED && dli_part_step(part, fds[i].revents)) {
-            end(part);
+            dli_part_end(part);
             atomic_store(&part->node->lags, false);
         }
     }
@@ -272,7 +297,7 @@ static void end_all(dli_round_t *round, dl_status_t why) {
         dli_part_t *part = &round->parts[i];
         if (part->state == DLI_PART_ASKED) {
             dli_link_abandon(part->node->redis.link, &part->exchange, why);
-            (void)send_again_if_forgotten(part); /* notes when it was sent */
+            (void)send_again_if_needed(part); /* notes when it was sent */
             part->state = DLI_PART_ENDED;
         }
     }
@@ -347,6 +372,19 @@ dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_
         }
     }
     return DL_OK;
+}
+
+void dli_round_send_lost(dli_round_t *round) {
+    const dli_redlock_t *redlock = round->redlock;
+    uint32_t nodes = 0;
+    for (size_t i = 0; !round->is_spare && i < redlock->n; i++) {
+        const dli_part_t *part = &round->parts[i];
+        nodes |= part->state == DLI_PART_ENDED && part->exchange.status == DL_EUNKNOWN ? 1u << i : 0;
+    }
+    if (nodes != 0) {
+        dli_stragglers_begin(redlock->stragglers, round, nodes,
+                             redlock->env->now_ns() + call_timeout_ns(redlock));
+    }
 }
 
 void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {

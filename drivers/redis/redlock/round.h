@@ -9,8 +9,8 @@
  * A round runs one exchange with each of its nodes, side by side, each for node_timeout at most. It ends as
  * soon as its caller has what it needs; what is still on its way then is left to a thread of the client, the
  * stragglers' thread, which goes on until the answer or the end of node_timeout; frees
- * that have no connection yet have call_timeout to get one. So a slow node costs nobody any time, and keeps
- * its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with its text, in either
+ * that have no connection yet have call_timeout to get one, and are sent again when no answer comes. So a
+ * slow node costs nobody any time, and keeps its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with its text, in either
  * phase.
  */
 typedef struct dli_round dli_round_t;
@@ -49,6 +49,7 @@ typedef struct dli_part {
     uint64_t sent_ns;     /* the instant before it was sent for the first time; 0: it was not */
     char run_id[41];      /* of the process that was asked; "": not known */
     bool with_source;
+    int resent;              /* frees: how often it was sent again for want of an answer */
     bool is_left;            /* ENDED before it was sent, because nobody needed it any more */
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
     pthread_t stepper;
@@ -93,6 +94,10 @@ dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_
  * node, which is then not asked. */
 void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
 
+/* Of frees, when all has been read: where an answer was lost the node may have the hold still, and the
+ * stragglers send it again. */
+void dli_round_send_lost(dli_round_t *round);
+
 /* The caller is done with it. Late parts live on. NULL is fine. */
 void dli_round_drop(dli_round_t *round);
 
@@ -117,9 +122,12 @@ uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state);
 
 /* Sends the part's question; what ends at once has ended. */
 void dli_part_begin(dli_part_t *part, uint64_t deadline_ns);
-/* As dli_link_step; sends once more by EVAL where that is needed. true: it has ended. */
+/* As dli_link_step; sends once more where that is needed: with the script's text, or a free whose answer was
+ * lost. true: it has ended. */
 bool dli_part_step(dli_part_t *part, short revents);
 bool dli_part_has_ended(const dli_part_t *part);
+/* It has ended, and is its asker's: ENDED. */
+void dli_part_end(dli_part_t *part);
 /* NULL is fine. */
 void dli_round_free(dli_round_t *round);
 
@@ -153,6 +161,11 @@ typedef struct dli_freeing {
     struct dli_freeing *next, *before;
 } dli_freeing_t;
 uint32_t dli_stragglers_forsake(dli_stragglers_t *stragglers, dli_freeing_t *freeing, dli_round_t *round);
+/* Waits for the frees that follow claims, until is_settled, all have ended, until_ns or `stop`. Those that have
+ * ended are ENDED then. On the stragglers' own thread nothing is waited for. */
+void dli_stragglers_await(dli_stragglers_t *stragglers, dli_round_t *round, uint64_t until_ns,
+                          const dl_stop_t *stop,
+                          bool (*is_settled)(const dli_round_t *round, const void *arg));
 /* A majority is clear of it, or the free has failed: who renews it cannot find a majority that has it, or the
  * core frees it again. */
 void dli_stragglers_freed(dli_stragglers_t *stragglers, dli_freeing_t *freeing);

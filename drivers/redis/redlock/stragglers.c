@@ -30,6 +30,7 @@ void dli_stragglers_add(dli_stragglers_t *s, dli_part_t *part) {
     part->slot = DLI_NO_SLOT;
     part->leader = part->follower = NULL;
     atomic_fetch_add(&part->node->backlog, 1);
+    atomic_fetch_add(&part->node->late_renewals, round->question->lane == DLI_LANE_RENEWALS);
     if (round->late++ > 0) {
         return;
     }
@@ -45,6 +46,7 @@ bool dli_stragglers_part_is_over(dli_stragglers_t *s, dli_part_t *part) {
     dli_round_t *round = part->round;
     part->is_theirs = false;
     atomic_fetch_sub(&part->node->backlog, 1);
+    atomic_fetch_sub(&part->node->late_renewals, round->question->lane == DLI_LANE_RENEWALS);
     if (part->follower != NULL) {
         part->follower->leader = NULL;
         part->follower->is_busy = true; /* begun by the thread, by nobody else */

@@ -43,6 +43,7 @@ void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, 
     for (size_t i = 0; i < n; i++) {
         dli_vote_t vote = ballots[i].vote;
         tally->yes += vote == DLI_VOTE_YES;
+        tally->said_yes |= vote == DLI_VOTE_YES ? 1u << i : 0;
         tally->busy += vote == DLI_VOTE_BUSY;
         tally->excluded += vote == DLI_VOTE_EXCLUDED;
         tally->foreign += vote == DLI_VOTE_FOREIGN;
@@ -106,7 +107,7 @@ bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending) {
 }
 
 size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised) {
-    return dli_nodes_count(tally->exact | raised);
+    return dli_nodes_count(tally->exact | (raised & tally->said_yes));
 }
 
 bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns) {

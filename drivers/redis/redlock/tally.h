@@ -29,7 +29,8 @@ typedef struct dli_tally {
     size_t n, quorum;
     size_t yes, busy, excluded, foreign;
     uint64_t token;    /* the highest of the nodes that said yes */
-    uint32_t exact;    /* the nodes that gave exactly this one */
+    uint32_t said_yes; /* the nodes that did */
+    uint32_t exact;    /* those of them that gave exactly this one */
     uint32_t may_have; /* the nodes that the claim has, or may have */
 } dli_tally_t;
 
@@ -47,7 +48,9 @@ bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum);
  * are waited for as long as they tell a holder from several claims that split the nodes. */
 bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending);
 
-/* How many nodes have counters at least as large as the token, when these said that theirs was raised. */
+/* How many of the nodes that said yes have counters at least as large as the token, when these said that
+ * theirs was raised. Others do not count: they may have said yes to another before they were raised, and then
+ * the next majority may have no node that knows of this token when it draws its own. */
 size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised);
 
 /* Of a lease that was asked for at sent_ns: may its holder still act? The instant has to be one after

@@ -1,0 +1,196 @@
+/* redlock_release_test.c - frees of what is lost or may be, and attempts that are stopped. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redlock_clients.h"
+
+#include <linux/sockios.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+
+/* The suites are declared in redlock_test.c; `redlock` has this many nodes. */
+#define NODES 5
+
+Test(redlock, an_attempt_that_is_stopped_leaves_nothing) {
+    connect_all();
+    long long before[NODES];
+    int fd = eventfd(1, EFD_CLOEXEC);
+    dl_request_t request = request_of(7);
+    request.stop.fd[1] = fd;
+    for (size_t i = 0; i < NODES; i++) {
+        before[i] = runs(i);
+        set_trap(i, &dli_script_redlock_acquire, REPLIES);
+    }
+    uint64_t before_ns = show_ns();
+    cr_assert_eq(try_with(request), DL_EUNKNOWN, "%s", err.message);
+    cr_assert_lt(show_ns() - before_ns, 400 * MS);
+    for (size_t i = 0; i < NODES; i++) {
+        AWAIT(atomic_load(&relays[i].sprung) != 0 && runs(i) > before[i]);
+    }
+    AWAIT(is_free());
+    close(fd);
+}
+
+/* ---- losses --------------------------------------------------------------------------------------- */
+
+Test(redlock_three, a_lock_that_a_majority_has_lost_is_lost_and_freed_all_the_same) {
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 3);
+    tell(&servers[0], "DEL " KEY);
+    cr_assert_eq(free_it(7), DL_OK, "a majority had it: %s", err.message);
+    AWAIT(is_free());
+    cr_assert_eq(try_it(8), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":8") == 3);
+    tell(&servers[0], "DEL " KEY);
+    tell(&servers[1], "DEL " KEY);
+    kill_server(&servers[2]);
+    cr_assert_eq(free_it(8), DL_ELOST, "%s", err.message);
+}
+
+/* All that the nodes said has been read by the client. */
+static bool is_read(size_t i) {
+    relay_t *r = &relays[i];
+    for (int at = 0; at < atomic_load(&r->pairs); at++) {
+        int unread = 0;
+        if (atomic_load(&r->open[at])) {
+            cr_assert_eq(ioctl(r->fds[at][REQUESTS], SIOCOUTQ, &unread), 0);
+        }
+        if (unread > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* When the client has the answers of the others, those of 1 and 2 pass. */
+static void *let_pass(void *arg) {
+    const long long *before = arg;
+    for (size_t i = 0; i < NODES; i++) {
+        AWAIT(runs(i) > before[i]);
+    }
+    AWAIT(atomic_load(&relays[1].sprung) != 0 && atomic_load(&relays[2].sprung) != 0);
+    AWAIT(is_read(0) && is_read(3) && is_read(4));
+    for (size_t i = 1; i <= 2; i++) {
+        atomic_store(&relays[i].held[atomic_load(&relays[i].sprung) - 1][REPLIES], 0);
+    }
+    return NULL;
+}
+
+Test(redlock, a_loss_is_told_though_slow_nodes_have_to_say_it) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    long long before[NODES];
+    for (size_t i = 0; i < NODES; i++) {
+        before[i] = runs(i);
+    }
+    for (size_t i = 0; i <= 2; i++) {
+        tell(&servers[i], "DEL " KEY);
+    }
+    set_trap(1, &dli_script_redlock_release, REPLIES);
+    set_trap(2, &dli_script_redlock_release, REPLIES);
+    client.node_timeout_ms = 60000;
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, let_pass, before), 0);
+    dl_request_t request = make_request(NAME, OWNER, 7, in_ms(20000));
+    dl_status_t status = dli_redlock_release(&client, NULL, &request, &err);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(status, DL_ELOST, "%s", err.message);
+}
+
+Test(redlock, a_loss_that_nobody_can_tell_is_not_waited_for) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    tell(&servers[0], "DEL " KEY);
+    kill_server(&servers[1]);
+    set_trap(2, &dli_script_redlock_release, REPLIES);
+    uint64_t before_ns = show_ns();
+    cr_assert_eq(free_it(7), DL_EUNKNOWN, "two of five had it, one had not: %s", err.message);
+    cr_assert_not_null(strstr(err.message, "it may have been lost before"), "%s", err.message);
+    cr_assert_lt(show_ns() - before_ns, 1500 * MS);
+    atomic_store(&relays[2].held[atomic_load(&relays[2].sprung) - 1][REPLIES], 0);
+    AWAIT(is_free());
+}
+
+/* ---- what was not heard --------------------------------------------------------------------------- */
+
+/* Lets what was caught by the trap of this node pass. */
+static void let_go_of(size_t i) {
+    atomic_store(&relays[i].held[atomic_load(&relays[i].sprung) - 1][REQUESTS], 0);
+}
+
+Test(redlock, a_free_that_was_lost_is_sent_again) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    set_trap(0, &dli_script_redlock_release, REQUESTS);
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+    AWAIT(atomic_load(&relays[0].sprung) != 0);
+    AWAIT(is_free()); /* the lease is longer than this waits */
+}
+
+Test(redlock, force_harms_nobody_who_comes_after_it) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    set_trap(0, &dli_script_redlock_force, REQUESTS);
+    cr_assert_eq(dli_redlock_force_release(&client, NAME, strlen(NAME), in_ms(2000), &err), DL_OK, "%s",
+                 err.message);
+    AWAIT(is_free()); /* it was sent again, by another connection */
+    occupy(0, OTHER ":1", 20000);
+    long long before = runs(0);
+    let_go_of(0);
+    AWAIT(runs(0) > before);
+    cr_assert(node_has(0, KEY, OTHER ":1"));
+}
+
+/* Reads what a server tells of the lock; NULL: nothing within five seconds. */
+static redisReply *hear(redisContext *c) {
+    redisReply *reply = NULL;
+    return redisGetReply(c, (void **)&reply) == REDIS_OK ? reply : NULL;
+}
+
+Test(redlock, a_majority_that_is_given_back_is_told_of) {
+    connect_all();
+    redisContext *c = redisConnectUnix(servers[4].path);
+    cr_assert(c != NULL && c->err == 0);
+    cr_assert_eq(redisSetTimeout(c, (struct timeval){.tv_sec = 5}), REDIS_OK);
+    freeReplyObject(redisCommand(c, "SUBSCRIBE " CHANNEL NAME));
+    for (size_t i = 0; i < 3; i++) {
+        set_trap(i, &dli_script_redlock_raise, REQUESTS);
+    }
+    cr_assert_eq(try_it(7), DL_EIO, "%s", err.message);
+    redisReply *reply = hear(c);
+    cr_assert_not_null(reply, "who saw the majority waits for the holder's lease to end");
+    cr_assert_str_eq(reply->element[0]->str, "message");
+    freeReplyObject(reply);
+    redisFree(c);
+}
+
+/* The answers to the claim come late from two nodes of five, so that the free follows them there. */
+static void *let_answers_pass(void *arg) {
+    (void)arg;
+    for (size_t i = 0; i < 2; i++) {
+        AWAIT(atomic_load(&relays[i].sprung) != 0);
+    }
+    AWAIT(have(OWNER ":7") == 2); /* the others are free already */
+    for (size_t i = 0; i < 2; i++) {
+        atomic_store(&relays[i].held[atomic_load(&relays[i].sprung) - 1][REPLIES], 0);
+    }
+    return NULL;
+}
+
+Test(redlock, an_unlock_hears_those_whose_claim_was_late) {
+    connect_all();
+    for (size_t i = 0; i < 2; i++) {
+        set_trap(i, &dli_script_redlock_acquire, REPLIES);
+    }
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(have(OWNER ":7") == 5);
+    tell(&servers[4], "DEL " KEY);
+    client.node_timeout_ms = 60000;
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, let_answers_pass, NULL), 0);
+    dl_request_t request = make_request(NAME, OWNER, 7, in_ms(20000));
+    cr_assert_eq(dli_redlock_release(&client, NULL, &request, &err), DL_OK, "%s", err.message);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+}
