@@ -143,7 +143,7 @@ Test(redis_rights, each_missing_right_is_named_with_its_cost) {
         const char *take, *subject, *says;
         dl_finding_level_t level;
     } cases[] = {
-        {"-publish", "PUBLISH", "waiters find out by polling", DL_FINDING_WARNING},
+        {"-publish", "PUBLISH", "waiters look again when", DL_FINDING_WARNING},
         {"-client|kill", "CLIENT KILL", "stay until its lease ends", DL_FINDING_WARNING},
         {"-info", "INFO", "cannot be told from the old one", DL_FINDING_WARNING},
         {"-scan", "SCAN", "cannot be listed", DL_FINDING_NOTE},
