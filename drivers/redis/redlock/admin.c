@@ -147,8 +147,8 @@ dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, 
 /* As much of a value as the inspect script shows. */
 #define SEEN_MAX 128
 
-/* Each node frees what was seen there and nothing else: a request that arrives late, when others have the lock,
- * does them no harm. */
+/* Each node frees what was seen there and nothing else: a request that arrives late, when others have the
+ * lock, does them no harm. */
 typedef struct removal {
     subject_t subject;
     struct seen {

@@ -106,8 +106,8 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
-/* It may not have been carried out: the node would keep its vote for a hold that has ended. While somebody waits
- * it is not sent again, for the second answer does not tell what the first did. */
+/* It may not have been carried out: the node would keep its vote for a hold that has ended. While somebody
+ * waits it is not sent again, for the second answer does not tell what the first did. */
 static bool is_lost_free(const dli_part_t *part) {
     return part->is_theirs && part->round->question->intent == DLI_FREE &&
            part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
@@ -214,8 +214,8 @@ void dli_part_end(dli_part_t *part) {
     }
 }
 
-/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too. Renewals
- * have connections without a limit, and a node that is silent would get another one with each round. */
+/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too.
+ * Renewals have connections without a limit, and a node that is silent would get another with each round. */
 static bool is_overloaded(const dli_part_t *part) {
     const dli_question_t *question = part->round->question;
     const dli_node_t *node = part->node;

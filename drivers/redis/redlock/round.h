@@ -8,10 +8,10 @@
 /*
  * A round runs one exchange with each of its nodes, side by side, each for node_timeout at most. It ends as
  * soon as its caller has what it needs; what is still on its way then is left to a thread of the client, the
- * stragglers' thread, which goes on until the answer or the end of node_timeout; frees that have no connection
- * yet have call_timeout to get one, and are sent again when no answer comes. So a slow node costs nobody any
- * time, and keeps its connection. A script that a node has forgotten (NOSCRIPT) is sent once more with its
- * text, in either phase.
+ * stragglers' thread, which goes on until the answer or the end of node_timeout; frees that have no
+ * connection yet have call_timeout to get one, and are sent again when no answer comes. So a slow node costs
+ * nobody any time, and keeps its connection. A script that a node has forgotten (NOSCRIPT) is sent once more
+ * with its text, in either phase.
  */
 typedef struct dli_round dli_round_t;
 
