@@ -9,7 +9,7 @@ typedef struct subject {
     dli_key_t key, channel;
 } subject_t;
 
-/* One question about a lock to all nodes, whose data begin with a subject. NULL: out of memory, err is filled. */
+/* One question about a lock to all nodes; its data begin with a subject. NULL: out of memory. */
 static dli_round_t *make_round(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
                                const char *name, size_t name_len, dl_error_t *err) {
     dli_round_t *round = dli_round_new(redlock, question, data_size, 1);
