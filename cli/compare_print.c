@@ -136,8 +136,13 @@ void print_row(const row_t *row, const widths_t *widths) {
     (void)putchar('\n');
 }
 
+/* There always are some where several wait. Worth a word where the table would look worse with them. */
+static bool has_long_unfinished(const row_t *row) {
+    return row->unfinished > 0 && row->unfinished_max_ns > histogram_percentile(&row->waits, 99);
+}
+
 bool has_notes(const row_t *row) {
-    bool has = row->lost > 0 || row->unfinished > 0 || row->measured_ns < row->planned_ns ||
+    bool has = row->lost > 0 || has_long_unfinished(row) || row->measured_ns < row->planned_ns ||
                violations_sum(&row->violations) > 0 || row->error[0] != '\0';
     for (size_t status = 0; status < DL_STATUS_COUNT; status++) {
         has |= row->errors[status] > 0;
@@ -168,7 +173,7 @@ void print_notes(const row_t *row) {
     if (row->lost > 0) {
         (void)printf("%s: %" PRIu64 " holds lost, and reported so\n", name, row->lost);
     }
-    if (row->unfinished > 0) {
+    if (has_long_unfinished(row)) {
         char text[32];
         (void)printf("%s: %" PRIu64 " calls were cut off at the end, the longest after %s\n", name,
                      row->unfinished, time_text(row->unfinished_max_ns, text, sizeof text));
