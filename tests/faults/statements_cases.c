@@ -1,5 +1,7 @@
 /* statements_cases.c - faults of rows and tables that other transactions keep (rows 20 and 28). */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
 #include "faults/mysql_wire.h"
 
 /* ---- row 20: somebody else's transaction is in the way ---------------------------------------------- */
@@ -51,7 +53,10 @@ CT_CASE(faults, row20_row_kept_by_a_foreign_transaction, MYSQL) {
 
 CT_CASE(faults, row20_waiter_behind_a_foreign_transaction, MYSQL) {
     introduce(ct, "row 20");
-    dl_client_t *c = ct_open(ct, NULL);
+    /* Validity counts from before the statement that waits for the row: most of it shall be left after that. */
+    char options[48];
+    snprintf(options, sizeof options, "lease: %lldms\n", (long long)(4 * ct_call_timeout_ms(ct)));
+    dl_client_t *c = ct_open(ct, options);
     mysql_hand_t *hand = lock_row(ct, "row 20");
     caller_t caller = CALLER(ct_lock(ct, c, "row 20"), 10 * ct_call_timeout_ms(ct));
     start_caller(ct, &caller);
