@@ -53,7 +53,7 @@ CT_CASE(faults, row20_row_kept_by_a_foreign_transaction, MYSQL) {
 
 CT_CASE(faults, row20_waiter_behind_a_foreign_transaction, MYSQL) {
     introduce(ct, "row 20");
-    /* Validity counts from before the statement that waits for the row: most of it shall be left after that. */
+    /* Validity counts from before the statement that waits: much of it shall be left after that. */
     char options[48];
     snprintf(options, sizeof options, "lease: %lldms\n", (long long)(4 * ct_call_timeout_ms(ct)));
     dl_client_t *c = ct_open(ct, options);
