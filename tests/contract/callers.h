@@ -58,6 +58,18 @@ static inline void end_caller(ct_t *ct, caller_t *c, dl_status_t expected) {
     }
 }
 
+/* When validity ends, by two looks, the first a little old by the second: it ends no earlier than the one
+ * says, and no later than the other (1 ms more, as milliseconds are cut off). */
+static inline int64_t ends_from_ms(ct_t *ct, dl_lock_t *lock) {
+    int64_t now_ms = ct_now_ms(ct);
+    return now_ms + dl_valid_ms(lock);
+}
+
+static inline int64_t ends_until_ms(ct_t *ct, dl_lock_t *lock) {
+    int64_t valid_ms = dl_valid_ms(lock);
+    return ct_now_ms(ct) + valid_ms;
+}
+
 /* How long a lease can be relied on: less than its length by the allowance for clocks. */
 static inline int64_t validity_of(int64_t lease_ms) {
     return lease_ms - lease_ms / 100 - 2;

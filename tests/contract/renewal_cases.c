@@ -166,11 +166,11 @@ CT_CASE(renewal, never_shortens_an_extension, .traits = CT_CAN_INSPECT) {
     int64_t lease_ms = ct_lease_ms(ct);
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_extend(lock, 4 * lease_ms, CT_ERR));
-    int64_t until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
+    int64_t until_ms = ends_from_ms(ct, lock);
     CT_GT(dl_valid_ms(lock), 3 * lease_ms);
     for (int i = 0; i < 5; i++) {
         ct_sleep_ms(ct, lease_ms / 3);
-        CT_GE(ct_now_ms(ct) + dl_valid_ms(lock), until_ms - 1);
+        CT_GE(ends_until_ms(ct, lock), until_ms - 1);
         int64_t remaining_ms = ct_server_info(ct, "long").remaining_ms;
         CT_GT(remaining_ms, lease_ms + lease_ms / 2);
     }

@@ -114,16 +114,16 @@ CT_CASE(shipped_bugs, re_entry_does_not_reset_the_lease, .traits = CT_CAN_INSPEC
     dl_lock_t *lock = ct_lock(ct, c, "lease");
     int64_t lease_ms = ct_lease_ms(ct);
     take(ct, lock, 10 * lease_ms);
-    int64_t until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
+    int64_t until_ms = ends_from_ms(ct, lock);
     static const int64_t leases_ms[] = {DL_LEASE_MIN_MS, DL_LEASE_AUTO, 1000};
     for (int i = 0; i < 3; i++) {
         take(ct, lock, leases_ms[i]);
-        CT_GE(ct_now_ms(ct) + dl_valid_ms(lock), until_ms - 1);
+        CT_GE(ends_until_ms(ct, lock), until_ms - 1);
         CT_GT(ct_server_info(ct, "lease").remaining_ms, 9 * lease_ms);
     }
     for (int i = 0; i < 3; i++) {
         CT_OK(dl_unlock(lock, CT_ERR));
-        CT_GE(ct_now_ms(ct) + dl_valid_ms(lock), until_ms - 1);
+        CT_GE(ends_until_ms(ct, lock), until_ms - 1);
         CT_GT(ct_server_info(ct, "lease").remaining_ms, 9 * lease_ms);
     }
     /* And the next hold does not have the lease of the last. */
@@ -208,8 +208,7 @@ CT_CASE(shipped_bugs, validity_does_not_count_from_the_reply) {
     CT_OK(dl_trylock_for(lock, 0, lease_ms, CT_ERR));
     ct_call_t call = ct_call(ct, CT_OP_TRY, -1);
     CT_GE(call.end_ns - call.begin_ns, delay_ms * NS_PER_MS);
-    CT_LE(ct_now_ms(ct) + dl_valid_ms(lock),
-          (int64_t)call.sent_ns / NS_PER_MS + 1 + validity_of(lease_ms) + 1);
+    CT_LE(ends_from_ms(ct, lock), (int64_t)call.sent_ns / NS_PER_MS + 1 + validity_of(lease_ms) + 1);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 

@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "support/contract.h"
+#include "callers.h"
 
 /* Shorter than call_timeout, so that the call's own deadline is the one that counts. */
 static int64_t short_wait_ms(ct_t *ct) {
@@ -219,7 +219,7 @@ CT_CASE(timeouts, an_unlock_ends_in_time_and_is_an_unlock_whatever_the_server_do
 CT_CASE(timeouts, an_extension_ends_in_time_and_leaves_the_hold_as_it_was) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
     CT_OK(dl_trylock_for(lock, 0, 30000, CT_ERR));
-    int64_t valid_until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
+    int64_t from_ms = ends_from_ms(ct, lock), until_ms = ends_until_ms(ct, lock);
     static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REQUEST, CT_LOSE_REPLY, CT_NEVER,
                                       CT_NEVER_ACTED};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
@@ -227,7 +227,8 @@ CT_CASE(timeouts, an_extension_ends_in_time_and_leaves_the_hold_as_it_was) {
         int64_t start_ms = ct_now_ms(ct);
         CT_STATUS(dl_extend(lock, 60000, CT_ERR), modes[i] == CT_FAIL_BEFORE ? DL_EIO : DL_EUNKNOWN);
         CT_LE(ct_now_ms(ct) - start_ms, ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
-        CT_BETWEEN(ct_now_ms(ct) + dl_valid_ms(lock), valid_until_ms - 2, valid_until_ms + 2);
+        CT_GE(ends_until_ms(ct, lock), from_ms - 2);
+        CT_LE(ends_from_ms(ct, lock), until_ms + 2);
         ct_fault_end(ct, fault);
     }
     CT_OK(dl_extend(lock, 60000, CT_ERR));

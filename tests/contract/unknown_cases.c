@@ -205,10 +205,10 @@ CT_CASE(unknown, extension_leaves_the_hold_as_long_as_before) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "extended");
     CT_OK(dl_lock(lock, CT_ERR));
-    int64_t until_ms = ct_now_ms(ct) + dl_valid_ms(lock);
+    int64_t until_ms = ends_until_ms(ct, lock);
     ct_fault(ct, CT_OP_RENEW, CT_LOSE_REPLY, 1);
     CT_STATUS(dl_extend(lock, 10 * ct_lease_ms(ct), CT_ERR), DL_EUNKNOWN);
-    CT_LE(ct_now_ms(ct) + dl_valid_ms(lock), until_ms + 1);
+    CT_LE(ends_from_ms(ct, lock), until_ms + 1);
     CT_GT(dl_valid_ms(lock), 0);
     ct_fault(ct, CT_OP_RENEW, CT_FAIL_BEFORE, 1);
     CT_STATUS(dl_extend(lock, 10 * ct_lease_ms(ct), CT_ERR), DL_EIO);
