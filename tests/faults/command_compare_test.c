@@ -1,5 +1,6 @@
 /* command_compare_test.c - dlock compare over real backends: its rows, its ends, what it finds. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <criterion/criterion.h>
 #include <inttypes.h>
 #include <pty.h>
@@ -164,6 +165,7 @@ Test(command_compare, quiet_prints_nothing_and_backends_may_be_named_by_the_opti
 Test(command_compare, progress_is_shown_on_a_terminal_only) {
     int terminal;
     pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
+    cr_assert_geq(pid, 0, "no terminal (is /dev/pts mounted?): %s", strerror(errno));
     if (pid == 0) {
         (void)execl(DLOCK_COMMAND, DLOCK_COMMAND, "--config", config_path, "compare", "embedded",
                     "--duration", "900ms", NULL);
