@@ -302,6 +302,19 @@ Test(redlock_renewals, a_silent_node_costs_no_more_than_max_total_connections) {
     thaw(1);
 }
 
+/* Each loss would, to have it freed there. */
+Test(redlock_renewals, losses_cost_a_silent_node_no_more_connections_either) {
+    warm_up();
+    client.node_timeout_ms = 60000;
+    int before = open_descriptors();
+    freeze(1);
+    for (int i = 0; i < 60; i++) {
+        cr_assert_eq(renew("nobody has it", 7, LEASE_MS), DL_ELOST);
+    }
+    cr_expect_leq(open_descriptors() - before, 3 * 9);
+    thaw(1);
+}
+
 Test(redlock_renewals, a_loss_is_told_without_waiting_for_the_slow) {
     put("orders", 7, 1, 20000);
     (void)time_renewal(DL_ELOST);

@@ -255,13 +255,17 @@ static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_round_drop(round);
 }
 
-/* Nobody frees a hold that is lost, and some nodes may just have been told to keep it for another lease. */
+/* Nobody frees a lost hold, and some nodes may just have been told to keep it for another lease. Those
+ * with many late requests are left out: connections for renewals have no limit of their own. */
 static void clear_away(dli_redlock_t *redlock, const dli_chunk_t *chunk) {
     dli_round_t *round = dli_batch_round(redlock, &clearing, chunk);
     if (round != NULL) { /* else it ends with its lease */
         uint32_t nodes = 0;
         for (size_t i = 0; i < chunk->count; i++) {
             nodes |= chunk->nodes[i];
+        }
+        for (size_t i = 0; i < redlock->n; i++) {
+            nodes &= dli_node_lags_behind(&redlock->nodes[i]) ? ~(1u << i) : UINT32_MAX;
         }
         dli_round_send(round, nodes, DL_NO_DEADLINE);
         dli_round_drop(round);

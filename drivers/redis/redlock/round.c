@@ -214,17 +214,19 @@ void dli_part_end(dli_part_t *part) {
     }
 }
 
+bool dli_node_lags_behind(const dli_node_t *node) {
+    return atomic_load(&node->late_renewals) >= (size_t)dli_link_max_total(node->redis.link);
+}
+
 /* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too.
  * Renewals have connections without a limit, and a node that is silent would get another with each round. */
 static bool is_overloaded(const dli_part_t *part) {
     const dli_question_t *question = part->round->question;
     const dli_node_t *node = part->node;
-    size_t most = (size_t)dli_link_max_total(node->redis.link);
     if (question->intent == DLI_CLAIM) {
-        return atomic_load(&node->backlog) >= most;
+        return atomic_load(&node->backlog) >= (size_t)dli_link_max_total(node->redis.link);
     }
-    return question->lane == DLI_LANE_RENEWALS && question->intent != DLI_FREE &&
-           atomic_load(&node->late_renewals) >= most;
+    return question->lane == DLI_LANE_RENEWALS && question->intent != DLI_FREE && dli_node_lags_behind(node);
 }
 
 /* It was never sent. */

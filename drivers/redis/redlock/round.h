@@ -98,6 +98,9 @@ void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
  * stragglers send it again. */
 void dli_round_send_lost(dli_round_t *round);
 
+/* So many late parts for renewals wait for it that it gets no more of them. */
+bool dli_node_lags_behind(const dli_node_t *node);
+
 /* The caller is done with it. Late parts live on. NULL is fine. */
 void dli_round_drop(dli_round_t *round);
 
