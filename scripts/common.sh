@@ -38,3 +38,23 @@ with_proc() {
     trap 'umount /proc 2>/dev/null || umount -l /proc' EXIT
     say "/proc was not mounted: mounted for this run"
 }
+
+# watch_weather FILE: notes there how much of the processors the machine's host keeps for itself, as long as this script
+# runs, so that tests/count can tell a failure from a machine that stood still.
+watch_weather() {
+    [ -z "${DLOCK_TEST_WEATHER:-}" ] || return 0
+    rm -f "$1"
+    "$root/tests/weather" watch "$1" </dev/null >/dev/null 2>&1 &
+    export DLOCK_TEST_WEATHER=$1
+}
+
+# temporary_files_in_memory: those of the tests, where there is room and programs may run. A disk that stands still for a
+# second fails whoever measures.
+temporary_files_in_memory() {
+    local least_kib=$((4 * 1024 * 1024)) free
+    [ -z "${TMPDIR:-}" ] || return 0
+    awk '$2 == "/dev/shm" && $3 == "tmpfs" && $4 !~ /noexec/ { found = 1 } END { exit !found }' /proc/mounts || return 0
+    free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
+    [ -w /dev/shm ] && [ "${free:-0}" -ge $least_kib ] || return 0
+    export TMPDIR=/dev/shm
+}
