@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "support/ct.h"
@@ -19,20 +20,31 @@ static _Thread_local dl_error_t last_err;
 /* The first failure counts; other threads must not print theirs over it. */
 static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
 
+void ct_exit(int status) {
+    for (;;) {
+        (void)syscall(SYS_exit_group, status);
+    }
+}
+
 void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
+    static char text[4000]; /* written at once, so that no other process of the run gets into the line */
     pthread_mutex_lock(&failing);
     const char *base = strrchr(file, '/');
     char name[300] = "?";
     if (ct != NULL) {
         ct_full_name(ct->test, ct->fixture, name, sizeof name);
     }
-    fprintf(stderr, "%s: %s%s:%d: ", name, ct != NULL && ct->is_child ? "in a child process: " : "",
-            base == NULL ? file : base + 1, line);
+    int n = snprintf(text, sizeof text - 1, "%s: %s%s:%d: ", name,
+                     ct != NULL && ct->is_child ? "in a child process: " : "", base == NULL ? file : base + 1,
+                     line);
+    size_t len = (size_t)n < sizeof text - 1 ? (size_t)n : sizeof text - 2;
     va_list args;
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    (void)vsnprintf(text + len, sizeof text - 1 - len, format, args);
     va_end(args);
-    fputc('\n', stderr);
+    len = strlen(text);
+    text[len++] = '\n';
+    (void)!write(STDERR_FILENO, text, len);
     if (sim_active()) {
         sim_dump();
     }
@@ -44,7 +56,7 @@ void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     }
     fflush(NULL);
     /* Not exit: other threads still run and hold who knows what. */
-    _exit(CT_EXIT_FAILED);
+    ct_exit(CT_EXIT_FAILED);
 }
 
 dl_error_t *ct_err(void) {

@@ -173,7 +173,7 @@ static void on_alarm(int signal_number) {
     if (running.owns_dir) {
         ct_remove_dir(running.dir);
     }
-    _exit(CT_EXIT_TIMEOUT);
+    ct_exit(CT_EXIT_TIMEOUT);
 }
 
 static void on_deadlock(const char *what) {
