@@ -28,6 +28,21 @@ quietly() {
     }
 }
 
+# shellcheck disable=SC2317
+run_at_exit() {
+    local command
+    for command in "${at_exit_commands[@]}"; do eval "$command"; done
+}
+
+# at_exit COMMAND: when this shell ends, the latest first. A subshell has its own.
+at_exit() {
+    if [ "${at_exit_shell:-}" != "$BASHPID" ]; then
+        at_exit_shell=$BASHPID at_exit_commands=()
+        trap run_at_exit EXIT
+    fi
+    at_exit_commands=("$1" "${at_exit_commands[@]}")
+}
+
 # The library asks /proc for the machine's boot id, and ctest for its children. A bare chroot has no /proc: root
 # mounts it for this run only.
 with_proc() {
@@ -35,7 +50,7 @@ with_proc() {
     if ! mount -t proc proc /proc 2>/dev/null; then
         die "/proc is not mounted, and is needed: mount -t proc proc /proc"
     fi
-    trap 'umount /proc 2>/dev/null || umount -l /proc' EXIT
+    at_exit 'umount /proc 2>/dev/null || umount -l /proc'
     say "/proc was not mounted: mounted for this run"
 }
 
@@ -45,11 +60,12 @@ watch_weather() {
     [ -z "${DLOCK_TEST_WEATHER:-}" ] || return 0
     rm -f "$1"
     "$root/tests/weather" watch "$1" </dev/null >/dev/null 2>&1 &
+    at_exit "kill $! 2>/dev/null && wait $! 2>/dev/null || :"
     export DLOCK_TEST_WEATHER=$1
 }
 
-# temporary_files_in_memory: those of the tests, where there is room and programs may run. A disk that stands still for a
-# second fails whoever measures.
+# temporary_files_in_memory: those of the tests, where there is room and programs may run. A disk that stands still
+# for a second fails whoever measures.
 temporary_files_in_memory() {
     local least_kib=$((4 * 1024 * 1024)) free
     [ -z "${TMPDIR:-}" ] || return 0

@@ -89,4 +89,10 @@ rm "$work/weather"
 bash -c "'$weather' watch '$work/weather' & echo \$! >'$work/pid'; until [ -s '$work/weather' ]; do :; done"
 while kill -0 "$(cat "$work/pid")" 2>/dev/null; do :; done
 [ "$(awk 'NF == 3 && $2 > $3 && $1 > 0' "$work/weather" | wc -l)" -ge 1 ] || { echo "it noted: $(cat "$work/weather")"; bad=1; }
+
+# It can be ended.
+rm "$work/weather"
+"$weather" watch "$work/weather" &
+until [ -s "$work/weather" ]; do :; done
+kill $! && wait $! || { echo "it ended with exit status $?"; bad=1; }
 exit $bad

@@ -100,8 +100,8 @@ void ct_run(const ct_case_t *test, const fixture_t *fixture, const ct_run_option
 void ct_full_name(const ct_case_t *test, const fixture_t *fixture, char *text, size_t size);
 int ct_timeout_s(const ct_case_t *test);
 
-/* Ends the process as it is, other threads and all, for a failure. Unlike after _exit, no sanitizer complains of
- * what was left, with an exit status of its own. */
+/* Ends the process as it is, other threads and all, for a failure. Unlike after _exit, no sanitizer complains
+ * of what was left, with an exit status of its own. */
 _Noreturn void ct_exit(int status);
 
 /* Between the files of the harness. */
