@@ -100,6 +100,23 @@ static mysql_hand_t *make_hand(const char *user) {
     return hand;
 }
 
+Test(condemned, after_killing_without_an_answer_the_others_are_not_trusted) {
+    make_relay(5000);
+    open_link();
+    await_uptime();
+    dli_mysql_conn_t *control = lend(DLI_MYSQL_CONTROL), *other = lend(DLI_MYSQL_TOKENS);
+    give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
+    dli_mysql_link_give_back(link_, control); /* both heard of since, and trusted */
+    dli_mysql_link_give_back(link_, other);
+    atomic_store(&relay->deaf_below, 1);
+    dli_mysql_link_settle(link_, in_ms(200), NULL);
+    int before = round_trips;
+    dli_mysql_link_give_back(link_, lend(DLI_MYSQL_TOKENS));
+    cr_assert_eq(round_trips, before + 1, "it is asked for a sign of life");
+    dli_mysql_link_give_back(link_, lend(DLI_MYSQL_TOKENS));
+    cr_assert_eq(round_trips, before + 1);
+}
+
 TestSuite(condemned_alone, .init = set_up_alone, .fini = tear_down, .timeout = 120);
 
 Test(condemned_alone, nobody_is_killed_for_a_connection_to_an_earlier_run_of_the_server) {

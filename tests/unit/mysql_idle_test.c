@@ -156,6 +156,25 @@ Test(idle, after_silence_one_that_answers_is_kept) {
     cr_assert_eq(reconnects, 0);
 }
 
+/* Whatever ended it, and whether its own limit or the library's was over first. */
+Test(idle, after_a_connection_that_could_not_be_made_the_idle_ones_are_asked) {
+    make_relay(5000);
+    open_pool(8);
+    dli_mysql_member_t *member;
+    cr_assert_eq(borrow_at(DLI_MYSQL_TOKENS, &member, 15000, NULL), DL_OK, "%s", err.message);
+    give_back(member);
+    atomic_store(&relay->cuts, true);
+    cr_assert_eq(borrow(&member, 15000, NULL), DL_EIO);
+    atomic_store(&relay->cuts, false);
+    cr_assert_eq(round_trips, 0);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(borrow_at(DLI_MYSQL_TOKENS, &member, 15000, NULL), DL_OK, "%s", err.message);
+        cr_assert_eq(round_trips, 1, "once");
+        give_back(member);
+    }
+    cr_assert_eq(relay->pairs, 2);
+}
+
 Test(idle, another_server_at_the_same_address_ends_all_connections_to_the_first) {
     open_pool(8);
     warm_up(3);

@@ -21,6 +21,7 @@ typedef struct relay {
     pthread_t thread;
     atomic_bool is_over;
     atomic_bool holds; /* new connections are accepted, and nothing comes to them as long as this is set */
+    atomic_bool cuts;  /* new connections are closed at once */
     atomic_int deaf_below; /* the first so many pairs carry nothing any more, for good */
     atomic_int pairs;      /* that ever were */
     int client[RELAY_PAIRS], server[RELAY_PAIRS]; /* -1: not connected so far, or not any more */
@@ -88,6 +89,9 @@ static inline void *relay_run(void *arg) {
         if (fds[0].revents != 0) {
             relay->client[n] = accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC);
             relay->server[n] = -1;
+            if (atomic_load(&relay->cuts)) {
+                relay_close(relay, n);
+            }
             atomic_store(&relay->pairs, n + 1);
         }
     }

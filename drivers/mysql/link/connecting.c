@@ -41,6 +41,12 @@ static void blame(dli_mysql_pool_t *pool, const dli_mysql_maker_t *maker, const 
     }
 }
 
+/* Who takes no new ones may have forgotten the old. */
+static void suspect_all(dli_mysql_pool_t *pool) {
+    uint64_t now_ns = pool->env.now_ns();
+    pool->suspect_ns = now_ns > pool->suspect_ns ? now_ns : pool->suspect_ns;
+}
+
 /* Nobody waits for it any more. */
 static void fail_ticket(dli_mysql_maker_t *maker, const dl_error_t *why) {
     if (maker->ticket != NULL) {
@@ -63,8 +69,7 @@ void dli_mysql_pool_note_overdue(dli_mysql_pool_t *pool, dli_mysql_lane_t at) {
                        (long long)pool->endpoint->connect_timeout_ms);
         maker->is_overdue = true;
         pool->overdue++;
-        /* Who takes no new ones may have forgotten the old. */
-        pool->suspect_ns = now_ns > pool->suspect_ns ? now_ns : pool->suspect_ns;
+        suspect_all(pool);
         blame(pool, maker, &err);
         fail_ticket(maker, &err);
         dli_mysql_pool_leave_locked(lane);
@@ -129,6 +134,9 @@ static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t 
     dli_mysql_pool_t *pool = maker->pool;
     if (blames_server) {
         blame(pool, maker, err);
+        if (err->status == DL_EIO) {
+            suspect_all(pool);
+        }
     } else {
         dli_breaker_give_up(&pool->breaker, maker->is_probe);
     }

@@ -291,8 +291,12 @@ void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const d
         return;
     }
     dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
+    uint64_t began_ns = link->env.now_ns();
     (void)dli_mysql_condemned_kill(&link->condemned, member->conn, member->ready_ns, &bounds, &err);
     if (dli_mysql_conn_is_asking(member->conn) || dli_mysql_conn_is_broken(member->conn)) {
+        if (link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
+            dli_mysql_pool_distrust(link->pool, began_ns);
+        }
         drop(link, member, false);
     } else {
         dli_mysql_pool_give_back(link->pool, member);
