@@ -30,6 +30,7 @@ if [ "$runs" -ge "$GOOD_FROM" ]; then
     exit 0
 fi
 echo "suite/a_case: $SAYS"
+[ -z "${NOISE:-}" ] || echo "$NOISE"
 case $KIND in
 contract)
     echo "ok   suite/another (1 ms)"
@@ -75,6 +76,11 @@ for kind in single criterion contract crowd; do
     rm "$work/weather"
     expect $kind 2 "$late" 1 "$more 1 0" 0
 done
+
+# A sanitizer's line has no name of a case in it.
+forecast 30
+NOISE='a.c:1:2: runtime error: signed integer overflow' expect contract 2 "$late" 2 '2 1 0' 1
+NOISE='a.c:1:2: runtime error: signed integer overflow' expect single 2 "$late" 1 '0 1 0' 0
 
 # Only what happened in the time counts, and the worst of it.
 printf '%s\n' '10.00 1000 0' '10.25 1050 0' '10.50 1100 40' '10.75 1150 41' '11.00 1200 41' '11.25 1250 41' >"$work/weather"
