@@ -7,33 +7,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "dlock/dlock.h"
+#include "faults/talk.h"
+#include "support/ticks.h"
 
 /*
  * Main starts lanes; a lane has a lock file of its own, a waiter for all its rounds, and a holder for each
  * round. Only waiters and holders are clients. They talk over socket pairs, in messages of 64 bits.
+ *
+ * The host of a virtual machine may keep the processors longer than a lease: then a hold is lost by right.
+ * Such a round says nothing about holds that were lost, and is run again; two holders and tokens that fall
+ * are wrong in every weather. No time that the host did not keep is added to a limit.
  */
 #define LEASE_MS 1000
 #define LANES_MAX 64
-#define PATIENCE_S 10 /* a process that says nothing for this long has failed */
+#define STORMY_US (LEASE_MS / 3 * 1000L) /* kept by the host in one round; the watchdog's interval */
+#define MOST_AGAIN 20                    /* rounds of one lane, one after the other */
 
 typedef enum storm { KILLED, STOPPED, STORMS } storm_t;
+typedef enum verdict { RIGHT, LOST, WRONG } verdict_t; /* LOST: wrong, but for stormy rounds */
 
 /* What a lane tells main of one round. */
 typedef struct round_result {
-    storm_t storm;
-    int wrong;       /* 1: something was not as it must be; a line was printed */
-    int64_t took_us; /* KILLED: from the kill to the waiter's DL_OK */
+    verdict_t verdict; /* if not RIGHT, a line was printed */
+    int64_t took_us;   /* from the kill, or the stop, to the waiter's DL_OK */
 } round_result_t;
 
 static char folder[160];
+static int64_t limit_us = (LEASE_MS + 100) * 1000; /* from the kill to the waiter's DL_OK */
 
 static int64_t now_us(void) {
     struct timespec t;
@@ -41,62 +47,15 @@ static int64_t now_us(void) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+/* Kept by the host since the boot, of all processors together. */
+static int64_t kept_us(void) {
+    ticks_t ticks;
+    return ticks_read(&ticks) ? (int64_t)(ticks.stolen * 1000000 / (unsigned long)sysconf(_SC_CLK_TCK)) : 0;
+}
+
 static void sleep_ms(int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
-}
-
-static void die(const char *what) {
-    perror(what);
-    exit(2);
-}
-
-/* ---- messages -------------------------------------------------------------------------------- */
-
-static void say(int fd, int64_t value) {
-    if (send(fd, &value, sizeof value, MSG_NOSIGNAL) != (ssize_t)sizeof value) {
-        die("send");
-    }
-}
-
-static int64_t hear(int fd) {
-    int64_t value;
-    ssize_t n;
-    do {
-        n = recv(fd, &value, sizeof value, MSG_WAITALL);
-    } while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof value) {
-        fprintf(stderr, "kill_storm: %s\n",
-                n == 0 ? "the other process has ended" : "the other process is silent");
-        exit(2);
-    }
-    return value;
-}
-
-/* A child that dies with us; 0 in the child. *fd: to the other side. */
-static pid_t start(int *fd) {
-    int fds[2];
-    struct timeval patience = {.tv_sec = PATIENCE_S};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
-        die("socketpair");
-    }
-    fflush(NULL);
-    pid_t parent = getpid(), pid = fork();
-    if (pid < 0) {
-        die("fork");
-    }
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) {
-            _exit(2);
-        }
-    }
-    *fd = fds[pid == 0 ? 1 : 0];
-    close(fds[pid == 0 ? 0 : 1]);
-    if (pid != 0) {
-        setsockopt(*fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    }
-    return pid;
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */
@@ -124,19 +83,25 @@ static dl_lock_t *open_lock(dl_client_t *client) {
     return lock;
 }
 
-static int expect(int truth, const char *what) {
-    if (!truth) {
-        fprintf(stderr, "kill_storm: %s\n", what);
-    }
-    return !truth;
+/* The worse of the two. */
+static void add(verdict_t *verdict, int64_t other) {
+    *verdict = other > (int64_t)*verdict ? (verdict_t)other : *verdict;
 }
 
-static int expect_status(dl_status_t status, dl_status_t expected, const char *what) {
+static void expect(verdict_t *verdict, verdict_t otherwise, int truth, const char *what) {
+    if (!truth) {
+        fprintf(stderr, "kill_storm: %s\n", what);
+        add(verdict, otherwise);
+    }
+}
+
+static void expect_status(verdict_t *verdict, verdict_t otherwise, dl_status_t status, dl_status_t expected,
+                          const char *what) {
     if (status != expected) {
         fprintf(stderr, "kill_storm: %s is %s, expected %s\n", what, dl_status_name(status),
                 dl_status_name(expected));
+        add(verdict, otherwise);
     }
-    return status != expected;
 }
 
 static uint64_t renewed(dl_client_t *client) {
@@ -145,11 +110,25 @@ static uint64_t renewed(dl_client_t *client) {
     return stats.renewed;
 }
 
+/* What a holder finds that was stopped past its lease. */
+static void look_back(dl_client_t *client, dl_lock_t *lock, verdict_t *verdict) {
+    expect(verdict, WRONG, dl_valid_ms(lock) == 0, "the stopped holder still believes that it holds");
+    expect_status(verdict, WRONG, dl_unlock(lock, NULL), DL_ELOST, "the unlock of the stopped holder");
+    expect_status(verdict, WRONG, dl_unlock(lock, NULL), DL_ENOTOWNER, "its second unlock");
+    int lost = 0;
+    dl_event_t event = DL_EVENT_INIT;
+    while (dl_event_next(client, &event) == DL_OK) {
+        lost += event.kind == DL_EVENT_LOST;
+    }
+    expect(verdict, WRONG, lost == 1, "not exactly one event of the loss");
+}
+
 /* Holds; is killed, or stopped past its lease and woken up. */
 static void be_holder(int lane, int fd) {
     dl_client_t *client = open_client(lane);
     dl_lock_t *lock = open_lock(client);
-    int wrong = expect_status(dl_lock(lock, NULL), DL_OK, "the holder's lock");
+    verdict_t verdict = RIGHT;
+    expect_status(&verdict, LOST, dl_lock(lock, NULL), DL_OK, "the holder's lock");
     uint64_t token = dl_token(lock);
     /* Right after a renewal it is not in the middle of a write, where a stopped process is in the way. */
     uint64_t before = renewed(client);
@@ -158,39 +137,36 @@ static void be_holder(int lane, int fd) {
     }
     say(fd, (int64_t)token);
     (void)hear(fd); /* stopped or killed here */
-    wrong += expect(dl_valid_ms(lock) == 0, "the stopped holder still believes that it holds");
-    wrong += expect_status(dl_unlock(lock, NULL), DL_ELOST, "the unlock of the stopped holder");
-    wrong += expect_status(dl_unlock(lock, NULL), DL_ENOTOWNER, "its second unlock");
-    int lost = 0;
-    dl_event_t event = DL_EVENT_INIT;
-    while (dl_event_next(client, &event) == DL_OK) {
-        lost += event.kind == DL_EVENT_LOST;
+    if (verdict == RIGHT) {
+        look_back(client, lock, &verdict);
     }
-    wrong += expect(lost == 1, "not exactly one event of the loss");
-    say(fd, wrong);
+    say(fd, verdict);
     dl_lock_close(lock);
     dl_client_close(client);
     _exit(0);
 }
-
 /* For each message: waits for the lock, says when it got it and its token; told to go on, checks that it
  * still has it, and gives it back. */
 static void be_waiter(int lane, int fd) {
     dl_client_t *client = open_client(lane);
     dl_lock_t *lock = open_lock(client);
     while (hear(fd) != 0) {
-        int wrong = expect_status(dl_lock(lock, NULL), DL_OK, "the waiter's lock");
+        verdict_t verdict = RIGHT;
+        expect_status(&verdict, LOST, dl_lock(lock, NULL), DL_OK, "the waiter's lock");
         say(fd, now_us());
         uint64_t token = dl_token(lock);
         say(fd, (int64_t)token);
         (void)hear(fd);
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
-        wrong += expect(dl_valid_ms(lock) > 0 && dl_token(lock) == token, "the successor has lost its lock");
-        wrong += expect_status(dl_inspect(lock, &info, NULL), DL_OK, "inspect");
-        wrong +=
-            expect(info.held && info.ours && info.token == token, "the server holds it for somebody else");
-        wrong += expect_status(dl_unlock(lock, NULL), DL_OK, "the successor's unlock");
-        say(fd, wrong);
+        dl_status_t inspected = dl_inspect(lock, &info, NULL);
+        expect_status(&verdict, LOST, inspected, DL_OK, "inspect");
+        int valid = dl_valid_ms(lock) > 0 && dl_token(lock) == token;
+        expect(&verdict, LOST, valid, "the successor has lost its lock");
+        expect(&verdict, WRONG,
+               !valid || inspected != DL_OK || (info.held && info.ours && info.token == token),
+               "the server holds it for somebody else");
+        expect_status(&verdict, LOST, dl_unlock(lock, NULL), DL_OK, "the successor's unlock");
+        say(fd, verdict);
     }
     dl_lock_close(lock);
     dl_client_close(client);
@@ -199,13 +175,13 @@ static void be_waiter(int lane, int fd) {
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static int kill_and_reap(pid_t pid) {
+static void kill_and_reap(pid_t pid, verdict_t *verdict) {
     int status = 0;
     if (kill(pid, SIGKILL) != 0 || waitpid(pid, &status, 0) != pid) {
         die("kill");
     }
-    return expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
-                  "the holder was not there to be killed");
+    expect(verdict, WRONG, WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+           "the holder was not there to be killed");
 }
 
 static void stop_and_wait(pid_t pid) {
@@ -216,38 +192,61 @@ static void stop_and_wait(pid_t pid) {
 }
 
 static round_result_t run_round(int lane, storm_t storm, int waiter) {
-    round_result_t result = {.storm = storm};
-    int holder_fd;
+    round_result_t result = {.verdict = RIGHT};
+    int holder_fd, status = 0;
     pid_t holder = start(&holder_fd);
     if (holder == 0) {
         close(waiter);
         be_holder(lane, holder_fd);
     }
-    int64_t token = hear(holder_fd), struck_us;
+    int64_t token = hear(holder_fd), struck_us, kept_before_us;
     if (storm == KILLED) {
         say(waiter, 1);
         sleep_ms(20 + rand() % (LEASE_MS / 3)); /* anywhere between two renewals; the waiter waits by now */
-        struck_us = now_us();
-        result.wrong += kill_and_reap(holder);
+        struck_us = now_us(), kept_before_us = kept_us();
+        kill_and_reap(holder, &result.verdict);
     } else {
         stop_and_wait(holder);
-        struck_us = now_us();
+        struck_us = now_us(), kept_before_us = kept_us();
         say(waiter, 1);
     }
     result.took_us = hear(waiter) - struck_us;
-    result.wrong += expect(hear(waiter) > token, "the successor's token is not larger");
+    int64_t late_us = result.took_us - limit_us;
+    if (late_us > 0) {
+        int64_t host_us = kept_us() - kept_before_us;
+        fprintf(stderr, "kill_storm: %.3f s more than the limit; the host kept %.3f s\n",
+                (double)late_us / 1e6, (double)host_us / 1e6);
+        add(&result.verdict, late_us > host_us ? WRONG : RIGHT);
+    }
+    int64_t successor = hear(waiter);
+    expect(&result.verdict, LOST, token != 0 && successor != 0, "a lock was lost at once");
+    expect(&result.verdict, WRONG, successor == 0 || successor > token,
+           "the successor's token is not larger");
     if (storm == STOPPED) {
         say(holder_fd, 1);
         kill(holder, SIGCONT);
-        result.wrong += hear(holder_fd) != 0;
-        int status = 0;
-        result.wrong +=
-            expect(waitpid(holder, &status, 0) == holder && status == 0, "the holder did not end well");
+        add(&result.verdict, hear(holder_fd));
+        expect(&result.verdict, WRONG, waitpid(holder, &status, 0) == holder && status == 0,
+               "the holder did not end well");
     }
     say(waiter, 1);
-    result.wrong += hear(waiter) != 0;
+    add(&result.verdict, hear(waiter));
     close(holder_fd);
     return result;
+}
+
+/* The same, again if the host kept what the lock needs, and the lock was lost. */
+static round_result_t run_valid_round(int lane, storm_t storm, int waiter) {
+    for (int again = 0;; again++) {
+        int64_t before_us = kept_us();
+        round_result_t result = run_round(lane, storm, waiter);
+        int64_t in_all_us = kept_us() - before_us;
+        if (result.verdict != LOST || in_all_us < STORMY_US || again == MOST_AGAIN) {
+            return result;
+        }
+        fprintf(stderr, "kill_storm: the host kept %.3f s of this round: it is run again\n",
+                (double)in_all_us / 1e6);
+    }
 }
 
 static void run_lane(int lane, int rounds, storm_t storm, int report) {
@@ -258,7 +257,7 @@ static void run_lane(int lane, int rounds, storm_t storm, int report) {
     }
     srand((unsigned)lane + 1);
     for (int i = 0; i < rounds; i++) {
-        round_result_t result = run_round(lane, storm, waiter_fd);
+        round_result_t result = run_valid_round(lane, storm, waiter_fd);
         if (write(report, &result, sizeof result) != (ssize_t)sizeof result) {
             die("report");
         }
@@ -298,7 +297,7 @@ static int run_storm(storm_t storm, int count, int lanes, int64_t *times_us) {
     round_result_t result;
     while (done < count && read(report[0], &result, sizeof result) == (ssize_t)sizeof result) {
         times_us[done++] = result.took_us;
-        wrong += result.wrong > 0;
+        wrong += result.verdict != RIGHT;
     }
     close(report[0]);
     for (int lane = 0; lane < lanes; lane++) {
@@ -309,7 +308,7 @@ static int run_storm(storm_t storm, int count, int lanes, int64_t *times_us) {
     return wrong + (count - done);
 }
 
-static void print(storm_t storm, int count, int wrong, const int64_t *times_us, int64_t limit_us) {
+static void print(storm_t storm, int count, int wrong, const int64_t *times_us) {
     const char *what = storm == KILLED ? "holder killed with -9" : "holder stopped past its lease";
     printf("%s, lease %.1f s, %d times: ", what, LEASE_MS / 1000.0, count);
     if (wrong > 0) {
@@ -358,7 +357,6 @@ int main(int argc, char **argv) {
                                             {"limit-ms", required_argument, NULL, 'm'},
                                             {NULL, 0, NULL, 0}};
     int count = 50, lanes = 10, c;
-    int64_t limit_us = (LEASE_MS + 100) * 1000;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (c == 'c') {
             count = number(optarg, 1, 1000000);
@@ -380,8 +378,8 @@ int main(int argc, char **argv) {
     int failed = 0;
     for (storm_t storm = KILLED; storm < STORMS; storm++) {
         int wrong = run_storm(storm, count, lanes, times_us);
-        print(storm, count, wrong, times_us, limit_us);
-        failed = failed || wrong > 0 || times_us[count - 1] > limit_us;
+        print(storm, count, wrong, times_us);
+        failed = failed || wrong > 0;
     }
     (void)nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free(times_us);

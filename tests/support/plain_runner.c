@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "support/ct.h"
+#include "support/ticks.h"
 
 #define JOBS_MAX 64
 /* Cases on real time mostly wait, so many run at once, and more and fewer of them as the machine has time to
@@ -71,30 +72,10 @@ static void report(const char *name, double start_s, const char *why, counts_t *
 typedef struct pace {
     int most, least, now; /* cases at once */
     double looked_s;
-    unsigned long long total, idle; /* the machine's ticks then */
+    ticks_t then;
 } pace_t;
 
 static pace_t pace;
-
-static int read_ticks(unsigned long long *total, unsigned long long *idle) {
-    unsigned long long t[8];
-    FILE *file = fopen("/proc/stat", "r");
-    int n = file == NULL ? 0
-                         : fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2],
-                                  &t[3], &t[4], &t[5], &t[6], &t[7]);
-    if (file != NULL) {
-        fclose(file);
-    }
-    if (n != 8) {
-        return 0;
-    }
-    *total = 0;
-    for (int i = 0; i < n; i++) {
-        *total += t[i];
-    }
-    *idle = t[3];
-    return 1;
-}
 
 static void set_pace(const fixture_t *fixture, const choice_t *choice) {
     int is_virtual = (ct_traits_of(fixture, choice->run.real_time) & CT_VIRTUAL) != 0;
@@ -104,19 +85,18 @@ static void set_pace(const fixture_t *fixture, const choice_t *choice) {
 
 /* How many cases may run now. Time in which the machine waits for its disk or its host is not to spare. */
 static int keep_pace(void) {
-    unsigned long long total, idle;
-    double now = now_s();
-    if (pace.most == pace.least || now - pace.looked_s < PACE_S || !read_ticks(&total, &idle)) {
+    ticks_t now;
+    double now_is = now_s();
+    if (pace.most == pace.least || now_is - pace.looked_s < PACE_S || !ticks_read(&now)) {
         return pace.now;
     }
-    if (pace.total != 0 && total > pace.total) {
-        unsigned long long percent = (idle - pace.idle) * 100 / (total - pace.total);
+    if (pace.then.total != 0 && now.total > pace.then.total) {
+        unsigned long long percent = (now.idle - pace.then.idle) * 100 / (now.total - pace.then.total);
         pace.now += percent >= PLENTY_PERCENT && pace.now < pace.most;
         pace.now -= percent < SCARCE_PERCENT && pace.now > pace.least;
     }
-    pace.looked_s = now;
-    pace.total = total;
-    pace.idle = idle;
+    pace.looked_s = now_is;
+    pace.then = now;
     return pace.now;
 }
 
