@@ -1,7 +1,8 @@
 # How a test joins the suite: every one goes through tests/count, which counts its cases.
 #
 # dlock_add_test(NAME kind command...)
-#   kind criterion   a Criterion program; each case runs in a process of its own
+#   kind criterion   a Criterion program; each case by a call of its own
+#   kind crowd       a Criterion program; all cases by one call
 #   kind contract    the contract's plain runner: a test for each driver in the committed table of caps
 #   kind single      one case: exit status 0 passed, 77 skipped, anything else failed
 function(dlock_add_test name kind)
@@ -30,10 +31,13 @@ function(dlock_add_one_test name kind)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1500)
 endfunction()
 
-# dlock_add_criterion(NAME sources...)
+# dlock_add_criterion(NAME [CROWD] sources...)
 #   A Criterion program that also sees the library's insides: the static library and the tree's headers.
+#   CROWD: for many cases that only compute, and so need no limit of their own: starting Criterion for each of them
+#   takes longer than they do, above all with a sanitizer.
 function(dlock_add_criterion name)
-  add_executable(${name} ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CROWD" "" "")
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
   target_link_libraries(${name} PRIVATE dlock_flags dlock_static PkgConfig::CRITERION ${DLOCK_PRIVATE_LIBS})
@@ -41,6 +45,11 @@ function(dlock_add_criterion name)
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default ENABLE_EXPORTS ON)
   # ThreadSanitizer does not bear Criterion's processes.
   if(NOT DLOCK_SANITIZE MATCHES thread)
-    dlock_add_test(${name} criterion $<TARGET_FILE:${name}>)
+    if(arg_CROWD)
+      set(kind crowd)
+    else()
+      set(kind criterion)
+    endif()
+    dlock_add_test(${name} ${kind} $<TARGET_FILE:${name}>)
   endif()
 endfunction()

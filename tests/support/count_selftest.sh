@@ -80,6 +80,7 @@ done
 # A sanitizer's line has no name of a case in it.
 forecast 30
 NOISE='a.c:1:2: runtime error: signed integer overflow' expect contract 2 "$late" 2 '2 1 0' 1
+NOISE='a.c:1:2: runtime error: signed integer overflow' expect crowd 2 "$late" 2 '2 1 0' 1
 NOISE='a.c:1:2: runtime error: signed integer overflow' expect single 2 "$late" 1 '0 1 0' 0
 
 # Only what happened in the time counts, and the worst of it.
