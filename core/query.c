@@ -199,6 +199,9 @@ dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
     (void)snprintf(info->driver, sizeof info->driver, "%s", client->driver->name);
     memcpy(info->uuid, client->uuid, sizeof info->uuid);
     info->caps = client->driver->caps;
+    if (client->driver->caps_off != NULL) {
+        info->caps &= ~(client->driver->caps_off(client->state) & DL_CAP_FENCE);
+    }
     info->lease_ms = client->lease_ms;
     info->renew_every_ms = client->renew_every_ms;
     info->max_hold_ms = client->max_hold_ms;

@@ -224,10 +224,18 @@ static dl_client_t *open_far_away(ct_t *ct, front_t *front, const char *extra) {
     return c;
 }
 
+static uint32_t caps_of(ct_t *ct, dl_client_t *c) {
+    dl_client_info_t info = DL_CLIENT_INFO_INIT;
+    CT_OK(dl_client_info(c, &info));
+    return info.caps;
+}
+
 CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     front_t front = start_front(ct, node_count(ct));
     dl_client_t *c = open_far_away(ct, &front, "fencing: true");
     dl_client_t *plain = open_far_away(ct, &front, "fencing: false");
+    CT_EQ(caps_of(ct, c) & DL_CAP_FENCE, DL_CAP_FENCE);
+    CT_EQ(caps_of(ct, plain) & DL_CAP_FENCE, 0);
     dl_lock_t *lock = ct_lock(ct, c, "row 23"), *unfenced = ct_lock(ct, plain, "row 23");
     int64_t lease_ms = scaled(ct, 300);
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms + 20));
@@ -242,6 +250,7 @@ CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_EIO);
     CT_AWAIT(votes_for(ct, "row 23") == 0, ct_tolerance_ms(ct));
     CT_OK(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR)); /* nothing to write back */
+    CT_EQ(dl_token(unfenced), 0);
     CT_LE(dl_valid_ms(unfenced), lease_ms * 4 / 10);
     CT_OK(dl_unlock(unfenced, CT_ERR));
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, 0));

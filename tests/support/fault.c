@@ -359,6 +359,10 @@ static dl_status_t fault_check_name(void *state, const char *name, size_t name_l
     return fault_inner->check_name(fault_inner_state(state), name, name_len, err);
 }
 
+static uint32_t fault_caps_off(void *state) {
+    return fault_inner->caps_off(fault_inner_state(state));
+}
+
 static void fault_describe(void *state, char *text, size_t size) {
     fault_inner->describe(fault_inner_state(state), text, size);
 }
@@ -389,6 +393,7 @@ const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     table.drop = inner->hold_size == 0 ? NULL : fault_drop;
     table.check_name = inner->check_name == NULL ? NULL : fault_check_name;
     table.describe = inner->describe == NULL ? NULL : fault_describe;
+    table.caps_off = inner->caps_off == NULL ? NULL : fault_caps_off;
     table.check = inner->check == NULL ? NULL : fault_check;
     return &table;
 }

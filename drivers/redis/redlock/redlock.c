@@ -37,6 +37,11 @@ static void describe(void *state, char *text, size_t size) {
     }
 }
 
+static uint32_t caps_off(void *state) {
+    const dli_redlock_t *redlock = state;
+    return redlock->fences ? 0 : DL_CAP_FENCE;
+}
+
 const dl_driver_t dli_redlock_driver = {
     .abi = DL_DRIVER_ABI,
     .size = sizeof(dl_driver_t),
@@ -58,6 +63,7 @@ const dl_driver_t dli_redlock_driver = {
     .list = dli_redlock_list,
     .check_name = check_name,
     .describe = describe,
+    .caps_off = caps_off,
     .check = dli_redlock_check,
     .init = dli_redlock_init,
 };
