@@ -25,8 +25,11 @@ static const char run_text[] =
 static const char status_text[] =
     "\nExit status: 0; with --quiet 0 when the lock is held and 1 when it is free.\n";
 static const char list_text[] = "\nExit status: 0; with --quiet 0 when a lock is held and 1 when none is.\n";
-static const char unlock_text[] = "\nThe holder learns of it as a loss, at its next renewal.\n"
-                                  "Exit status: 0 when the lock was freed, 1 when nobody held it.\n";
+static const char unlock_text[] =
+    "\n"
+    "The holder learns of it as a loss, at its next renewal. With an explicit lease, which has none,\n"
+    "it learns when it unlocks or extends, or when validity ends; on mysql-pessimistic at once.\n"
+    "Exit status: 0 when the lock was freed, 1 when nobody held it.\n";
 static const char check_text[] = "\nExit status: 0, or 1 when an error was found.\n";
 static const char backends_text[] = "\nThe backend that is used by default is marked with a star.\n";
 

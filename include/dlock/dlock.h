@@ -249,7 +249,8 @@ typedef struct dl_acquire_opts {
  * Returns
  *   DL_OK         held, with validity left
  *   DL_EBUSY      wait_ms is 0 and another owner holds it
- *   DL_ETIMEDOUT  wait_ms is over
+ *   DL_ETIMEDOUT  wait_ms is over; on MySQL also, whatever wait_ms is: all max_total connections are in use,
+ *                 for borrow_timeout or for as long as this call may take
  *   DL_ELOST      this owner held it, lost it, and has not unlocked every level yet; or the server
  *                 answered so late that no validity was left
  *   DL_ECANCELED, DL_ECLOSED, DL_EINVAL, DL_ENOMEM, DL_ELIMIT, DL_EFORKED
@@ -275,7 +276,9 @@ DL_API DL_MUST_CHECK dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms
  * Returns DL_OK; DL_ENOTOWNER (nothing changed); DL_ELOST (the hold was lost: this level is gone, the
  * successor is untouched); DL_EUNKNOWN (free for this process; the server's reply was lost and the
  * lock is freed in the background, or too few servers of several can say whether it was held to the
- * end); DL_EIO (the same, and the request never left); DL_ECLOSED, DL_EFORKED. Longest: call_timeout.
+ * end); DL_EIO (the same, and the request never left); DL_ECLOSED, DL_EFORKED. Any other status that the
+ * backend answers, such as DL_ETIMEDOUT (MySQL: all max_total connections are in use) or DL_EAUTH: as
+ * DL_EIO, free for this process and freed in the background. Longest: call_timeout.
  */
 DL_API dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err);
 /*
@@ -319,9 +322,10 @@ typedef int (*dl_list_fn)(void *arg, const char *name, const dl_lock_info_t *inf
  * DL_EIO, ... Longest: call_timeout. */
 DL_API dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg,
                            dl_error_t *err);
-/* An administrator's tool: frees the lock whoever holds it. The holder learns of it as a loss, at its
- * next renewal. DL_OK (freed), DL_ENOTOWNER (nobody held it), DL_ENOTSUP, DL_EIO, ... Longest:
- * call_timeout. */
+/* An administrator's tool: frees the lock whoever holds it. The holder learns of it as a loss: with an
+ * automatic lease at its next renewal; with an explicit one when it unlocks or extends, or when its validity
+ * ends; on mysql-pessimistic at once. DL_OK (freed), DL_ENOTOWNER (nobody held it), DL_ENOTSUP, DL_EIO, ...
+ * Longest: call_timeout. */
 DL_API dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err);
 
 typedef enum dl_finding_level {
