@@ -188,7 +188,9 @@ static void read_signals(trial_t *trial) {
     while (read(trial->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (*trial->caught == 0) {
             *trial->caught = (int)info.ssi_signo;
-            begin_ending(trial);
+            if (trial->phase != ENDING) {
+                begin_ending(trial);
+            }
         } else {
             kill_all(trial); /* somebody is impatient; the locks end with their leases */
         }

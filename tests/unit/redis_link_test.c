@@ -124,6 +124,15 @@ Test(redis_link, a_full_pool_refuses_after_the_borrow_timeout_or_the_deadline) {
     took = now_ms() - begun;
     cr_assert(took >= 19 && took < 75, "%d", (int)took);
     cr_assert_not_null(strstr(err.message, "all 2 connections are in use"), "%s", err.message);
+    /* Who is patient waits for as long as the call may take. */
+    call_t patient;
+    prepare(&patient, "PING", 200);
+    patient.x.is_patient = true;
+    begun = now_ms();
+    cr_assert_eq(run(&patient), DL_EIO);
+    took = now_ms() - begun;
+    cr_assert(took >= 199, "%d", (int)took);
+    clear(&patient);
     /* Renewals have connections of their own. */
     call_t renewal;
     prepare(&renewal, "PING", 2000);

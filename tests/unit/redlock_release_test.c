@@ -194,3 +194,52 @@ Test(redlock, an_unlock_hears_those_whose_claim_was_late) {
     cr_assert_eq(dli_redlock_release(&client, NULL, &request, &err), DL_OK, "%s", err.message);
     cr_assert_eq(pthread_join(thread, NULL), 0);
 }
+
+/* ---- what is on its way ---------------------------------------------------------------------------- */
+
+/* Two nodes of three have it; the third hears the claim when the trap lets it go. */
+static void hold_on_two(int way) {
+    connect_all();
+    client.node_timeout_ms = 60000;
+    set_trap(2, &dli_script_redlock_acquire, way);
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(atomic_load(&relays[2].sprung) != 0);
+}
+
+Test(redlock_three, a_claim_on_its_way_is_ended_when_a_renewal_finds_the_hold_lost) {
+    hold_on_two(REQUESTS);
+    tell(&servers[1], "DEL " KEY);
+    dl_renewal_t r = {
+        .name = NAME, .name_len = strlen(NAME), .owner = OWNER, .hold_id = 7, .lease_ms = 20000};
+    dli_redlock_renew(&client, &r, 1, in_ms(20000));
+    cr_assert_eq(r.status, DL_ELOST);
+    AWAIT(info(&servers[2], "commandstats", "cmdstat_client|kill:calls=") > 0);
+    let_go_of(2);
+    await_relays();
+    cr_assert(is_free(), "the claim came behind what should clear away");
+}
+
+/* The free follows the claim to the third node; it is carried out, and its answer is lost. */
+static void *lose_the_answer(void *arg) {
+    (void)arg;
+    int claim = atomic_load(&relays[2].sprung) - 1;
+    AWAIT(have(OWNER ":7") == 1); /* on the third only */
+    atomic_store(&relays[2].sprung, 0);
+    set_trap(2, &dli_script_redlock_release, REPLIES);
+    atomic_store(&relays[2].held[claim][REPLIES], 0);
+    AWAIT(atomic_load(&relays[2].sprung) != 0 && is_free());
+    cr_assert_eq(shutdown(relays[2].fds[atomic_load(&relays[2].sprung) - 1][REQUESTS], SHUT_RDWR), 0);
+    return NULL;
+}
+
+Test(redlock_three, a_free_that_was_sent_again_does_not_tell_of_a_loss) {
+    hold_on_two(REPLIES);
+    tell(&servers[1], "DEL " KEY);
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, lose_the_answer, NULL), 0);
+    dl_request_t request = make_request(NAME, OWNER, 7, in_ms(20000));
+    cr_assert_eq(dli_redlock_release(&client, NULL, &request, &err), DL_EUNKNOWN,
+                 "one had it, one had not, and one cannot tell: %s", err.message);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    AWAIT(is_free());
+}

@@ -161,6 +161,20 @@ Test(redlock_scripts, a_free_node_is_taken_with_the_full_lease_and_a_token) {
     cr_assert_str_eq(ask("PTTL", TOKENS, NULL), "-1");
 }
 
+Test(redlock_scripts, a_claim_that_comes_again_shortens_nothing) {
+    cr_assert(is_token(vote(plain)));
+    ask("PEXPIRE", LOCK, "50000", NULL);
+    cr_assert(is_token(vote(plain)));
+    cr_assert_gt(left_ms(), 40000, "extended, and then a claim came that had been under way");
+    ask("PERSIST", LOCK, NULL);
+    cr_assert(is_token(vote(plain)));
+    cr_assert(left_ms() > 29000 && left_ms() <= 30000);
+    /* The next hold of this owner has nothing of the last. */
+    ask("PEXPIRE", LOCK, "50000", NULL);
+    cr_assert(is_token(vote(with_hold(A, "8"))));
+    cr_assert(left_ms() > 29000 && left_ms() <= 30000);
+}
+
 Test(redlock_scripts, without_fencing_there_is_no_token) {
     claim_t claim = plain;
     claim.fences = "0";

@@ -260,7 +260,8 @@ void dli_link_begin(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     x->sent_ns = 0;
     x->asked_ns = 0;
     x->is_fresh = false;
-    x->borrow_until_ns = now_ns + (uint64_t)link->pool.options.borrow_timeout_ms * NS_PER_MS;
+    x->borrow_until_ns =
+        x->is_patient ? x->deadline_ns : now_ns + (uint64_t)link->pool.options.borrow_timeout_ms * NS_PER_MS;
     if (x->prepare == NULL && x->commands->out_of_memory) {
         finish(x, dl_driver_fail(err, DL_ENOMEM, 0, "out of memory"));
     } else if (now_ns >= x->deadline_ns) {

@@ -51,6 +51,7 @@ typedef struct dli_exchange {
     void *arg; /* for prepare */
     dli_lane_t lane;
     dli_intent_t intent;
+    bool is_patient; /* queues for a connection until the deadline, not for borrow_timeout only */
     uint64_t deadline_ns;
     const dl_stop_t *stop; /* NULL: none */
     /* by the link */

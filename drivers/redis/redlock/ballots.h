@@ -22,7 +22,7 @@ dl_status_t dli_copy_make(dli_copy_t *copy, const dl_request_t *request, dl_erro
 void dli_ballot_of_silent(dli_ballot_t *ballot, const dli_part_t *part);
 
 /* Answers of scripts that say 1 (YES) or 0 (BUSY): of a free or a raise. What stands at a key that is foreign
- * is not this hold's: BUSY. */
+ * is not this hold's: BUSY. A 0 to a free that was sent again is UNKNOWN: the first may have freed it. */
 void dli_ballots_of_answers(dli_round_t *round, const dli_key_t *key, dli_ballot_t *ballots);
 
 /* Tells of each part that has ended how, except of those of a mask. */

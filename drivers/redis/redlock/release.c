@@ -30,16 +30,19 @@ static const dli_question_t free_question = {
 /* What the nodes that have answered had of the hold. None of them has anything of it any more. */
 typedef struct found {
     size_t freed, gone;
+    size_t freed_or_gone; /* the free was sent again: what the first did is not known */
 } found_t;
 
 static found_t count_found(const dli_round_t *round) {
-    found_t found = {0, 0};
+    found_t found = {0, 0, 0};
     for (size_t i = 0; i < round->redlock->n; i++) {
         const redisReply *reply = dli_part_reply(&round->parts[i]);
         int64_t number;
         if (reply != NULL && dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
+            bool is_known = number == 1 || round->parts[i].resent == 0;
             found.freed += number == 1;
-            found.gone += number == 0;
+            found.gone += number == 0 && is_known;
+            found.freed_or_gone += !is_known;
         } else if (reply != NULL) {
             found.gone += dli_redis_is_foreign(reply);
         }
@@ -49,7 +52,7 @@ static found_t count_found(const dli_round_t *round) {
 
 static size_t count_clear(const dli_round_t *round) {
     found_t found = count_found(round);
-    return found.freed + found.gone;
+    return found.freed + found.gone + found.freed_or_gone;
 }
 
 /* A hold is not begun without the memory to free it: a round for that is there from before it. */
@@ -76,8 +79,8 @@ static bool is_release_settled(const dli_round_t *round, const void *arg) {
     if (found.freed >= quorum || found.gone >= for_a_loss) {
         return true;
     }
-    return dli_quorum_is_decided(found.freed + found.gone, pending, quorum) &&
-           found.freed + pending < quorum && found.gone + pending < for_a_loss;
+    return dli_quorum_is_decided(count_clear(round), pending, quorum) && found.freed + pending < quorum &&
+           found.gone + pending < for_a_loss;
 }
 
 static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {

@@ -255,9 +255,26 @@ static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_round_drop(round);
 }
 
-/* Nobody frees a lost hold, and some nodes may just have been told to keep it for another lease. Those
- * with many late requests are left out: connections for renewals have no limit of their own. */
-static void clear_away(dli_redlock_t *redlock, const dli_chunk_t *chunk) {
+/* Ends what is on its way of a lost hold: claims that were late, and fills. */
+static void forsake(const errand_t *errand, const dl_renewal_t *r) {
+    const dl_request_t hold = {.name = r->name,
+                               .name_len = r->name_len,
+                               .owner = r->owner,
+                               .hold_id = r->hold_id,
+                               .deadline_ns = errand->deadline_ns};
+    dli_freeing_t freeing = {.hold = &hold};
+    (void)dli_stragglers_forsake(errand->redlock->stragglers, &freeing, NULL);
+    dli_stragglers_freed(errand->redlock->stragglers, &freeing);
+}
+
+/* Nobody frees a lost hold, and some nodes may just have been told to keep it for another lease; where nobody
+ * has it, a claim that was given up has to be ended before it is carried out. Nodes with many late requests
+ * are left out: connections for renewals have no limit of their own. */
+static void clear_away(const errand_t *errand, const dli_chunk_t *chunk) {
+    dli_redlock_t *redlock = errand->redlock;
+    for (size_t i = 0; i < chunk->count; i++) {
+        forsake(errand, chunk->entries[i]);
+    }
     dli_round_t *round = dli_batch_round(redlock, &clearing, chunk);
     if (round != NULL) { /* else it ends with its lease */
         uint32_t nodes = 0;
@@ -300,8 +317,8 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
         count_t count = count_answers(round, i);
         r->status = judge(round, i, &count);
         r->sent_ns = round->began_ns;
-        if (r->status == DL_ELOST && count.gone != dli_nodes_all(redlock)) {
-            dli_chunk_add(&lost, r, dli_nodes_all(redlock) & ~count.gone);
+        if (r->status == DL_ELOST) {
+            dli_chunk_add(&lost, r, dli_nodes_all(redlock));
         }
         if (r->status == DL_OK && count.gone != 0 && redlock->env->now_ns() < valid_until_ns(r)) {
             dli_chunk_add(&missing, r, count.gone);
@@ -311,7 +328,7 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
         fill_in(errand, &missing);
     }
     if (lost.count > 0) {
-        clear_away(redlock, &lost);
+        clear_away(errand, &lost);
     }
     dli_spare_drop(&redlock->renewal_spare, round);
     return true;

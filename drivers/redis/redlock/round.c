@@ -92,6 +92,7 @@ static void send(dli_part_t *part) {
                                       .arg = part,
                                       .lane = question->lane,
                                       .intent = question->intent,
+                                      .is_patient = question->intent == DLI_FREE,
                                       .deadline_ns = part->exchange.deadline_ns};
     dli_link_begin(part->node->redis.link, &part->exchange, &part->err);
 }
@@ -106,8 +107,8 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
-/* It may not have been carried out: the node would keep its vote for a hold that has ended. While somebody
- * waits it is not sent again, for the second answer does not tell what the first did. */
+/* It may not have been carried out: the node would keep its vote for a hold that has ended. While a caller
+ * steps it, it is not sent again, for the second answer does not tell what the first did. */
 static bool is_lost_free(const dli_part_t *part) {
     return part->is_theirs && part->round->question->intent == DLI_FREE &&
            part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;

@@ -49,5 +49,12 @@ if ARGV[4] == '1' then
     -- would be there without a token.
     redis.call('set', KEYS[2], token)
 end
-redis.call('set', KEYS[1], ARGV[1] .. ':' .. ARGV[2], 'px', ARGV[3])
+-- This very claim may come twice, or long after it was given up and the others had granted it: what its hold has
+-- been extended to since stays.
+local own = ARGV[1] .. ':' .. ARGV[2]
+local lease = tonumber(ARGV[3])
+if held == own then
+    lease = math.max(lease, redis.call('pttl', KEYS[1]))
+end
+redis.call('set', KEYS[1], own, 'px', lease)
 return token
