@@ -347,6 +347,26 @@ Test(command_compare, a_worker_that_is_stopped_does_not_stop_the_command) {
     cr_assert(!is_running(worker));
 }
 
+Test(command_compare, a_signal_at_its_end_changes_nothing_of_what_was_measured) {
+    program_t program;
+    start(&program, "compare", "embedded", "--json", "--duration", "1s", "--hold", "30s", NULL);
+    await_long_hold("embedded");
+    pid_t workers[WORKERS];
+    find_workers(&program, workers);
+    int others[WORKERS];
+    for (size_t i = 1; i < WORKERS; i++) {
+        others[i] = watched(workers[i]);
+    }
+    (void)kill(workers[0], SIGSTOP);
+    for (size_t i = 1; i < WORKERS; i++) {
+        (void)await_end(others[i]);
+    }
+    (void)kill(program.pid, SIGINT); /* it waits for the one that is stopped */
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGINT);
+    cr_assert_eq(member(&program, "embedded", "measured_ms"), 1000);
+}
+
 Test(command_compare, the_workers_die_with_the_command) {
     program_t program;
     start(&program, "compare", "strings", "--duration", "1m", "--hold", "30s", NULL);
