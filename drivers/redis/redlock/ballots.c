@@ -44,7 +44,7 @@ void dli_ballots_of_answers(dli_round_t *round, const dli_key_t *key, dli_ballot
         int64_t number;
         if (reply == NULL) {
             dli_ballot_of_silent(ballot, part);
-        } else if (dli_reply_int(reply, &number) && number == 0 && part->resent > 0) {
+        } else if (dli_reply_int(reply, &number) && number == 0 && part->is_unsure) {
             *ballot = (dli_ballot_t){.vote = DLI_VOTE_UNKNOWN, .status = DL_EIO};
         } else if (dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
             *ballot = (dli_ballot_t){.vote = number == 1 ? DLI_VOTE_YES : DLI_VOTE_BUSY};

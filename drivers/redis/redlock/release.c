@@ -39,7 +39,7 @@ static found_t count_found(const dli_round_t *round) {
         const redisReply *reply = dli_part_reply(&round->parts[i]);
         int64_t number;
         if (reply != NULL && dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
-            bool is_known = number == 1 || round->parts[i].resent == 0;
+            bool is_known = number == 1 || !round->parts[i].is_unsure;
             found.freed += number == 1;
             found.gone += number == 0 && is_known;
             found.freed_or_gone += !is_known;

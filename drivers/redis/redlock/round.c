@@ -107,11 +107,12 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
-/* It may not have been carried out: the node would keep its vote for a hold that has ended. While a caller
- * steps it, it is not sent again, for the second answer does not tell what the first did. */
+/* It was not carried out, or may not have been: the node would keep its vote for a hold that has ended. While
+ * a caller steps it, it is not sent again, for the second answer does not tell what the first did. */
 static bool is_lost_free(const dli_part_t *part) {
+    dl_status_t status = part->exchange.status;
     return part->is_theirs && part->round->question->intent == DLI_FREE &&
-           part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
+           (status == DL_EUNKNOWN || status == DL_EIO) && part->resent < RESENT_MAX;
 }
 
 static uint64_t call_timeout_ns(const dli_redlock_t *redlock) {
@@ -125,6 +126,7 @@ static bool send_again_if_needed(dli_part_t *part) {
         part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
         if (is_lost_free(part)) {
             part->resent++;
+            part->is_unsure |= part->exchange.status == DL_EUNKNOWN;
             part->exchange.deadline_ns = redlock->env->now_ns() + call_timeout_ns(redlock);
         } else if (part->exchange.status == DL_OK && is_forgotten(part)) {
             part->with_source = true;

@@ -50,6 +50,7 @@ typedef struct dli_part {
     char run_id[41];      /* of the process that was asked; "": not known */
     bool with_source;
     int resent;              /* frees: how often it was sent again for want of an answer */
+    bool is_unsure;          /* a free without an answer may have been carried out before this one */
     bool is_left;            /* ENDED before it was sent, because nobody needed it any more */
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
     pthread_t stepper;
