@@ -23,7 +23,7 @@ static void *callbacks_main(void *arg) {
     dli_lock_client(client);
     while (!client->stop_threads) {
         dli_tidy(client);
-        if (client->event_fn != NULL && client->events != NULL) {
+        if (client->event_fn != NULL && client->events != NULL && client->callback_changers == 0) {
             run_callback(client);
         } else if (!client->stop_threads) {
             (void)dli_sys->cond_wait(&client->callbacks_changed, &client->mutex, DLI_NEVER);
@@ -51,9 +51,14 @@ static dl_status_t start_thread(dl_client_t *client) {
     return DL_OK;
 }
 
+/* Meanwhile no other callback begins, however many events there are. */
 static void wait_for_the_old_one(dl_client_t *client) {
+    client->callback_changers++;
     while (client->callback_running && !client->closing && !dli_in_callback(client)) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
+    }
+    if (--client->callback_changers == 0) {
+        dli_sys->cond_broadcast(&client->callbacks_changed);
     }
 }
 

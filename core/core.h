@@ -229,6 +229,7 @@ struct dl_client {
     pthread_t callback_thread;
     bool callbacks_started;
     bool callback_running;
+    unsigned callback_changers; /* calls that wait for the one that runs */
 
     dl_client_stats_t stats;
     atomic_uint_fast64_t round_trips, reconnects;

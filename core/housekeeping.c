@@ -7,10 +7,11 @@ void dli_hear_thread_exit(dli_exit_hook_t *hook) {
     if (dli_forked(client)) {
         return;
     }
-    dli_lock_client(client);
+    /* No chores here, such as the user's log function: the mutex of the hooks is held, and fork() needs it. */
+    pthread_mutex_lock(&client->mutex);
     client->threads_exited = true;
     dli_sys->cond_broadcast(&client->housekeeping_changed);
-    dli_unlock_client(client);
+    pthread_mutex_unlock(&client->mutex);
 }
 
 static bool is_orphaned_by_thread(const dli_hold_t *hold) {

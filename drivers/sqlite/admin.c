@@ -208,6 +208,9 @@ dl_status_t dli_sqlite_list(void *state, const char *prefix, size_t prefix_len, 
         for (int i = 0; status == DL_OK && more && i < page->n; i++) {
             more = fn(arg, page->rows[i].name, &page->rows[i].info) == 0;
         }
+        if (status == DL_OK && more && page->n == PAGE && store->env->now_ns() >= deadline_ns) {
+            status = dl_driver_fail(err, DL_EIO, 0, "there are more locks than could be listed in time");
+        }
         if (status == DL_OK && more && page->n == PAGE) {
             next_page(page);
         } else {

@@ -108,6 +108,12 @@ int dli_connection_open(dli_connection_t *c, dli_store_t *store) {
         atomic_store(&store->wal_limit, WAL_LIMIT);
         rc = add_functions(c);
     }
+    /* What ends a transaction must not fail for want of memory, and what begins one comes before it. */
+    static const dli_sql_t early[] = {DLI_SQL_ROLLBACK, DLI_SQL_COMMIT, DLI_SQL_BEGIN};
+    for (size_t i = 0; i < sizeof early / sizeof early[0] && rc == SQLITE_OK; i++) {
+        sqlite3_stmt *unused;
+        rc = dli_connection_statement(c, early[i], &unused);
+    }
     return rc;
 }
 
@@ -152,6 +158,12 @@ int dli_connection_do(dli_connection_t *c, dli_sql_t which) {
     sqlite3_stmt *statement;
     int rc = dli_connection_statement(c, which, &statement);
     return rc == SQLITE_OK ? dli_connection_step(c, statement) : rc;
+}
+
+/* Ends a transaction whose own end failed: it would keep every other process out, and what came after it in
+ * this one would never be committed. SQLite's result. */
+static int end_left_over(dli_connection_t *c) {
+    return sqlite3_get_autocommit(c->db) != 0 ? SQLITE_OK : dli_connection_do(c, DLI_SQL_ROLLBACK);
 }
 
 /* ---- a busy file ------------------------------------------------------------------------------------ */
@@ -213,7 +225,10 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
         if (status != DL_OK) {
             return gave_up(c->store, status, false, err);
         }
-        *rc = attempt(c, arg);
+        *rc = end_left_over(c);
+        if (*rc == SQLITE_OK) {
+            *rc = attempt(c, arg);
+        }
         dli_turn_give(&c->turn, env);
         env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
         if (!is_busy(*rc)) {
@@ -278,7 +293,8 @@ void dli_checkpoint(dli_store_t *store, int times) {
         return;
     }
     if (dli_turn_try(&store->renewals.turn)) {
-        if (dli_connection_do(&store->calls, DLI_SQL_BEGIN) == SQLITE_OK) {
+        if (end_left_over(&store->calls) == SQLITE_OK &&
+            dli_connection_do(&store->calls, DLI_SQL_BEGIN) == SQLITE_OK) {
             sqlite3_stmt *unused;
             /* A connection that has read nothing yet knows of no log; preparing reads the schema. */
             if (dli_connection_statement(&store->renewals, DLI_SQL_RENEW, &unused) == SQLITE_OK) {

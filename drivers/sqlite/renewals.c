@@ -18,51 +18,6 @@ static void settle(batch_t *b, dl_status_t status, bool keep_lost) {
     }
 }
 
-static int renew_one(dli_connection_t *c, dl_renewal_t *r) {
-    sqlite3_stmt *s;
-    int rc = dli_connection_statement(c, DLI_SQL_RENEW, &s);
-    if (rc == SQLITE_OK) {
-        sqlite3_bind_blob(s, 1, r->name, (int)r->name_len, SQLITE_STATIC);
-        sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
-        sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
-        sqlite3_bind_int64(s, 4, r->lease_ms * NS_PER_MS);
-        rc = dli_connection_step(c, s);
-    }
-    if (rc == SQLITE_OK) {
-        r->status = sqlite3_changes(c->db) > 0 ? DL_OK : DL_ELOST;
-    }
-    return rc;
-}
-
-static int renew_once(dli_connection_t *c, void *arg) {
-    batch_t *b = arg;
-    uint64_t sent_ns = c->store->env->now_ns();
-    for (size_t i = 0; i < b->n; i++) {
-        b->entries[i].sent_ns = sent_ns;
-        b->entries[i].status = DL_EIO;
-    }
-    if (dli_store_moved(c->store)) {
-        return DLI_RC_MOVED;
-    }
-    if (b->n == 1) {
-        return renew_one(c, b->entries); /* a transaction of its own */
-    }
-    int rc = dli_connection_do(c, DLI_SQL_BEGIN);
-    if (rc != SQLITE_OK) {
-        return rc;
-    }
-    for (size_t i = 0; i < b->n && rc == SQLITE_OK; i++) {
-        rc = renew_one(c, &b->entries[i]);
-    }
-    if (rc == SQLITE_OK) {
-        rc = dli_connection_do(c, DLI_SQL_COMMIT);
-    }
-    if (rc != SQLITE_OK) {
-        (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
-    }
-    return rc;
-}
-
 /* ---- a file that is not at its path any more -------------------------------------------------------- */
 
 /* Is the row of this hold in the database? SQLite's result of the step: a row, done, or a failure. */
@@ -100,6 +55,54 @@ static void judge_moved(dli_store_t *store, batch_t *b) {
     sqlite3_close(db);
 }
 
+/* ---- a batch --------------------------------------------------------------------------------------- */
+
+static int renew_one(dli_connection_t *c, dl_renewal_t *r) {
+    sqlite3_stmt *s;
+    int rc = dli_connection_statement(c, DLI_SQL_RENEW, &s);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_blob(s, 1, r->name, (int)r->name_len, SQLITE_STATIC);
+        sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
+        sqlite3_bind_int64(s, 4, r->lease_ms * NS_PER_MS);
+        rc = dli_connection_step(c, s);
+    }
+    if (rc == SQLITE_OK) {
+        r->status = sqlite3_changes(c->db) > 0 ? DL_OK : DL_ELOST;
+    }
+    return rc;
+}
+
+static int renew_once(dli_connection_t *c, void *arg) {
+    batch_t *b = arg;
+    uint64_t sent_ns = c->store->env->now_ns();
+    for (size_t i = 0; i < b->n; i++) {
+        b->entries[i].sent_ns = sent_ns;
+        b->entries[i].status = DL_EIO;
+    }
+    if (dli_store_moved(c->store)) {
+        judge_moved(c->store, b); /* with the turn: no fork() finds this thread inside SQLite */
+        return DLI_RC_MOVED;
+    }
+    if (b->n == 1) {
+        return renew_one(c, b->entries); /* a transaction of its own */
+    }
+    int rc = dli_connection_do(c, DLI_SQL_BEGIN);
+    if (rc != SQLITE_OK) {
+        return rc;
+    }
+    for (size_t i = 0; i < b->n && rc == SQLITE_OK; i++) {
+        rc = renew_one(c, &b->entries[i]);
+    }
+    if (rc == SQLITE_OK) {
+        rc = dli_connection_do(c, DLI_SQL_COMMIT);
+    }
+    if (rc != SQLITE_OK) {
+        (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
+    }
+    return rc;
+}
+
 /* ---- the op ----------------------------------------------------------------------------------------- */
 
 static void renew_chunk(dli_store_t *store, batch_t *b, uint64_t deadline_ns) {
@@ -111,9 +114,7 @@ static void renew_chunk(dli_store_t *store, batch_t *b, uint64_t deadline_ns) {
         settle(b, DL_EIO, false);
         return;
     }
-    if (rc == DLI_RC_MOVED) {
-        judge_moved(store, b);
-    } else if (rc != SQLITE_OK) {
+    if (rc != SQLITE_OK && rc != DLI_RC_MOVED) {
         /* What the file said before it failed stays true for those that were not there. */
         settle(b, dli_connection_fail(store, rc, true, &err), true);
     }

@@ -34,6 +34,30 @@ static dl_status_t open_at(const char *file, char *message, size_t size) {
     return status;
 }
 
+/* ---- transactions that do not end ---------------------------------------------------------------------- */
+
+Test(sqlite_faults, a_transaction_that_could_not_be_ended_keeps_nobody_out) {
+    client_t a, b;
+    must_open(&a, UUID_A);
+    must_open(&b, UUID_B);
+    dli_store_t *store = a.state;
+    /* Ending one takes no memory. */
+    cr_assert_not_null(store->calls.statements[DLI_SQL_ROLLBACK]);
+    cr_assert_not_null(store->renewals.statements[DLI_SQL_ROLLBACK]);
+    cr_assert_eq(sqlite3_exec(store->calls.db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    cr_assert_eq(take(&a, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(take(&b, "orders", B, 1, 30000, NULL), DL_EBUSY, "what a took was not committed: %s",
+                 b.err.message);
+    cr_assert_eq(sqlite3_exec(store->renewals.db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    dl_renewal_t r = {
+        .name = "orders", .name_len = 6, .owner = A, .hold_id = 1, .lease_ms = 60000, .status = DL_EPROTO};
+    driver()->renew(a.state, &r, 1, a.env.now_ns() + SECOND);
+    cr_assert_eq(r.status, DL_OK);
+    cr_assert_eq(take(&b, "others", B, 1, 30000, NULL), DL_OK, "the file is still locked: %s", b.err.message);
+    must_close(&a);
+    must_close(&b);
+}
+
 /* ---- a file that is busy ---------------------------------------------------------------------------- */
 
 static int write_and_stop(void *arg) {
