@@ -177,7 +177,7 @@ static dl_status_t confirm(dli_mysql_claim_t *c) {
                            sent_ns + (uint64_t)c->request->lease_ms * DLI_NS_PER_MS);
     c->grant->token = token;
     c->grant->sent_ns = sent_ns;
-    c->grant->session_fd = dli_mysql_session_watch(c->session);
+    c->grant->session_fd = dli_mysql_session_watch(c->state, c->session);
     return DL_OK;
 }
 

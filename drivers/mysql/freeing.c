@@ -185,7 +185,7 @@ dl_status_t dli_mysql_session_release(void *state, void *hold, const dl_request_
     dli_mysql_session_t *session = hold;
     dl_status_t status;
     dli_mysql_session_begin(sessions, session);
-    dli_mysql_session_unwatch(session);
+    dli_mysql_session_unwatch(sessions, session);
     bool is_same = session->hold_id == request->hold_id;
     dli_mysql_conn_t *conn = is_same ? dli_mysql_session_take(sessions, session) : NULL;
     if (conn != NULL) {

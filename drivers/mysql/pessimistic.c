@@ -58,7 +58,9 @@ static dl_status_t open_sessions(void *state_, const dl_option_value_t *values, 
 static void close_sessions(void *state_, int forked) {
     dli_mysql_sessions_t *state = state_;
     dli_mysql_close(&state->mysql, forked);
-    if (state->has_mutex && !forked) {
+    if (forked) {
+        dli_mysql_sessions_close_forked(state);
+    } else if (state->has_mutex) {
         pthread_mutex_destroy(&state->mutex);
         state->has_mutex = false;
     }

@@ -85,7 +85,7 @@ static void ask(batch_t *b, dl_renewal_t *r, dli_mysql_step_t step) {
         .env = &b->hasty, .guard = dli_mysql_link_guard(b->mysql->link), .deadline_ns = rest_until(b)};
     dli_mysql_answer_t answer;
     dl_error_t err;
-    uint64_t sent_ns;
+    uint64_t sent_ns = 0; /* it was not */
     DLI_MYSQL_SQL(sql);
     session->step = step;
     build(b, r, &sql);

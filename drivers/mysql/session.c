@@ -54,18 +54,48 @@ void dli_mysql_session_keep(dli_mysql_sessions_t *state, dli_mysql_session_t *se
     pthread_mutex_unlock(&state->mutex);
 }
 
-int dli_mysql_session_watch(dli_mysql_session_t *session) {
-    dli_mysql_session_unwatch(session);
-    session->watch_fd = fcntl(dli_mysql_conn_fd(session->conn), F_DUPFD_CLOEXEC, 0);
-    session->has_watch = session->watch_fd >= 0;
-    return session->watch_fd;
+int dli_mysql_session_watch(dli_mysql_sessions_t *state, dli_mysql_session_t *session) {
+    dli_mysql_session_unwatch(state, session);
+    int fd = fcntl(dli_mysql_conn_fd(session->conn), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    pthread_mutex_lock(&state->mutex);
+    session->watch_fd = fd;
+    session->has_watch = true;
+    session->next_watched = state->watched;
+    session->watched_link = &state->watched;
+    if (session->next_watched != NULL) {
+        session->next_watched->watched_link = &session->next_watched;
+    }
+    /* A child forked right now by another thread walks from `watched`. */
+    atomic_signal_fence(memory_order_release);
+    state->watched = session;
+    pthread_mutex_unlock(&state->mutex);
+    return fd;
 }
 
-void dli_mysql_session_unwatch(dli_mysql_session_t *session) {
-    if (session->has_watch) {
-        close(session->watch_fd);
+void dli_mysql_session_unwatch(dli_mysql_sessions_t *state, dli_mysql_session_t *session) {
+    pthread_mutex_lock(&state->mutex);
+    bool had_watch = session->has_watch;
+    if (had_watch) {
+        *session->watched_link = session->next_watched;
+        if (session->next_watched != NULL) {
+            session->next_watched->watched_link = session->watched_link;
+        }
         session->has_watch = false;
     }
+    pthread_mutex_unlock(&state->mutex);
+    if (had_watch) {
+        close(session->watch_fd);
+    }
+}
+
+void dli_mysql_sessions_close_forked(dli_mysql_sessions_t *state) {
+    for (dli_mysql_session_t *session = state->watched; session != NULL; session = session->next_watched) {
+        close(session->watch_fd);
+    }
+    state->watched = NULL;
 }
 
 dli_mysql_conn_t *dli_mysql_session_take(dli_mysql_sessions_t *state, dli_mysql_session_t *session) {
@@ -103,7 +133,7 @@ bool dli_mysql_session_supersede(dli_mysql_sessions_t *state, const dli_mysql_se
 
 void dli_mysql_session_drop(void *state_, void *hold) {
     dli_mysql_sessions_t *state = state_;
-    dli_mysql_session_unwatch(hold);
+    dli_mysql_session_unwatch(state, hold);
     dli_mysql_conn_t *conn = dli_mysql_session_take(state, hold);
     if (conn != NULL) {
         dli_mysql_link_drop(state->mysql.link, conn, true);

@@ -36,6 +36,7 @@ typedef struct dli_mysql_session {
      * own for the same socket; has_watch: there is one. */
     bool has_watch;
     int watch_fd;
+    struct dli_mysql_session *next_watched, **watched_link; /* with has_watch; guarded by the mutex */
     uint64_t short_since_ns; /* since when its call has been without a connection; 0: it is not */
     uint64_t hold_id;        /* whose conn is, and in the marker */
     uint64_t ends_ns;        /* when the lease is over */
@@ -50,7 +51,8 @@ typedef struct dli_mysql_sessions {
     dli_mysql_t mysql; /* first, as the ops that all drivers share know only this */
     bool has_mutex;
     pthread_mutex_t mutex;
-    dli_mysql_session_t *first; /* those with a connection */
+    dli_mysql_session_t *first;   /* those with a connection */
+    dli_mysql_session_t *watched; /* those with a descriptor to watch: a forked child closes them */
 } dli_mysql_sessions_t;
 
 /* ---- session.c: which hold has which connection -------------------------------------------------------- */
@@ -62,8 +64,10 @@ void dli_mysql_session_keep(dli_mysql_sessions_t *state, dli_mysql_session_t *se
                             const dl_request_t *request, uint64_t ends_ns);
 /* The hold's descriptor to watch: made anew for its connection; -1: none is to be had, and heartbeats alone
  * notice its end. */
-int dli_mysql_session_watch(dli_mysql_session_t *session);
-void dli_mysql_session_unwatch(dli_mysql_session_t *session);
+int dli_mysql_session_watch(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
+void dli_mysql_session_unwatch(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
+/* In a forked child: the server would see the holder's socket open for as long as this process lives. */
+void dli_mysql_sessions_close_forked(dli_mysql_sessions_t *state);
 /* Inside an op: the connection is the caller's, and no longer the hold's. NULL: there is none. */
 dli_mysql_conn_t *dli_mysql_session_take(dli_mysql_sessions_t *state, dli_mysql_session_t *session);
 /* Ends what is left of older holds of the request's owner and name; true: there was one. */

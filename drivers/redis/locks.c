@@ -216,10 +216,13 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
     if (reply->type == REDIS_REPLY_ARRAY) {
         return judge_busy(a, reply, grant);
     }
+    bool fresh = a->request->level == 1;
+    if (!fresh && dli_redis_is_foreign(reply)) {
+        return dl_driver_fail(a->err, DL_ELOST, 0, "something else is where this hold was");
+    }
     if (reply->type == REDIS_REPLY_ERROR) {
         return dli_redis_fail(a->redis, &a->key, reply, a->err);
     }
-    bool fresh = a->request->level == 1;
     if (!dli_reply_int(reply, &number) || number < 0 ||
         (fresh && (uint64_t)number <= a->request->token_floor)) {
         /* Not the answer to this request, or from a server that is out of its mind; it may have the hold. */
@@ -293,7 +296,12 @@ dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *r
     }
     prepare(&a);
     status = send_attempt(&a);
-    if (a.replies[0] != NULL) {
+    if (a.replies[0] != NULL && dli_reply_is_error(a.replies[0], "NOSCRIPT")) {
+        /* Nothing but the WAIT behind it was carried out, and the script's text was not sent in time. */
+        status = status == DL_ECANCELED
+                     ? status
+                     : dl_driver_fail(err, DL_EIO, 0, "no time was left to send the script's text");
+    } else if (a.replies[0] != NULL) {
         status = judge(&a, grant); /* counts even where the answer to the WAIT behind it is missing */
     }
     if (status == DL_OK && is_durable(&a)) {

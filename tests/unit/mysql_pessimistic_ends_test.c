@@ -2,6 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_pessimistic_fixture.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+
 #include "drivers/mysql/session.h"
 #include "mysql_relay.h"
 
@@ -330,5 +333,40 @@ Test(mysql_pessimistic_bad_days, the_end_of_a_query_harms_no_hold) {
     cr_assert_eq(renew_hold(&h, 30000), DL_OK);
     cr_assert(!is_row_free("orders"));
     must_free(&h);
+    shut(&c);
+}
+
+/* ---- fork --------------------------------------------------------------------------------------------- */
+
+static int open_descriptors(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        count += fcntl(fd, F_GETFD) >= 0;
+    }
+    return count;
+}
+
+/* Or the server would not hear that the parent has died. */
+Test(mysql_pessimistic_ends, a_forked_child_that_closes_keeps_no_socket_of_its_parents_holds) {
+    client_t c;
+    hold_t holds[4];
+    static const char *const names[] = {"one", "two", "three", "four"};
+    int before = open_descriptors(), status = 0;
+    must_open(&c, UUID_A);
+    for (size_t i = 0; i < 4; i++) {
+        holds[i] = must_lock(&c, names[i], A, i + 1, 30000);
+    }
+    must_free(&holds[3]); /* the first, the last, and one between */
+    must_free(&holds[0]);
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        driver->close(c.state, 1);
+        _exit(open_descriptors() - before);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d are open", WEXITSTATUS(status));
+    must_free(&holds[1]);
+    must_free(&holds[2]);
     shut(&c);
 }

@@ -273,6 +273,13 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
     cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
     cr_assert(dli_sys_real.now_ns() < r.deadline_ns);
     cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+    /* Nor does it know what to do of a script whose text there is no time to send. */
+    for (int i = 0; i < 3; i++) {
+        ask("SCRIPT", "FLUSH", NULL);
+        r.deadline_ns = in_ms(120);
+        cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
+        cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+    }
     shut(&c);
 }
 

@@ -189,6 +189,27 @@ Test(redis_driver, levels_are_shown_by_the_hash) {
     shut(&c);
 }
 
+Test(redis_driver, a_level_on_what_is_no_lock_any_more_is_a_loss) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            dl_grant_t grant;
+            must_open(&c, *d, UUID_A);
+            cr_assert_eq(lock_name(&c, "orders", A, 7), DL_OK);
+            dl_request_t r = request("orders", A, 7);
+            r.level = 2;
+            ask("DEL", LOCK, NULL);
+            ask("RPUSH", LOCK, "x", NULL);
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_ELOST, "%s", c.err.message);
+            ask("DEL", LOCK, NULL);
+            ask("HSET", LOCK, "mode", "read", NULL);
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_ELOST, "%s", c.err.message);
+            cr_assert_str_eq(ask("HGET", LOCK, "mode", NULL), "read");
+            ask("DEL", LOCK, NULL);
+            shut(&c);
+        }
+}
+
 Test(redis_driver, a_name_in_an_error_is_short_and_controls_no_terminal) {
     static const char name[] =
         "a\x1b[2J\n\xc3\xa4"
