@@ -7,7 +7,7 @@ void dli_hear_thread_exit(dli_exit_hook_t *hook) {
     if (dli_forked(client)) {
         return;
     }
-    /* No chores here, such as the user's log function: the mutex of the hooks is held, and fork() needs it. */
+    /* No chores here, such as the user's log function: the hooks' mutex is held, and fork() needs it. */
     pthread_mutex_lock(&client->mutex);
     client->threads_exited = true;
     dli_sys->cond_broadcast(&client->housekeeping_changed);
