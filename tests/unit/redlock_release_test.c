@@ -243,3 +243,31 @@ Test(redlock_three, a_free_that_was_sent_again_does_not_tell_of_a_loss) {
     cr_assert_eq(pthread_join(thread, NULL), 0);
     AWAIT(is_free());
 }
+
+static void cut(relay_t *r, int at) {
+    if (atomic_load(&r->open[at]) != 0) {
+        cr_assert_eq(shutdown(r->fds[at][REQUESTS], SHUT_RDWR), 0);
+        AWAIT(atomic_load(&r->open[at]) == 0);
+    }
+}
+
+Test(redlock_three, a_free_that_found_no_connection_is_tried_again) {
+    char away[128];
+    hold_on_two(REPLIES);
+    AWAIT(have(OWNER ":7") == 3);
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+    snprintf(away, sizeof away, "%s.away", relays[2].path);
+    cr_assert_eq(rename(relays[2].path, away), 0);
+    int claim = atomic_load(&relays[2].sprung) - 1;
+    for (int i = 0; i < atomic_load(&relays[2].pairs); i++) {
+        if (i != claim) {
+            cut(&relays[2], i);
+        }
+    }
+    cut(&relays[2], claim); /* so it has ended, and the free that follows it has no way */
+    cr_assert_eq(try_it(8), DL_OK, "%s", err.message);
+    cr_assert_eq(free_it(8), DL_OK, "%s", err.message);
+    cr_assert(node_has(2, KEY, OWNER ":7"));
+    cr_assert_eq(rename(away, relays[2].path), 0);
+    AWAIT(is_free());
+}

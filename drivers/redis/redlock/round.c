@@ -11,8 +11,6 @@
 /* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
  * this: leaving it to another thread costs more. */
 #define LINGER_NS (NS_PER_MS / 2)
-/* A free without an answer is sent so many times more. */
-#define RESENT_MAX 2
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
@@ -42,19 +40,12 @@ dli_round_t *dli_round_new(dli_redlock_t *redlock, const dli_question_t *questio
     return round;
 }
 
-static void free_replies(dli_part_t *part) {
-    for (size_t i = 0; i < part->round->replies_max; i++) {
-        freeReplyObject(part->replies[i]);
-        part->replies[i] = NULL;
-    }
-}
-
 void dli_round_free(dli_round_t *round) {
     if (round == NULL) {
         return;
     }
     for (size_t i = 0; i < round->redlock->n; i++) {
-        free_replies(&round->parts[i]);
+        dli_part_free_replies(&round->parts[i]);
         dli_commands_free(&round->parts[i].commands);
     }
     free(round);
@@ -66,114 +57,8 @@ void dli_round_drop(dli_round_t *round) {
     }
 }
 
-/* ---- one part --------------------------------------------------------------------------------------- */
-
-/* The connection is there, and with it the process that answers. */
-static dl_status_t prepare(dli_exchange_t *x, const dli_facts_t *facts, dl_error_t *err) {
-    dli_part_t *part = x->arg;
-    dl_status_t status = dli_node_meet(part->node, facts->run_id, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    memcpy(part->run_id, facts->run_id, sizeof part->run_id);
-    dli_commands_clear(&part->commands);
-    part->round->question->encode(part->round, part->node, facts->run_id, part->with_source, &part->commands);
-    if (part->commands.count == 0 && !part->commands.out_of_memory) {
-        return dl_driver_fail(err, DL_ECANCELED, 0, "there is nothing to say any more");
-    }
-    x->commands = &part->commands;
-    return DL_OK;
-}
-
-static void send(dli_part_t *part) {
-    const dli_question_t *question = part->round->question;
-    part->exchange = (dli_exchange_t){.replies = part->replies,
-                                      .prepare = prepare,
-                                      .arg = part,
-                                      .lane = question->lane,
-                                      .intent = question->intent,
-                                      .is_patient = question->intent == DLI_FREE,
-                                      .deadline_ns = part->exchange.deadline_ns};
-    dli_link_begin(part->node->redis.link, &part->exchange, &part->err);
-}
-
-/* The server does not know a script: then it surely did nothing of that. */
-static bool is_forgotten(const dli_part_t *part) {
-    for (size_t i = 0; !part->with_source && i < part->round->replies_max; i++) {
-        if (part->replies[i] != NULL && dli_reply_is_error(part->replies[i], "NOSCRIPT")) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* It was not carried out, or may not have been: the node would keep its vote for a hold that has ended. While
- * a caller steps it, it is not sent again, for the second answer does not tell what the first did. */
-static bool is_lost_free(const dli_part_t *part) {
-    dl_status_t status = part->exchange.status;
-    return part->is_theirs && part->round->question->intent == DLI_FREE &&
-           (status == DL_EUNKNOWN || status == DL_EIO) && part->resent < RESENT_MAX;
-}
-
 static uint64_t call_timeout_ns(const dli_redlock_t *redlock) {
     return (uint64_t)redlock->env->call_timeout_ms * NS_PER_MS;
-}
-
-/* Every script here may be run again; its answer is then that of the last time. */
-static bool send_again_if_needed(dli_part_t *part) {
-    const dli_redlock_t *redlock = part->round->redlock;
-    while (dli_link_is_done(&part->exchange)) {
-        part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
-        if (is_lost_free(part)) {
-            part->resent++;
-            part->is_unsure |= part->exchange.status == DL_EUNKNOWN;
-            part->exchange.deadline_ns = redlock->env->now_ns() + call_timeout_ns(redlock);
-        } else if (part->exchange.status == DL_OK && is_forgotten(part)) {
-            part->with_source = true;
-        } else {
-            return true;
-        }
-        free_replies(part);
-        send(part);
-    }
-    return false;
-}
-
-/* What was sent has node_timeout from then on, however long it took to get a connection. */
-static void limit(dli_part_t *part) {
-    const dli_redlock_t *redlock = part->round->redlock;
-    uint64_t until_ns = part->exchange.sent_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    if (part->exchange.sent_ns != 0 && until_ns < part->exchange.deadline_ns) {
-        part->exchange.deadline_ns = until_ns;
-    }
-}
-
-void dli_part_begin(dli_part_t *part, uint64_t deadline_ns) {
-    part->exchange.deadline_ns = deadline_ns;
-    part->began_ns = part->round->redlock->env->now_ns();
-    send(part);
-    (void)send_again_if_needed(part);
-    limit(part);
-}
-
-bool dli_part_has_ended(const dli_part_t *part) {
-    return dli_link_is_done(&part->exchange);
-}
-
-bool dli_part_step(dli_part_t *part, short revents) {
-    dli_link_t *link = part->node->redis.link;
-    dli_link_step(link, &part->exchange, revents);
-    if (!dli_link_is_done(&part->exchange) &&
-        part->round->redlock->env->now_ns() >= part->exchange.deadline_ns) {
-        dli_link_abandon(link, &part->exchange, DL_EIO);
-    }
-    bool has_ended = send_again_if_needed(part);
-    limit(part);
-    return has_ended;
-}
-
-const redisReply *dli_part_reply(const dli_part_t *part) {
-    return part->state == DLI_PART_ENDED ? part->replies[0] : NULL;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
@@ -210,7 +95,7 @@ void dli_part_end(dli_part_t *part) {
     const dli_part_t *twin = part->exchange.status == DL_OK ? find_twin(part) : NULL;
     part->state = DLI_PART_ENDED;
     if (twin != NULL) {
-        free_replies(part);
+        dli_part_free_replies(part);
         part->exchange.status =
             dl_driver_fail(&part->err, DL_EUNKNOWN, 0, "nodes %zu and %zu are the same server",
                            part->node->index + 1, twin->node->index + 1);
@@ -302,7 +187,7 @@ static void end_all(dli_round_t *round, dl_status_t why) {
         dli_part_t *part = &round->parts[i];
         if (part->state == DLI_PART_ASKED) {
             dli_link_abandon(part->node->redis.link, &part->exchange, why);
-            (void)send_again_if_needed(part); /* notes when it was sent */
+            part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
             part->state = DLI_PART_ENDED;
         }
     }

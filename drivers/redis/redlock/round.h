@@ -51,6 +51,8 @@ typedef struct dli_part {
     bool with_source;
     int resent;              /* frees: how often it was sent again for want of an answer */
     bool is_unsure;          /* a free without an answer may have been carried out before this one */
+    bool is_paused;          /* a free that was not sent, until the deadline of its exchange; then it is */
+    uint64_t pause_ns;       /* for so long, the last time */
     bool is_left;            /* ENDED before it was sent, because nobody needed it any more */
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
     pthread_t stepper;
@@ -119,6 +121,7 @@ void dli_spare_drop(dli_round_t **spare, dli_round_t *round);
 
 /* The first reply of an ended part, or NULL. */
 const redisReply *dli_part_reply(const dli_part_t *part);
+void dli_part_free_replies(dli_part_t *part);
 /* The nodes whose parts are in this state. */
 uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state);
 
