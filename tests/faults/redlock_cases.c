@@ -112,7 +112,7 @@ CT_CASE(faults, row21_minority_down_at_open_and_later, REDLOCK) {
     CT_GT(dl_valid_ms(held), 0);
     CT_EQ(ct_stats(ct, c).lost, 0);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_EQ(votes_for(ct, "row 21") + votes_for(ct, "row 21 held"), 0);
+    CT_AWAIT(votes_for(ct, "row 21") + votes_for(ct, "row 21 held") == 0, ct_tolerance_ms(ct));
 }
 
 /* ---- row 22: a majority -------------------------------------------------------------------------- */
