@@ -361,8 +361,8 @@ Test(redlock_renewals, a_majority_that_is_down_is_no_outcome_at_once) {
         boot_server(&servers[i]);
     }
     put("orders", 7, 7, 5000);
-    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK);
-    AWAIT(left_ms(0, "orders") > 20000);
+    /* A majority is enough, and may be the other two. */
+    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK && left_ms(0, "orders") > 20000);
 }
 
 /* ---- batches ---------------------------------------------------------------------------------------- */
