@@ -14,6 +14,8 @@ static pthread_t ticker;
 /* Time in which this process did not run although it should have: it was stopped, or others had the
  * processors. */
 static _Atomic uint64_t stolen_ns;
+/* What was stolen before this instant is in stolen_ns. */
+static _Atomic uint64_t looked_ns;
 static atomic_bool stop_ticking;
 
 static void *tick(void *arg) {
@@ -26,6 +28,7 @@ static void *tick(void *arg) {
         if (took > TICK_MS * CHAOS_NS_PER_MS) {
             atomic_fetch_add(&stolen_ns, took - TICK_MS * CHAOS_NS_PER_MS);
         }
+        atomic_store(&looked_ns, now);
     }
     return NULL;
 }
@@ -71,7 +74,10 @@ void chaos_end_timing(const chaos_timing_t *timing, int64_t bound_ms, const char
     if (now <= end_ns) {
         return;
     }
-    chaos_sleep_ms(3 * TICK_MS); /* so that the last theft is known, too */
+    /* After a stop the ticker may be the last of all threads that gets a processor. */
+    while (atomic_load(&looked_ns) < now) {
+        chaos_sleep_ms(TICK_MS);
+    }
     uint64_t over_ns = now - end_ns, stolen = stolen_since(timing);
     over_ns = over_ns > stolen ? over_ns - stolen : 0;
     uint64_t longest = atomic_load(&shared->longest_over_ns);

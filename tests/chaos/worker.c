@@ -1,6 +1,5 @@
 /* worker.c - one process of the chaos: threads lock, re-enter, extend, unlock, and look at the promises. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "chaos.h"
+#include "support/entries.h"
 
 #define THREADS_MAX 32
 #define NAMES_MAX 64
@@ -72,8 +72,9 @@ static bool claim(claim_t *c) {
         }
         return true;
     }
+    /* The last millisecond is 0, too: it is rounded down. */
     uint64_t now = chaos_now_ns();
-    if (now < c->until_ns && !chaos_was_wiped(c->asked_ns, now)) {
+    if (now + CHAOS_NS_PER_MS <= c->until_ns && !chaos_was_wiped(c->asked_ns, now)) {
         chaos_violated("lock %u: lost %.3f ms before its validity was over", c->name,
                        (double)(c->until_ns - now) / 1e6);
     }
@@ -276,19 +277,6 @@ static void look_at_client(dl_client_t *client) {
     atomic_fetch_add(&shared->reconnects, after.reconnects);
 }
 
-static int count_entries(const char *path) {
-    int n = 0;
-    DIR *dir = opendir(path);
-    if (dir == NULL) {
-        chaos_die("cannot look at %s", path);
-    }
-    while (readdir(dir) != NULL) {
-        n++;
-    }
-    closedir(dir);
-    return n;
-}
-
 /* ---- the process ------------------------------------------------------------------------------------ */
 
 static void log_line(void *arg, dl_log_level_t level, const char *line) {
@@ -363,7 +351,7 @@ static void close_all(void) {
 }
 
 int chaos_work(int number, const char *url) {
-    int descriptors = count_entries("/proc/self/fd");
+    int descriptors = open_descriptors();
     chaos_start_ticking();
     int threads = count_entries("/proc/self/task");
     open_clients(number, url);
@@ -384,10 +372,9 @@ int chaos_work(int number, const char *url) {
         chaos_sleep_ms(5);
     }
     close_all();
-    if (count_entries("/proc/self/fd") != descriptors || count_entries("/proc/self/task") != threads) {
+    if (open_descriptors() != descriptors || count_entries("/proc/self/task") != threads) {
         chaos_violated("after closing %d descriptors (%d before) and %d threads (%d before)",
-                       count_entries("/proc/self/fd"), descriptors, count_entries("/proc/self/task"),
-                       threads);
+                       open_descriptors(), descriptors, count_entries("/proc/self/task"), threads);
     }
     chaos_stop_ticking();
     return 0;

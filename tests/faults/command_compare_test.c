@@ -90,6 +90,12 @@ static void find_workers(const program_t *program, pid_t workers[WORKERS]) {
     (void)fclose(file);
 }
 
+static void watch(const pid_t workers[WORKERS], int watches[WORKERS]) {
+    for (size_t i = 0; i < WORKERS; i++) {
+        watches[i] = watched(workers[i]);
+    }
+}
+
 /* ---- what it prints ----------------------------------------------------------------------------- */
 
 Test(command_compare, every_backend_of_the_file_has_a_row_and_one_that_cannot_be_reached_says_why) {
@@ -353,13 +359,11 @@ Test(command_compare, a_signal_at_its_end_changes_nothing_of_what_was_measured) 
     await_long_hold("embedded");
     pid_t workers[WORKERS];
     find_workers(&program, workers);
-    int others[WORKERS];
-    for (size_t i = 1; i < WORKERS; i++) {
-        others[i] = watched(workers[i]);
-    }
+    int all[WORKERS];
+    watch(workers, all);
     (void)kill(workers[0], SIGSTOP);
     for (size_t i = 1; i < WORKERS; i++) {
-        (void)await_end(others[i]);
+        (void)await_end(all[i]);
     }
     (void)kill(program.pid, SIGINT); /* it waits for the one that is stopped */
     (void)finish(&program);
@@ -374,9 +378,7 @@ Test(command_compare, the_workers_die_with_the_command) {
     pid_t workers[WORKERS];
     find_workers(&program, workers);
     int all[WORKERS];
-    for (size_t i = 0; i < WORKERS; i++) {
-        all[i] = watched(workers[i]);
-    }
+    watch(workers, all);
     (void)kill(program.pid, SIGKILL);
     for (size_t i = 0; i < WORKERS; i++) {
         (void)await_end(all[i]);

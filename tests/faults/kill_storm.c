@@ -145,6 +145,7 @@ static void be_holder(int lane, int fd) {
     dl_client_close(client);
     _exit(0);
 }
+
 /* For each message: waits for the lock, says when it got it and its token; told to go on, checks that it
  * still has it, and gives it back. */
 static void be_waiter(int lane, int fd) {

@@ -1,13 +1,13 @@
 /* network_cases.c - faults of the network between client and server (row 10): refused, silent, cut. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "faults/wire.h"
+#include "support/entries.h"
 
 /* ---- no connection ------------------------------------------------------------------------------ */
 
@@ -80,19 +80,8 @@ static int full_port(ct_t *ct, int fds[4]) {
     return ntohs(address.sin_port);
 }
 
-static int count_descriptors(ct_t *ct) {
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-    CT_CHECK(dir != NULL);
-    while (readdir(dir) != NULL) {
-        count++;
-    }
-    closedir(dir);
-    return count;
-}
-
 CT_CASE(faults, row10_connections_black_holed, WIRE) {
-    int fds[4], descriptors = count_descriptors(ct);
+    int fds[4], descriptors = open_descriptors();
     char options[128];
     snprintf(options, sizeof options, "%s", address_at(ct, full_port(ct, fds)));
     dl_client_t *c;
@@ -110,7 +99,7 @@ CT_CASE(faults, row10_connections_black_holed, WIRE) {
         close(fds[i]);
     }
     /* A client library that still connects is left to itself. */
-    CT_AWAIT(count_descriptors(ct) <= descriptors, 2000);
+    CT_AWAIT(open_descriptors() <= descriptors, 2000);
 }
 
 /* ---- a connection that is there, and silent ------------------------------------------------------- */

@@ -1,6 +1,5 @@
 /* resources_cases.c - faults: no memory, descriptors or threads; signals; very many locks (rows 35 to 37). */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 
 #include "contract/callers.h"
 #include "core/sys.h"
+#include "support/entries.h"
 
 /* ---- row 35: memory -------------------------------------------------------------------------- */
 
@@ -125,18 +125,6 @@ CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .needs = 
 }
 
 /* ---- row 36: descriptors, threads, signals --------------------------------------------------- */
-
-static int open_descriptors(void) {
-    DIR *folder = opendir("/proc/self/fd");
-    int count = 0;
-    while (folder != NULL && readdir(folder) != NULL) {
-        count++;
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    return count;
-}
 
 static struct rlimit limit_descriptors(ct_t *ct, rlim_t max) {
     struct rlimit old, new;

@@ -1,6 +1,5 @@
 /* ct_run.c - the list of cases, which of them concern a fixture, and the run of one. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <ftw.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,6 +11,7 @@
 #include "core/sys.h"
 #include "support/alloc_fail.h"
 #include "support/ct.h"
+#include "support/entries.h"
 #include "support/fault.h"
 #include "support/sim.h"
 
@@ -144,19 +144,6 @@ void ct_remove_dir(const char *dir) {
     (void)nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* How many descriptors this process has open. */
-static int count_descriptors(void) {
-    DIR *dir = opendir("/proc/self/fd");
-    int count = 0;
-    while (dir != NULL && readdir(dir) != NULL) {
-        count++;
-    }
-    if (dir != NULL) {
-        closedir(dir);
-    }
-    return count;
-}
-
 /* ---- the run ---------------------------------------------------------------------------------------- */
 
 /* Nothing here is safe in a signal handler, but the process is about to end, and the runner's parent has a
@@ -184,7 +171,7 @@ static void on_deadlock(const char *what) {
 static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
                    const ct_run_options_t *options) {
     memset(ct, 0, sizeof *ct);
-    ct->descriptors = count_descriptors();
+    ct->descriptors = open_descriptors();
     ct->test = test;
     ct->fixture = fixture;
     ct->traits = ct_traits_of(fixture, options->real_time);
@@ -224,7 +211,7 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
 static void await_descriptors(ct_t *ct) {
     int left = 0;
     for (int ms = 0; ms < LEFT_BEHIND_MS * ct->time_scale; ms += 5) {
-        left = count_descriptors() - ct->descriptors;
+        left = open_descriptors() - ct->descriptors;
         if (left <= 0) {
             return;
         }

@@ -7,6 +7,7 @@
 
 #include "drivers/mysql/session.h"
 #include "mysql_relay.h"
+#include "support/entries.h"
 
 TestSuite(mysql_pessimistic_ends, .init = set_up, .fini = tear_down, .timeout = 120);
 TestSuite(mysql_pessimistic_bad_days, .init = set_up_own, .fini = tear_down, .timeout = 120);
@@ -337,14 +338,6 @@ Test(mysql_pessimistic_bad_days, the_end_of_a_query_harms_no_hold) {
 }
 
 /* ---- fork --------------------------------------------------------------------------------------------- */
-
-static int open_descriptors(void) {
-    int count = 0;
-    for (int fd = 0; fd < 1024; fd++) {
-        count += fcntl(fd, F_GETFD) >= 0;
-    }
-    return count;
-}
 
 /* Or the server would not hear that the parent has died. */
 Test(mysql_pessimistic_ends, a_forked_child_that_closes_keeps_no_socket_of_its_parents_holds) {

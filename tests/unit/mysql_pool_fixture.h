@@ -5,27 +5,14 @@
 
 #include "mysql_link_fixture.h"
 
-#include <dirent.h>
-
 #include "drivers/mysql/link/keeper.h"
+#include "support/entries.h"
 
 static dli_mysql_pool_t *pool;
 static dli_mysql_guard_t *guard;
 static dl_error_t err;
 static dli_mysql_keeper_t keeper;
 static int threads_before; /* of this process, without those that make connections */
-
-/* What /proc/self has in a folder. */
-static inline int count_entries(const char *path) {
-    int n = 0;
-    DIR *folder = opendir(path);
-    cr_assert_not_null(folder);
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        n += entry->d_name[0] != '.';
-    }
-    closedir(folder);
-    return n;
-}
 
 static inline int threads_of_this_process(void) {
     return count_entries("/proc/self/task");

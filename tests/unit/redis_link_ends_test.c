@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_link_fixture.h"
 
-#include <dirent.h>
+#include "support/entries.h"
 
 TestSuite(redis_link_ends, .init = set_up, .fini = tear_down, .timeout = 60);
 
@@ -199,21 +199,11 @@ Test(redis_link_ends, the_answer_to_a_call_given_up_is_never_taken_for_another) 
 
 /* ---- fork ------------------------------------------------------------------------------------------- */
 
-static int descriptors(void) {
-    int n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir != NULL && readdir(dir) != NULL) {
-        n++;
-    }
-    closedir(dir);
-    return n;
-}
-
 Test(redis_link_ends, a_forked_child_closes_descriptors_and_disturbs_nobody) {
     options.max_total = 4;
     options.min_idle = 1;
     options.test_while_idle = true;
-    int before = descriptors();
+    int before = open_descriptors();
     open_link();
     call_t calls[6];
     begin_all(calls, 6, "ECHO parent", 5000); /* two of them queue */
@@ -221,7 +211,7 @@ Test(redis_link_ends, a_forked_child_closes_descriptors_and_disturbs_nobody) {
     pid_t pid = fork();
     if (pid == 0) {
         dli_link_close(link_, true);
-        _exit(descriptors() == before ? 0 : 1);
+        _exit(open_descriptors() == before ? 0 : 1);
     }
     int status;
     cr_assert_eq(waitpid(pid, &status, 0), pid);

@@ -4,7 +4,6 @@
 #define REDIS_SUBSCRIBER_FIXTURE_H
 
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
 #include <hiredis/hiredis.h>
 #include <pthread.h>
@@ -20,6 +19,7 @@
 
 #include "drivers/redis/link/subscriber.h"
 #include "redis_process.h"
+#include "support/entries.h"
 
 #define SECOND (1000 * MS)
 
@@ -152,16 +152,6 @@ static inline void must_sleep(dl_watch_t *made) {
 
 static inline void unwatch(dl_watch_t *made) {
     dli_subscriber_unwatch(subscriber, made);
-}
-
-static inline int open_descriptors(void) {
-    int n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (readdir(dir) != NULL) {
-        n++;
-    }
-    closedir(dir);
-    return n;
 }
 
 #endif

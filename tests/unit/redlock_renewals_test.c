@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redlock_clients.h"
 
-#include <fcntl.h>
+#include "support/entries.h"
 
 #define NODES 3
 #define LEASE_MS 30000
@@ -277,14 +277,6 @@ Test(redlock_renewals, a_slow_minority_does_not_delay) {
         cr_assert_lt(took_ms, 250, "%lu ms", (unsigned long)took_ms);
     }
     thaw(1);
-}
-
-static int open_descriptors(void) {
-    int count = 0;
-    for (int fd = 0; fd < 1024; fd++) {
-        count += fcntl(fd, F_GETFD) >= 0;
-    }
-    return count;
 }
 
 /* Each round would open another connection to it. */

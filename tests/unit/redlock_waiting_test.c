@@ -2,8 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redlock_clients.h"
 
-#include <dirent.h>
 #include <sys/eventfd.h>
+
+#include "support/entries.h"
 
 #define NODES 3
 
@@ -80,16 +81,6 @@ static void begin_wait(sleeper_t *s, dl_watch_t *w) {
 static dl_status_t end_wait(sleeper_t *s) {
     cr_assert_eq(pthread_join(s->thread, NULL), 0);
     return s->status;
-}
-
-static int open_descriptors(void) {
-    int n = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (readdir(dir) != NULL) {
-        n++;
-    }
-    closedir(dir);
-    return n;
 }
 
 /* ---- being woken ------------------------------------------------------------------------------------ */
