@@ -3,6 +3,7 @@
 #include "session.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 

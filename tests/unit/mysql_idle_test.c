@@ -105,6 +105,18 @@ Test(idle, what_the_server_will_soon_close_is_not_used) {
     assert_at_rest(1);
 }
 
+Test(idle, one_of_unknown_patience_is_closed_and_not_asked_again_and_again) {
+    options.min_idle = 1;
+    open_pool(8);
+    dli_mysql_member_t *member = take();
+    dli_mysql_conn_note_patience(member->conn, 0);
+    give_back(member);
+    atomic_fetch_add(&ahead_ns, 1 * MS);
+    cr_assert_null(dli_mysql_pool_take_neglected(pool, DLI_MYSQL_CALLS, 0));
+    dli_mysql_pool_close_old(pool);
+    assert_at_rest(0);
+}
+
 Test(idle, test_on_borrow_asks_before_each_use) {
     options.test_on_borrow = true;
     make_relay(5000);

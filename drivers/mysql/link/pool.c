@@ -370,8 +370,10 @@ dli_mysql_member_t *dli_mysql_pool_take_neglected(dli_mysql_pool_t *pool, dli_my
     dli_mysql_member_t *member = lane->oldest;
     for (; member != NULL; member = member->newer) {
         uint64_t patience_ns = (uint64_t)dli_mysql_conn_patience_s(member->conn) * NS_PER_S;
-        if ((pool->options.test_while_idle && member->touched_ns < since_ns) ||
-            (lane->idle <= lane->keep && age_ns(member->touched_ns, now_ns) > patience_ns / 3)) {
+        /* A worn one is to be closed; one of unknown patience would be neglected again at once, for ever. */
+        if (!is_worn(member, now_ns) &&
+            ((pool->options.test_while_idle && member->touched_ns < since_ns) ||
+             (lane->idle <= lane->keep && age_ns(member->touched_ns, now_ns) > patience_ns / 3))) {
             pick_up(lane, member);
             break;
         }

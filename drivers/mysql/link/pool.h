@@ -140,7 +140,8 @@ void dli_mysql_pool_close_old(dli_mysql_pool_t *pool);
 bool dli_mysql_pool_is_short(dli_mysql_pool_t *pool, dli_mysql_lane_t lane);
 /* An idle connection that should be asked for a sign of life, the longest idle one first: with
  * test_while_idle one not touched since since_ns, else one that is kept and would be closed by the server
- * some day. NULL: none is left. dli_mysql_pool_put_back puts it where it was. */
+ * some day. NULL: none is left but those that dli_mysql_pool_close_old closes. dli_mysql_pool_put_back
+ * puts it where it was. */
 dli_mysql_member_t *dli_mysql_pool_take_neglected(dli_mysql_pool_t *pool, dli_mysql_lane_t lane,
                                                   uint64_t since_ns);
 void dli_mysql_pool_put_back(dli_mysql_pool_t *pool, dli_mysql_member_t *member);
