@@ -58,10 +58,6 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
-static uint64_t call_timeout_ns(const dli_redlock_t *redlock) {
-    return (uint64_t)redlock->env->call_timeout_ms * NS_PER_MS;
-}
-
 /* It was not carried out, or may not have been: the node would keep its vote for a hold that has ended. While
  * a caller steps it, it is not sent again, for the second answer does not tell what the first did. */
 static bool is_lost_free(const dli_part_t *part) {
@@ -70,7 +66,7 @@ static bool is_lost_free(const dli_part_t *part) {
         return false;
     }
     if (part->exchange.status == DL_EIO) {
-        return redlock->env->now_ns() < part->began_ns + (RESENT_MAX + 1) * call_timeout_ns(redlock);
+        return redlock->env->now_ns() < part->began_ns + (RESENT_MAX + 1) * dli_call_timeout_ns(redlock);
     }
     return part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
 }
@@ -100,7 +96,7 @@ static bool send_again_if_needed(dli_part_t *part) {
             }
             part->resent += part->exchange.status == DL_EUNKNOWN;
             part->is_unsure |= part->exchange.status == DL_EUNKNOWN;
-            part->exchange.deadline_ns = redlock->env->now_ns() + call_timeout_ns(redlock);
+            part->exchange.deadline_ns = redlock->env->now_ns() + dli_call_timeout_ns(redlock);
         } else if (part->exchange.status == DL_OK && is_forgotten(part)) {
             part->with_source = true;
         } else {

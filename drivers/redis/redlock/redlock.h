@@ -43,6 +43,10 @@ struct dli_redlock {
     struct dli_round *spare, *renewal_spare;
 };
 
+static inline uint64_t dli_call_timeout_ns(const dli_redlock_t *redlock) {
+    return (uint64_t)redlock->env->call_timeout_ms * 1000000;
+}
+
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */
 
 /* A connection to the node found a server with this run id. DL_OK; DL_ECONFIG: another node's connection

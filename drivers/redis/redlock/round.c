@@ -57,10 +57,6 @@ void dli_round_drop(dli_round_t *round) {
     }
 }
 
-static uint64_t call_timeout_ns(const dli_redlock_t *redlock) {
-    return (uint64_t)redlock->env->call_timeout_ms * NS_PER_MS;
-}
-
 /* ---- all of them ------------------------------------------------------------------------------------ */
 
 uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state) {
@@ -127,7 +123,7 @@ static void leave(dli_part_t *part, const char *why) {
 
 /* Nobody waits for frees that have no connection yet, but they go on: what a node has heard of shall end. */
 static uint64_t patience(const dli_round_t *round, uint64_t until_ns) {
-    uint64_t call_ns = round->began_ns + call_timeout_ns(round->redlock);
+    uint64_t call_ns = round->began_ns + dli_call_timeout_ns(round->redlock);
     return round->question->intent == DLI_FREE && !round->is_spare && call_ns > until_ns ? call_ns : until_ns;
 }
 
@@ -273,7 +269,7 @@ void dli_round_send_lost(dli_round_t *round) {
     }
     if (nodes != 0) {
         dli_stragglers_begin(redlock->stragglers, round, nodes,
-                             redlock->env->now_ns() + call_timeout_ns(redlock));
+                             redlock->env->now_ns() + dli_call_timeout_ns(redlock));
     }
 }
 
