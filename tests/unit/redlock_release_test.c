@@ -5,6 +5,7 @@
 #include <linux/sockios.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 /* The suites are declared in redlock_test.c; `redlock` has this many nodes. */
 #define NODES 5
@@ -251,6 +252,20 @@ static void cut(relay_t *r, int at) {
     }
 }
 
+/* All connections to the third node, that of the claim last: so it has ended, and the free that follows it
+ * has no way. */
+static void cut_all(void) {
+    int claim = atomic_load(&relays[2].sprung) - 1; /* -1: none was caught */
+    for (int i = 0; i < atomic_load(&relays[2].pairs); i++) {
+        if (i != claim) {
+            cut(&relays[2], i);
+        }
+    }
+    if (claim >= 0) {
+        cut(&relays[2], claim);
+    }
+}
+
 Test(redlock_three, a_free_that_found_no_connection_is_tried_again) {
     char away[128];
     hold_on_two(REPLIES);
@@ -258,16 +273,60 @@ Test(redlock_three, a_free_that_found_no_connection_is_tried_again) {
     cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
     snprintf(away, sizeof away, "%s.away", relays[2].path);
     cr_assert_eq(rename(relays[2].path, away), 0);
-    int claim = atomic_load(&relays[2].sprung) - 1;
-    for (int i = 0; i < atomic_load(&relays[2].pairs); i++) {
-        if (i != claim) {
-            cut(&relays[2], i);
-        }
-    }
-    cut(&relays[2], claim); /* so it has ended, and the free that follows it has no way */
+    cut_all();
     cr_assert_eq(try_it(8), DL_OK, "%s", err.message);
     cr_assert_eq(free_it(8), DL_OK, "%s", err.message);
     cr_assert(node_has(2, KEY, OWNER ":7"));
     cr_assert_eq(rename(away, relays[2].path), 0);
     AWAIT(is_free());
+}
+
+Test(redlock_three, a_free_that_found_the_server_full_is_tried_again) {
+    hold_on_two(REPLIES);
+    AWAIT(have(OWNER ":7") == 3);
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+    tell(&servers[2], "CONFIG SET maxclients 1"); /* which is the test's own connection */
+    cut_all();
+    AWAIT(info(&servers[2], "stats", "rejected_connections:") > 0);
+    cr_assert(node_has(2, KEY, OWNER ":7"));
+    tell(&servers[2], "CONFIG SET maxclients 100");
+    AWAIT(is_free());
+}
+
+/* ---- frees that wait ------------------------------------------------------------------------------- */
+
+static atomic_int polls, failures;
+
+static int poll_and_count(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    int ready = poll_in_slices(fds, n, deadline_ns);
+    atomic_fetch_add(&polls, 1);
+    atomic_fetch_add(&failures, ready < 0);
+    return ready;
+}
+
+/* poll(2) takes no more entries than a process may have descriptors, and these frees have none. */
+Test(redlock_three, frees_that_wait_have_no_place_among_what_is_polled) {
+    enum { FREES = 20 };
+    char away[128];
+    struct rlimit usual, low;
+    connect_all();
+    env.poll = poll_and_count;
+    snprintf(away, sizeof away, "%s.away", relays[2].path);
+    cr_assert_eq(rename(relays[2].path, away), 0);
+    cut_all();
+    for (uint64_t hold_id = 10; hold_id < 10 + FREES; hold_id++) {
+        dl_request_t request = request_of(hold_id);
+        cr_assert_eq(dli_redlock_give_back(&client, &request, 1u << 2), 1);
+    }
+    cr_assert_eq(atomic_load(&client.nodes[2].backlog), FREES);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    low = usual;
+    low.rlim_cur = FREES / 2;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int before = atomic_load(&polls);
+    AWAIT(atomic_load(&polls) - before >= 5);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    cr_assert_eq(rename(away, relays[2].path), 0);
+    AWAIT(atomic_load(&client.nodes[2].backlog) == 0);
+    cr_assert_eq(atomic_load(&failures), 0);
 }

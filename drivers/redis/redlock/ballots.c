@@ -30,7 +30,7 @@ void dli_ballot_of_silent(dli_ballot_t *ballot, const dli_part_t *part) {
         return;
     }
     dl_status_t status = part->exchange.status;
-    bool is_unknown = status == DL_EUNKNOWN || (status == DL_EPROTO && part->sent_ns != 0);
+    bool is_unknown = status == DL_EUNKNOWN || part->is_unsure || (status == DL_EPROTO && part->sent_ns != 0);
     *ballot = (dli_ballot_t){.vote = is_unknown ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
                              .status = status == DL_EUNKNOWN || status == DL_ECANCELED ? DL_EIO : status,
                              .why = part->is_left ? NULL : part->err.message};

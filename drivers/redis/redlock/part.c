@@ -58,6 +58,12 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
+/* There was no way to the node, or no room for another connection or the request: that may pass. */
+static bool was_not_sent(const dli_part_t *part) {
+    dl_status_t status = part->exchange.status;
+    return status == DL_EIO || status == DL_ELIMIT || status == DL_ENOMEM;
+}
+
 /* It was not carried out, or may not have been: the node would keep its vote for a hold that has ended. While
  * a caller steps it, it is not sent again, for the second answer does not tell what the first did. */
 static bool is_lost_free(const dli_part_t *part) {
@@ -65,7 +71,7 @@ static bool is_lost_free(const dli_part_t *part) {
     if (!part->is_theirs || part->round->question->intent != DLI_FREE) {
         return false;
     }
-    if (part->exchange.status == DL_EIO) {
+    if (was_not_sent(part)) {
         return redlock->env->now_ns() < part->began_ns + (RESENT_MAX + 1) * dli_call_timeout_ns(redlock);
     }
     return part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
@@ -76,7 +82,7 @@ static bool pauses(dli_part_t *part) {
     uint64_t now_ns = part->round->redlock->env->now_ns();
     if (part->is_paused) {
         part->is_paused = now_ns < part->exchange.deadline_ns;
-    } else if (part->exchange.status == DL_EIO) {
+    } else if (was_not_sent(part)) {
         part->is_paused = true;
         part->pause_ns = part->pause_ns == 0 ? PAUSE_FIRST_NS : 2 * part->pause_ns;
         part->pause_ns = part->pause_ns < PAUSE_MAX_NS ? part->pause_ns : PAUSE_MAX_NS;

@@ -217,6 +217,11 @@ static void forget_renewal(void *arg, const dl_request_t *hold) {
     }
 }
 
+/* Is it being freed, as far as is known? */
+static bool is_forgotten(const errand_t *errand, const dl_renewal_t *r) {
+    return errand->forgotten != NULL && atomic_load(&errand->forgotten[r - errand->renewals]);
+}
+
 static void forget_fill(void *arg, const dl_request_t *hold) {
     dli_item_t *item = dli_batch_find(arg, hold);
     if (item != NULL) {
@@ -244,7 +249,7 @@ static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
     dli_stragglers_announce(stragglers, &intention);
     for (size_t i = 0; i < chunk->count; i++) {
         const dl_renewal_t *r = chunk->entries[i];
-        if (atomic_load(&errand->forgotten[r - errand->renewals])) {
+        if (is_forgotten(errand, r)) {
             atomic_store(&batch->items[i].is_forgotten, true);
         }
         until_ns = valid_until_ns(r) < until_ns ? valid_until_ns(r) : until_ns;
@@ -277,10 +282,7 @@ static void clear_away(const errand_t *errand, const dli_chunk_t *chunk) {
     }
     dli_round_t *round = dli_batch_round(redlock, &clearing, chunk);
     if (round != NULL) { /* else it ends with its lease */
-        uint32_t nodes = 0;
-        for (size_t i = 0; i < chunk->count; i++) {
-            nodes |= chunk->nodes[i];
-        }
+        uint32_t nodes = dli_nodes_all(redlock);
         for (size_t i = 0; i < redlock->n; i++) {
             nodes &= dli_node_lags_behind(&redlock->nodes[i]) ? ~(1u << i) : UINT32_MAX;
         }
@@ -317,7 +319,7 @@ static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
         count_t count = count_answers(round, i);
         r->status = judge(round, i, &count);
         r->sent_ns = round->began_ns;
-        if (r->status == DL_ELOST) {
+        if (r->status == DL_ELOST && !is_forgotten(errand, r)) { /* else its release has to find it */
             dli_chunk_add(&lost, r, dli_nodes_all(redlock));
         }
         if (r->status == DL_OK && count.gone != 0 && redlock->env->now_ns() < valid_until_ns(r)) {

@@ -13,7 +13,7 @@ static void renew(dli_round_t *round) {
         dli_commands_free(&part->commands);
         part->state = DLI_PART_UNASKED;
         part->sent_ns = 0;
-        part->with_source = false;
+        part->with_source = part->is_left = false;
     }
 }
 

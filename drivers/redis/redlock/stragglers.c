@@ -165,11 +165,13 @@ static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
                 }
                 struct pollfd fd;
                 dli_link_want(&part->exchange, &fd, &part->until_ns);
-                if (make_room(s, n + 1)) {
+                part->slot = DLI_UNPOLLED;
+                if (fd.fd >= 0 && make_room(s, n + 1)) {
                     part->slot = n;
                     s->fds[n++] = fd;
-                } else {
-                    part->until_ns = s->env->now_ns() + NS_PER_MS; /* not polled: looked at now and then */
+                } else if (fd.fd >= 0) { /* looked at now and then */
+                    uint64_t soon_ns = s->env->now_ns() + NS_PER_MS;
+                    part->until_ns = soon_ns < part->until_ns ? soon_ns : part->until_ns;
                 }
                 *until_ns = part->until_ns < *until_ns ? part->until_ns : *until_ns;
             }
@@ -183,6 +185,20 @@ static bool is_wanted(const dli_stragglers_t *s, const dli_part_t *part, uint64_
     return !s->is_closing || (part->round->question->intent == DLI_FREE && now_ns < s->end_ns);
 }
 
+/* What has come to a part; of one that was not polled, if it is to be looked at. */
+static short what_came(const dli_stragglers_t *s, const dli_part_t *part, uint64_t now_ns) {
+    struct pollfd fd;
+    uint64_t until_ns;
+    if (part->slot < s->cap) {
+        return s->fds[part->slot].revents;
+    }
+    if (part->slot == DLI_NO_SLOT || now_ns < part->until_ns) {
+        return 0;
+    }
+    dli_link_want(&part->exchange, &fd, &until_ns);
+    return fd.fd >= 0 && s->env->poll(&fd, 1, 0) > 0 ? fd.revents : 0;
+}
+
 /* Takes those that have something to do into these hands, so that they stay. */
 static dli_part_t *take_ready(dli_stragglers_t *s, uint64_t now_ns) {
     dli_part_t *first = NULL;
@@ -194,7 +210,7 @@ static dli_part_t *take_ready(dli_stragglers_t *s, uint64_t now_ns) {
                 if (is_idle(part) || (is_new && is_wanted(s, part, now_ns))) {
                     continue;
                 }
-                part->revents = is_new ? 0 : s->fds[part->slot].revents;
+                part->revents = what_came(s, part, now_ns);
                 if (part->revents != 0 || now_ns >= part->until_ns || !is_wanted(s, part, now_ns)) {
                     part->is_busy = true;
                     part->stepper = pthread_self();

@@ -5,7 +5,8 @@
 
 #include "round.h"
 
-#define DLI_NO_SLOT SIZE_MAX
+#define DLI_NO_SLOT SIZE_MAX        /* of a part: not looked at yet */
+#define DLI_UNPOLLED (SIZE_MAX - 1) /* it has nothing to poll, or there is no memory for that */
 
 /*
  * A part is stepped without the mutex, for a step may report, and who hears of it may call us. Meanwhile it
