@@ -85,6 +85,13 @@ NOISE='a.c:1:2: runtime error: signed integer overflow' expect contract 2 "$late
 NOISE='a.c:1:2: runtime error: signed integer overflow' expect crowd 2 "$late" 2 '2 1 0' 1
 NOISE='a.c:1:2: runtime error: signed integer overflow' expect single 2 "$late" 1 '0 1 0' 0
 
+# A case that ended at an assertion has freed nothing; any other leak counts, and whatever else was found.
+asserted='[----] a.c:1: Assertion Failed'
+leak=$'ERROR: LeakSanitizer: detected memory leaks\n #0 in draw_token\nSUMMARY: AddressSanitizer: 9 byte(s) leaked'
+NOISE=$asserted$'\n'$leak expect criterion 2 "$late" 2 '1 0 0' 1
+NOISE=$leak expect criterion 2 "$late" 1 '0 1 0' 0
+NOISE=$asserted$'\n==1==ERROR: AddressSanitizer: heap-use-after-free\n'$leak expect criterion 2 "$late" 1 '0 1 0' 0
+
 # Only what happened in the time counts, and the worst of it.
 printf '%s\n' '10.00 1000 0' '10.25 1050 0' '10.50 1100 40' '10.75 1150 41' '11.00 1200 41' '11.25 1250 41' >"$work/weather"
 for row in '0 9 0' '10.3 10.4 41' '10.6 10.7 41' '10.8 10.9 1' '11.1 11.2 0' '12 13 0'; do
