@@ -141,12 +141,14 @@ CT_CASE(tokens, a_token_is_the_holders_and_stays_the_same_while_it_holds, .needs
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_extend(lock, 2 * ct_lease_ms(ct), CT_ERR));
     ct_sleep_ms(ct, 2 * ct_lease_ms(ct)); /* renewals */
+    CT_GT(dl_valid_ms(lock), 0);
     CT_EQ(dl_token(lock), token);
     if (ct_traits(ct) & CT_CAN_INSPECT) {
         uint64_t shown = ct_server_info(ct, "orders").token;
         CT_CHECK(shown == 0 || shown == token);
     }
     CT_OK(dl_unlock(lock, CT_ERR));
+    CT_GT(dl_valid_ms(lock), 0);
     CT_EQ(dl_token(lock), token);
     CT_OK(dl_unlock(lock, CT_ERR));
     see_no_token(ct, lock);

@@ -61,14 +61,37 @@ static bool is_read(size_t i) {
     return true;
 }
 
-/* When the client has the answers of the others, those of 1 and 2 pass. */
+/* Who releases, how often it has slept through a whole slice, and that it sleeps no more. */
+static pthread_t caller;
+static atomic_int long_sleeps;
+static atomic_bool has_returned;
+
+static int poll_and_tell(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    for (;;) {
+        uint64_t slice_ns = show_ns() + 5 * MS;
+        if (slice_ns >= deadline_ns) {
+            return poll_in_slices(fds, n, deadline_ns);
+        }
+        int ready = poll_in_slices(fds, n, slice_ns);
+        if (ready != 0) {
+            return ready;
+        }
+        atomic_fetch_add(&long_sleeps, pthread_equal(pthread_self(), caller) != 0);
+    }
+}
+
+/* When the client has the answers of the others, and goes on waiting or has done with it, those of 1 and 2
+ * pass. */
 static void *let_pass(void *arg) {
     const long long *before = arg;
     for (size_t i = 0; i < NODES; i++) {
         AWAIT(runs(i) > before[i]);
     }
     AWAIT(atomic_load(&relays[1].sprung) != 0 && atomic_load(&relays[2].sprung) != 0);
+    await_relays();
     AWAIT(is_read(0) && is_read(3) && is_read(4));
+    int slept = atomic_load(&long_sleeps);
+    AWAIT(atomic_load(&long_sleeps) > slept || atomic_load(&has_returned));
     for (size_t i = 1; i <= 2; i++) {
         atomic_store(&relays[i].held[atomic_load(&relays[i].sprung) - 1][REPLIES], 0);
     }
@@ -89,10 +112,13 @@ Test(redlock, a_loss_is_told_though_slow_nodes_have_to_say_it) {
     set_trap(1, &dli_script_redlock_release, REPLIES);
     set_trap(2, &dli_script_redlock_release, REPLIES);
     client.node_timeout_ms = 60000;
+    caller = pthread_self();
+    env.poll = poll_and_tell;
     pthread_t thread;
     cr_assert_eq(pthread_create(&thread, NULL, let_pass, before), 0);
     dl_request_t request = make_request(NAME, OWNER, 7, in_ms(20000));
     dl_status_t status = dli_redlock_release(&client, NULL, &request, &err);
+    atomic_store(&has_returned, true);
     cr_assert_eq(pthread_join(thread, NULL), 0);
     cr_assert_eq(status, DL_ELOST, "%s", err.message);
 }
