@@ -144,6 +144,7 @@ CT_CASE(faults, row09_client_wall_clock_off_by_an_hour, .traits = CT_REAL_TIME) 
     for (int i = 0; i < 3; i++) {
         CT_OK(dl_lock(mine, CT_ERR));
         take(ct, explicit_lock, lease_ms);
+        CT_GT(dl_valid_ms(mine), 0);
         CT_CHECK(!(ct_caps(ct) & DL_CAP_FENCE) || dl_token(mine) > token);
         token = dl_token(mine);
         set_wall_clock(ct, offsets_s[i]);

@@ -71,6 +71,7 @@ for kind in single criterion contract crowd; do
     expect $kind 9 "$late" 4 "$more 1 0" 3
     expect $kind 2 "tokens_cases.c:149: $late" 2 "$((more + 1)) 0 0" 1
     expect $kind 2 "dlock: holding 'x', token 7, valid until 9 ms: $late" 2 "$((more + 1)) 0 0" 1
+    expect $kind 2 "is DL_EIO: the token is not on a majority of the nodes: no time is left" 2 "$((more + 1)) 0 0" 1
     expect $kind 2 "late_cases.c:149: the token is 6 and was 7" 1 "$more 1 0" 0
     expect $kind 2 'two were inside' 1 "$more 1 0" 0
     expect $kind 2 'WARNING: ThreadSanitizer: data race' 1 "$more 1 0" 0
