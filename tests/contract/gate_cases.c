@@ -274,10 +274,10 @@ typedef struct crowd {
     int inside, entered, gave_up;
 } crowd_t;
 
-/* Their patience is of the size of a hold. On real time a server can answer within it. */
+/* Their patience is of the size of a hold. On real time a server answers within it. */
 static void push_and_shove(ct_t *ct, void *arg) {
     crowd_t *crowd = arg;
-    int64_t unit_ms = ct_traits(ct) & CT_VIRTUAL ? 1 : ct_tolerance_ms(ct) / 50;
+    int64_t unit_ms = ct_traits(ct) & CT_VIRTUAL ? 1 : ct_tolerance_ms(ct) / 10;
     for (int i = 0; i < CROWD_ROUNDS; i++) {
         dl_status_t status = CT_EITHER(
             dl_trylock_for(crowd->lock, (1 + i % 7) * unit_ms, DL_LEASE_AUTO, CT_ERR), DL_OK, DL_ETIMEDOUT);

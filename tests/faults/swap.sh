@@ -48,8 +48,9 @@ for driver in "$@"; do
     # On its own backend it excludes.
     status=0
     "$dlock" --config "$config" run embedded -- \
-        "$dlock" --config "$config" run --wait 300ms embedded -- true >"$work/out" 2>&1 || status=$?
-    [ $status -eq 75 ] || die "$driver: a second holder ends with $status: $(cat "$work/out")"
+        "$dlock" --config "$config" run --wait 1s embedded -- true >"$work/out" 2>&1 || status=$?
+    [ $status -ne 0 ] || die "$driver: a second holder got in: $(cat "$work/out")"
+    [ $status -eq 75 ] || die "$driver: the second to ask ends with $status: $(cat "$work/out")"
     ! "$dlock" --config "$config" list | grep -w embedded || die "$driver: a lock was left behind"
     echo "use: $backend"
     previous=$backend

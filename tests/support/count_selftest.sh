@@ -72,7 +72,20 @@ for kind in single criterion contract crowd; do
     expect $kind 2 "tokens_cases.c:149: $late" 2 "$((more + 1)) 0 0" 1
     expect $kind 2 "dlock: holding 'x', token 7, valid until 9 ms: $late" 2 "$((more + 1)) 0 0" 1
     expect $kind 2 "is DL_EIO: the token is not on a majority of the nodes: no time is left" 2 "$((more + 1)) 0 0" 1
+    expect $kind 2 'dl_lock(ct_lock(ct, holder, "signal"), CT_ERR) is DL_EIO, expected DL_OK' 2 "$((more + 1)) 0 0" 1
+    expect $kind 2 'dl_token(lock) == token is false: 0 and 7' 2 "$((more + 1)) 0 0" 1
+    expect $kind 2 '9 killed, 0 second holders, 0 lost updates, 0 violations, "violations": 0, too late' 2 "$((more + 1)) 0 0" 1
     expect $kind 2 "late_cases.c:149: the token is 6 and was 7" 1 "$more 1 0" 0
+    expect $kind 2 'dl_token(lock) == token is false: 6 and 7' 1 "$more 1 0" 0
+    expect $kind 2 'dl_token(lock) == 0 is false: 7 and 0' 1 "$more 1 0" 0
+    expect $kind 2 'token 6 after 7' 1 "$more 1 0" 0
+    expect $kind 2 "the successor's token is not larger" 1 "$more 1 0" 0
+    expect $kind 2 '__atomic_fetch_add(&c->inside, 1, 0) == 0 is false: 1 and 0' 1 "$more 1 0" 0
+    expect $kind 2 'a second holder got in' 1 "$more 1 0" 0
+    expect $kind 2 'total 99, lost updates 1' 1 "$more 1 0" 0
+    expect $kind 2 'sold=100 oversold=10 seconds=1' 1 "$more 1 0" 0
+    expect $kind 2 '10 violations' 1 "$more 1 0" 0
+    expect $kind 2 'the child died of signal 11' 1 "$more 1 0" 0
     expect $kind 2 'two were inside' 1 "$more 1 0" 0
     expect $kind 2 'WARNING: ThreadSanitizer: data race' 1 "$more 1 0" 0
     forecast 10

@@ -114,7 +114,7 @@ Test(mysql_pessimistic, tokens_rise_whatever_ends_a_hold_and_whatever_is_deleted
     uint64_t id = 0, last = token_of(&c, "orders", &id), token;
     for (int round = 0; round < 5; round++) {
         hold_t h = must_lock(&c, "orders", A, ++id, 30000);
-        cr_assert_gt(h.grant.token, last, "round %d", round);
+        cr_assert_gt(h.grant.token, last, "round %d: the token is not larger", round);
         last = h.grant.token;
         switch (round) {
         case 0: /* the marker, and with it all that the transaction wrote, is rolled back */
