@@ -30,7 +30,7 @@ static pace_t measure_pairs(ct_t *ct, dl_lock_t *lock) {
     return (pace_t){us[PAIRS / 2], us[PAIRS - 1]};
 }
 
-/* Nobody waits for those that do not answer, and half of the pairs are far from it. How fast is for the benchmark. */
+/* Nobody waits for those that do not answer, and half of the pairs are far from it. */
 static void expect_quorum_speed(ct_t *ct, pace_t pace, int64_t timeout_ms) {
     CT_LT(pace.median_us, timeout_ms * 1000 / 10);
     CT_LT(pace.longest_us, timeout_ms * 1000);

@@ -129,6 +129,8 @@ CT_CASE(faults, row11_replies_of_a_majority_to_an_unlock_lost, REDLOCK) {
         const char *name = fresh_name("row 11");
         dl_lock_t *lock = ct_lock(ct, c, name), *next = ct_lock(ct, other, name);
         CT_OK(dl_lock(lock, CT_ERR));
+        /* No claim is on its way any more. */
+        CT_AWAIT(votes_for(ct, name) == node_count(ct), ct_tolerance_ms(ct));
         EACH_PROXY(front, lose_reply(ct, proxy, name, i % 2 == 0 ? PROXY_CUT : PROXY_RESET));
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_EUNKNOWN);
         CT_OK(dl_trylock(next, CT_ERR));
