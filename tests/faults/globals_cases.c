@@ -9,7 +9,7 @@ static void expect_sane(ct_t *ct) {
     CT_OK(dl_lock(mine, CT_ERR));
     uint64_t token = dl_token(mine);
     CT_STATUS(dl_trylock(theirs, CT_ERR), DL_EBUSY);
-    CT_STATUS(dl_trylock_for(theirs, 20, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
+    CT_STATUS(dl_trylock_for(theirs, 100, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
     dl_lock_info_t info = ct_server_info(ct, "row 31");
     CT_CHECK(info.held);
     CT_LE(info.remaining_ms, ct_lease_ms(ct));

@@ -146,8 +146,8 @@ static void delete_votes(ct_t *ct, size_t n, const char *name) {
     }
 }
 
-/* A majority forgets the lock: is it lost? A renewal that crosses the deletions fills in what was deleted first;
- * then they are made again. */
+/* A majority forgets the lock: is it lost? A renewal that crosses the deletions fills in what was deleted
+ * first; then they are made again. */
 static int forgets_at_once(ct_t *ct, dl_client_t *c) {
     if (ct_stats(ct, c).lost == 0 && votes_for(ct, "row 24") == node_count(ct)) {
         delete_votes(ct, quorum_of(ct), "row 24");
