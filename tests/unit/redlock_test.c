@@ -158,6 +158,41 @@ Test(redlock_three, claims_that_split_the_nodes_leave_nothing) {
     AWAIT(node_has(2, KEY, OWNER ":7") == false);
 }
 
+static void *thaw_when_the_other_has_voted(void *arg) {
+    AWAIT(node_has(1, KEY, OWNER ":7"));
+    thaw(2);
+    return arg;
+}
+
+/* A lock was freed on two nodes, and the third will hear of it soon. One of the two was slow last time. */
+Test(redlock_three, a_late_node_that_decides_gets_a_little_time) {
+    connect_all();
+    occupy(0, OTHER ":1", 20000);
+    client.node_timeout_ms = 10000;
+    freeze(2);
+    atomic_store(&client.nodes[2].lags, true);
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, thaw_when_the_other_has_voted, NULL), 0);
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    cr_assert_eq(atomic_load(&client.claims_waited_ns), 0, "not in vain");
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+}
+
+Test(redlock_three, a_late_node_is_not_waited_for_again_soon_after_it_was_in_vain) {
+    connect_all();
+    occupy(0, OTHER ":1", 20000);
+    freeze(2);
+    atomic_store(&client.nodes[2].lags, true);
+    cr_assert_eq(try_it(7), DL_EBUSY, "%s", err.message);
+    uint64_t waited_ns = atomic_load(&client.claims_waited_ns);
+    cr_assert_neq(waited_ns, 0);
+    cr_assert_eq(try_it(8), DL_EBUSY, "%s", err.message);
+    cr_assert(atomic_load(&client.claims_waited_ns) == waited_ns || show_ns() - waited_ns >= 1000 * MS);
+    thaw(2);
+    AWAIT(have(OWNER ":7") + have(OWNER ":8") == 0);
+}
+
 Test(redlock_three, a_value_of_another_kind_on_a_majority_is_foreign) {
     tell(&servers[0], "RPUSH " KEY " x");
     cr_assert_eq(try_it(7), DL_OK, "one is no hindrance: %s", err.message);

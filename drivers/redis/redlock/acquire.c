@@ -52,11 +52,14 @@ static bool is_claim_of(const dli_round_t *round, const dl_request_t *hold) {
     return copy->hold_id == hold->hold_id && strcmp(copy->owner, hold->owner) == 0;
 }
 
+static uint64_t linger_ns(const dli_round_t *round);
+
 static const dli_question_t claim_question = {.what = "a claim",
                                               .lane = DLI_LANE_CALLS,
                                               .intent = DLI_CLAIM,
                                               .encode = encode_claim,
-                                              .is_of = is_claim_of};
+                                              .is_of = is_claim_of,
+                                              .linger_ns = linger_ns};
 
 static void encode_raise(const dli_round_t *round, const dli_node_t *node, const char *run_id,
                          bool with_source, dli_commands_t *commands) {
@@ -83,33 +86,57 @@ static size_t count_prompt(const dli_round_t *round) {
     return count;
 }
 
-/* Without a majority for it the answer is "busy" where a majority has said something, and a failure where
- * that cannot be any more: which of the two must not depend on who answered first. */
-static bool are_votes_settled(const dli_round_t *round, const void *arg) {
-    const attempt_t *a = arg;
+/* Are they, if these are all that will come? */
+static bool are_settled_with(const dli_round_t *round, size_t pending, size_t *voters) {
+    const dli_redlock_t *redlock = round->redlock;
+    const dli_copy_t *copy = round->data;
     dli_ballot_t ballots[DLI_NODES_MAX];
     dli_tally_t tally;
-    for (size_t i = 0; i < a->redlock->n; i++) {
+    for (size_t i = 0; i < redlock->n; i++) {
         const redisReply *reply = dli_part_reply(&round->parts[i]);
         if (reply != NULL) {
-            dli_ballot_read(&ballots[i], reply, a->redlock->fences, a->request->token_floor);
+            dli_ballot_read(&ballots[i], reply, redlock->fences, copy->token_floor);
         } else {
             dli_ballot_of_silent(&ballots[i], &round->parts[i]);
         }
     }
-    dli_tally_count(&tally, ballots, a->redlock->n, a->redlock->quorum);
-    if (dli_votes_are_settled(&tally, dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED)))) {
+    dli_tally_count(&tally, ballots, redlock->n, redlock->quorum);
+    *voters = tally.yes + tally.busy;
+    return dli_votes_are_settled(&tally, pending);
+}
+
+static bool are_all_settled(const dli_round_t *round, size_t *voters) {
+    return are_settled_with(round, dli_nodes_count(dli_round_mask(round, DLI_PART_ASKED)), voters);
+}
+
+/* Without a majority for it the answer is "busy" where a majority has said something, and a failure where
+ * that cannot be any more: which of the two must not depend on who answered first. */
+static bool are_votes_settled(const dli_round_t *round, const void *arg) {
+    size_t voters;
+    (void)arg;
+    if (are_all_settled(round, &voters)) {
         return true;
     }
     /* Where claims have met, all keep their votes until they know: a slow node must not decide how long. */
-    return tally.yes + tally.busy >= a->redlock->quorum && dli_votes_are_settled(&tally, count_prompt(round));
+    return voters >= round->redlock->quorum && are_settled_with(round, count_prompt(round), &voters);
+}
+
+/* Where late nodes would decide it, "busy" may be wrong: of a lock that was freed the others may not have
+ * heard yet. So they get a little time. */
+static uint64_t linger_ns(const dli_round_t *round) {
+    dli_redlock_t *redlock = round->redlock;
+    size_t voters;
+    return are_all_settled(round, &voters) ? dli_round_moment_ns(round)
+                                           : dli_round_patience_ns(redlock, &redlock->claims_waited_ns);
 }
 
 static void read_votes(attempt_t *a, dl_status_t status) {
     uint32_t excluded = 0;
+    bool is_any_late = false;
     for (size_t i = 0; i < a->redlock->n; i++) {
         dli_part_t *part = &a->claim->parts[i];
         dli_ballot_t *ballot = &a->ballots[i];
+        is_any_late = is_any_late || part->state == DLI_PART_LATE || part->is_left;
         const redisReply *reply = dli_part_reply(part);
         if (reply == NULL) {
             dli_ballot_of_silent(ballot, part);
@@ -129,6 +156,9 @@ static void read_votes(attempt_t *a, dl_status_t status) {
     }
     if (status == DL_OK) { /* not cut short */
         dli_round_tell(a->claim, excluded);
+    }
+    if (!is_any_late) {
+        atomic_store(&a->redlock->claims_waited_ns, 0);
     }
     dli_tally_count(&a->tally, a->ballots, a->redlock->n, a->redlock->quorum);
 }

@@ -38,7 +38,8 @@ struct dli_redlock {
     char marker_key[DLI_PREFIX_MAX + 16], quarantine_key[DLI_PREFIX_MAX + 16];
     pthread_mutex_t mutex;
     dli_stragglers_t *stragglers;
-    atomic_uint_fast64_t waited_ns; /* when renewals last waited for a late node in vain; 0: they did not */
+    /* When renewals, and claims, last waited for a late node in vain; 0: they did not. */
+    atomic_uint_fast64_t waited_ns, claims_waited_ns;
     /* With the mutex held: for a free and for a renewal without memory; NULL: none. */
     struct dli_round *spare, *renewal_spare;
 };

@@ -10,8 +10,6 @@
 /* The holds of so few renewals are remembered without memory of the heap. */
 #define FEW 16
 #define MOMENT_NS (NS_PER_MS / 2)
-#define WAIT_AGAIN_NS (1000 * NS_PER_MS)
-#define WAIT_MAX_NS (50 * NS_PER_MS)
 
 /* ---- the questions ------------------------------------------------------------------------------------ */
 
@@ -135,17 +133,12 @@ static bool is_settled(const dli_round_t *round, const void *arg) {
 static uint64_t linger_ns(const dli_round_t *round) {
     dli_redlock_t *redlock = round->redlock;
     const dli_batch_t *batch = round->data;
-    uint64_t now_ns = redlock->env->now_ns(), waited_ns = atomic_load(&redlock->waited_ns);
     bool any = false;
     for (size_t i = 0; i < batch->count && !any; i++) {
         any = count_answers(round, i).own >= redlock->quorum;
     }
-    if (!any || (waited_ns != 0 && now_ns - waited_ns < WAIT_AGAIN_NS)) {
-        return MOMENT_NS;
-    }
-    atomic_store(&redlock->waited_ns, now_ns);
-    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
-    return tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
+    uint64_t patience_ns = any ? dli_round_patience_ns(redlock, &redlock->waited_ns) : 0;
+    return patience_ns > MOMENT_NS ? patience_ns : MOMENT_NS;
 }
 
 /* What a node did for a hold that it did not answer for with yes or no: DL_EUNKNOWN, or why it surely did

@@ -11,6 +11,8 @@
 /* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
  * this: leaving it to another thread costs more. */
 #define LINGER_NS (NS_PER_MS / 2)
+#define WAIT_AGAIN_NS (1000 * NS_PER_MS)
+#define WAIT_MAX_NS (50 * NS_PER_MS)
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
@@ -199,12 +201,24 @@ static bool is_worth_lingering(const dli_round_t *round) {
     return false;
 }
 
-static uint64_t linger_ns(const dli_round_t *round, uint64_t now_ns) {
-    uint64_t half_ns = (now_ns - round->began_ns) / 2;
-    if (round->question->linger_ns != NULL) {
-        return round->question->linger_ns(round);
-    }
+uint64_t dli_round_moment_ns(const dli_round_t *round) {
+    uint64_t half_ns = (round->redlock->env->now_ns() - round->began_ns) / 2;
     return !is_worth_lingering(round) ? 0 : half_ns < LINGER_NS ? half_ns : LINGER_NS;
+}
+
+uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, atomic_uint_fast64_t *waited_ns) {
+    uint64_t now_ns = redlock->env->now_ns(), then_ns = atomic_load(waited_ns);
+    if (then_ns != 0 && now_ns - then_ns < WAIT_AGAIN_NS) {
+        return 0;
+    }
+    atomic_store(waited_ns, now_ns);
+    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    return tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
+}
+
+static uint64_t linger_ns(const dli_round_t *round) {
+    return round->question->linger_ns != NULL ? round->question->linger_ns(round)
+                                              : dli_round_moment_ns(round);
 }
 
 /* Is it still worth sending? A free is, while there are not too many of them. */
@@ -243,7 +257,7 @@ dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_
         uint64_t now_ns = env->now_ns(), until_ns = wait_until_ns;
         if (!round->is_spare && is_settled(round, arg)) {
             if (linger_until_ns == 0) {
-                linger_until_ns = now_ns + linger_ns(round, now_ns);
+                linger_until_ns = now_ns + linger_ns(round);
             }
             until_ns = linger_until_ns < until_ns ? linger_until_ns : until_ns;
         }

@@ -93,6 +93,12 @@ dli_round_t *dli_round_new(dli_redlock_t *redlock, const dli_question_t *questio
 dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, const dl_stop_t *stop,
                           bool (*is_settled)(const dli_round_t *round, const void *arg), const void *arg);
 
+/* For question->linger_ns, as if there were none. */
+uint64_t dli_round_moment_ns(const dli_round_t *round);
+/* For how long late nodes are worth waiting for: a tenth of node_timeout, 50 ms at most; 0 for a second after
+ * that was in vain. Sets *waited_ns to now; whose waiting was not in vain sets it to 0. */
+uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, atomic_uint_fast64_t *waited_ns);
+
 /* Sends without waiting: everything is late at once. Then drop it. `encode` may append nothing at all for a
  * node, which is then not asked. */
 void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
