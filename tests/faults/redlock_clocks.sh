@@ -48,7 +48,7 @@ hold() { # CLIENT NAME
 }
 busy() { # CLIENT NAME WHY
     ask "$1" lock "$2" 500 1000
-    [[ $heard == DL_ETIMEDOUT* ]] || die "$3: $1 got $2: $heard"
+    [[ $heard == DL_ETIMEDOUT* ]] || die "$3: $1 is a second holder of $2, or cannot say: $heard"
     echo "$3: no second holder"
 }
 # The first is within its validity all the same.

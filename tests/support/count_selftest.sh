@@ -88,7 +88,7 @@ for kind in single criterion contract crowd; do
     expect $kind 2 'the child died of signal 11' 1 "$more 1 0" 0
     expect $kind 2 'two were inside' 1 "$more 1 0" 0
     expect $kind 2 'WARNING: ThreadSanitizer: data race' 1 "$more 1 0" 0
-    forecast 9
+    forecast 10
     expect $kind 2 "$late" 1 "$more 1 0" 0
     rm "$work/weather"
     expect $kind 2 "$late" 1 "$more 1 0" 0
