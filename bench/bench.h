@@ -44,6 +44,11 @@ void user_await(void *user);
 void user_give(void *user);
 void user_close(void *user);
 
+/* Takes so many locks with a client whose lease is 6 s, and prints how it renews them for three leases.
+ * `what`: for the line. `disturb` (may be NULL): called when all are held, with the name of one that it may
+ * do harm to; the others are what counts then. Closes the client. */
+void hold_many(dl_client_t *client, unsigned count, const char *what, void (*disturb)(const char *name));
+
 /* Each prints one line a figure. `scale` multiplies how much is measured; 1 takes a few seconds. */
 void bench_pair(const char *folder, unsigned scale);
 void bench_handoff(const char *folder, unsigned scale);

@@ -29,6 +29,7 @@ static const struct {
 #endif
 #ifdef DLOCK_BENCH_MYSQL
     {"mysql-pair", bench_mysql_pair},
+    {"mysql-many", bench_mysql_many},
     {"mysql-wake", bench_mysql_wake},
 #endif
 };

@@ -14,7 +14,8 @@ void mysql_start(const char *folder);
 const char *mysql_started(void);
 /* A connection to it, in clear over TCP, as the drivers' are here. */
 MYSQL *mysql_open(void);
-dl_client_t *mysql_open_client(const char *driver);
+/* `more` is further options of the backend, such as ", lease: 3s". */
+dl_client_t *mysql_open_client(const char *driver, const char *more);
 
 /*
  * The floor: the very statements that a driver sent for one dl_lock and dl_unlock, read from the server's
@@ -37,6 +38,7 @@ void bare_lock_await(bare_lock_t *bare);
 void bare_lock_await_row(bare_lock_t *bare);
 void bare_lock_release_row(bare_lock_t *bare);
 
+void bench_mysql_many(const char *folder, unsigned scale);
 void bench_mysql_pair(const char *folder, unsigned scale);
 void bench_mysql_wake(const char *folder, unsigned scale);
 

@@ -25,7 +25,7 @@ static void measure(bare_lock_t *bare, dl_lock_t *lock, int pairs, samples_t *fl
 
 static void bench_driver(const char *driver, int pairs) {
     bare_lock_t *bare = bare_lock_open(script_record(driver, "orders"));
-    dl_client_t *client = mysql_open_client(driver);
+    dl_client_t *client = mysql_open_client(driver, "");
     dl_lock_t *lock;
     dl_error_t err;
     if (dl_lock_open(client, "orders", &lock, &err) != DL_OK) {

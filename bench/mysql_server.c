@@ -118,12 +118,12 @@ const char *mysql_started(void) {
     return version;
 }
 
-dl_client_t *mysql_open_client(const char *driver) {
+dl_client_t *mysql_open_client(const char *driver, const char *more) {
     char yaml[320];
     int n = snprintf(yaml, sizeof yaml,
                      "use: b\nbackends:\n  b: {driver: %s, host: 127.0.0.1, port: %d, user: root, "
-                     "database: locks, create: true, tls: \"off\"}\n",
-                     driver, port);
+                     "database: locks, create: true, tls: \"off\"%s}\n",
+                     driver, port, more);
     dl_client_t *client;
     dl_error_t err;
     if (dl_client_open_text(yaml, (size_t)n, NULL, &client, &err) != DL_OK) {

@@ -30,7 +30,7 @@ static void close_bare(void *bare) {
 
 static void *open_ours(const void *script) {
     (void)script;
-    return user_open(mysql_open_client("mysql-pessimistic"));
+    return user_open(mysql_open_client("mysql-pessimistic", ""));
 }
 
 void bench_mysql_wake(const char *folder, unsigned scale) {

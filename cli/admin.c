@@ -7,22 +7,10 @@
 #include "commands.h"
 #include "configured.h"
 #include "exits.h"
+#include "findings.h"
 #include "json.h"
 #include "report.h"
-
-static const char *level_name(dl_finding_level_t level) {
-    switch (level) {
-    case DL_FINDING_OK:
-        return "ok";
-    case DL_FINDING_NOTE:
-        return "note";
-    case DL_FINDING_WARNING:
-        return "warning";
-    case DL_FINDING_ERROR:
-        break;
-    }
-    return "error";
-}
+#include "terminal.h"
 
 static void print_caps_json(uint32_t caps) {
     static const struct {
@@ -43,32 +31,18 @@ static void print_caps_json(uint32_t caps) {
     json_close(']');
 }
 
-typedef struct findings {
-    const options_t *options;
-    bool tells_errors; /* with --quiet too */
-    size_t errors;
-} findings_t;
-
-static void print_finding(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
-    findings_t *findings = arg;
-    findings->errors += level == DL_FINDING_ERROR;
-    if (findings->options->quiet) {
-        if (level == DL_FINDING_ERROR && findings->tells_errors) {
-            error_line("%s: %s", plain(subject), plain(text));
-        }
-        return;
+/* The line above the findings. */
+static void print_checked(const dl_client_info_t *info, wrap_t *wrap) {
+    const char *const pieces[] = {"backend '",
+                                  plain(info->backend),
+                                  "', driver ",
+                                  plain(info->driver),
+                                  info->server[0] != '\0' ? ", " : "",
+                                  info->server};
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        print_wrapped(wrap, pieces[i]);
     }
-    if (findings->options->json) {
-        json_open(NULL, '{');
-        json_text("level", level_name(level));
-        json_text("subject", subject);
-        json_text("text", text);
-        json_close('}');
-    } else {
-        (void)printf("%-8s %s: ", level_name(level), plain(subject));
-        print_prose(text);
-        (void)putchar('\n');
-    }
+    (void)putchar('\n');
 }
 
 int command_check(const options_t *options) {
@@ -87,17 +61,23 @@ int command_check(const options_t *options) {
         json_text("server", info.server);
         print_caps_json(info.caps);
         json_open("findings", '[');
-    } else if (!options->quiet) {
-        (void)printf("backend '%s', driver %s%s%s\n", plain(info.backend), plain(info.driver),
-                     info.server[0] != '\0' ? ", " : "", plain(info.server));
     }
-    findings_t findings = {.options = options};
+    findings_t findings = {.options = options,
+                           .wrap = {.width = terminal_width(STDOUT_FILENO), .indent = FINDING_INDENT}};
+    bool as_text = !options->json && !options->quiet;
+    if (as_text) {
+        print_checked(&info, &findings.wrap);
+    }
     dl_error_t err;
     dl_status_t status = dl_client_check(client, print_finding, &findings, &err);
     if (as_json) {
         json_close(']');
+        json_unsigned("errors", findings.errors);
+        json_unsigned("warnings", findings.warnings);
         json_close('}');
         json_end();
+    } else if (as_text && status == DL_OK) {
+        print_counts(&findings);
     }
     dl_client_close(client);
     if (status != DL_OK) {
@@ -119,7 +99,52 @@ static const char *config_path(const options_t *options, char *room, size_t size
     return room; /* the end of the process closes it */
 }
 
+/* ---- init ---------------------------------------------------------------------------------------------- */
+
+static bool is_sql(const char *subject) {
+    return strcmp(subject, "sql") == 0;
+}
+
+static void count_sql(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    size_t *count = arg;
+    (void)level;
+    (void)text;
+    *count += is_sql(subject);
+}
+
+/* What is no statement to be run is a comment. */
+static void print_sql(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    (void)arg;
+    (void)level;
+    (void)fputs(is_sql(subject) ? "" : "-- ", stdout);
+    print_prose(text);
+    (void)putchar('\n');
+}
+
+/* Nothing is printed unless it is all there. Printing asks no server, so it can be done twice. */
+static int init_sql(const options_t *options, const char *path, const char *backend) {
+    size_t count = 0;
+    dl_error_t err;
+    if (options->json) {
+        return usage_error("--sql prints SQL; leave out --json");
+    }
+    dl_status_t status = dl_backend_init(path, backend, DL_INIT_PRINT, count_sql, &count, &err);
+    if (status == DL_ENOTSUP || (status == DL_OK && count == 0)) {
+        return usage_error("this backend has no SQL; see 'dlock init --print'");
+    }
+    if (status == DL_OK && !options->quiet) {
+        status = dl_backend_init(path, backend, DL_INIT_PRINT, print_sql, NULL, &err);
+    }
+    return status == DL_OK ? 0 : report_failure(status, &err);
+}
+
 int command_init(const options_t *options) {
+    char room[64];
+    const char *path = config_path(options, room, sizeof room);
+    const char *backend = options->local ? LOCAL_BACKEND : options->backend;
+    if (options->sql) {
+        return init_sql(options, path, backend);
+    }
     findings_t findings = {.options = options, .tells_errors = true};
     bool as_json = options->json && !options->quiet;
     if (as_json) {
@@ -127,9 +152,6 @@ int command_init(const options_t *options) {
         json_open("steps", '[');
     }
     dl_error_t err;
-    char room[64];
-    const char *path = config_path(options, room, sizeof room);
-    const char *backend = options->local ? LOCAL_BACKEND : options->backend;
     dl_status_t status =
         dl_backend_init(path, backend, options->print ? DL_INIT_PRINT : 0, print_finding, &findings, &err);
     if (as_json) {
@@ -140,11 +162,11 @@ int command_init(const options_t *options) {
         json_end();
     }
     if (status == DL_ENOTSUP) {
-        notice_line("this backend needs nothing to be created");
+        notice_line("nothing has to be created for this backend");
         return 0;
     }
     if (status != DL_OK) {
-        return report_failure(status, &err);
+        return report_unopened(options, status, &err);
     }
     return findings.errors > 0 ? EXIT_NO : 0;
 }
@@ -190,7 +212,7 @@ int command_backends(const options_t *options) {
     dl_status_t status = configured_read(&configured, path, source, sizeof source, &err);
     if (status != DL_OK) {
         configured_free(&configured);
-        return report_failure(status, &err);
+        return report_unopened(options, status, &err);
     }
     if (options->local) {
         source[0] = '\0';

@@ -25,6 +25,7 @@ int command_compare(const options_t *options);  /* compare.c */
 int command_help(const options_t *options);     /* help.c */
 
 /* Opens the backend that the options name. 0, or an exit status after a line. */
+dl_status_t try_client(const options_t *options, dl_client_t **client, dl_error_t *err); /* says nothing */
 int open_client(const options_t *options, dl_client_t **client);
 /* The same, and a handle on the lock that the first argument names. */
 int open_lock(const options_t *options, dl_client_t **client, dl_lock_t **lock);

@@ -81,7 +81,7 @@ static int choose(const options_t *options, configured_t *chosen) {
     if (!options->local) {
         status = configured_read(&configured, options->config, source, sizeof source, &err);
     }
-    int failed = status == DL_OK ? 0 : report_failure(status, &err);
+    int failed = status == DL_OK ? 0 : report_unopened(options, status, &err);
     if (failed == 0 && configured.count == 0 && !configured_add(&configured, LOCAL_BACKEND, LOCAL_DRIVER)) {
         failed = no_memory();
     }
@@ -209,7 +209,7 @@ static void end(const comparison_t *comparison) {
     }
     if (comparison->caught != 0) {
         char name[32];
-        notice_line("ended by %s; what was measured until then is shown",
+        notice_line("the comparison was ended by %s; what was measured until then is shown",
                     signal_name(comparison->caught, name, sizeof name));
     }
 }

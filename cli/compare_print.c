@@ -3,15 +3,16 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "commands.h"
 #include "compare.h"
+#include "duration.h"
 #include "json.h"
 #include "report.h"
 #include "signals.h"
+#include "terminal.h"
 
 #define NS_PER_US 1000.0
 #define NO_VALUE "-"
@@ -35,15 +36,6 @@ static const column_t columns[COLUMNS] = {
     [VIOLATIONS] = {"viola-", "tions", 6},
 };
 
-/* How many columns of a terminal a text takes: its characters, since none here is wide. */
-static int columns_of(const char *text) {
-    int count = 0;
-    for (; *text != '\0'; text++) {
-        count += ((unsigned char)*text & 0xc0) != 0x80;
-    }
-    return count;
-}
-
 static void print_left(const char *text, int width) {
     (void)printf("%s%*s", text, width > columns_of(text) ? width - columns_of(text) : 0, "");
 }
@@ -52,26 +44,12 @@ static void print_right(const char *text, int width) {
     (void)printf("  %*s%s", width > columns_of(text) ? width - columns_of(text) : 0, "", text);
 }
 
-/* Three digits that count. */
-static const char *in_three(double value, const char *unit, char *text, size_t size) {
-    int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    (void)snprintf(text, size, "%.*f%s", decimals, value, unit);
-    return text;
-}
-
-static const char *time_text(uint64_t ns, char *text, size_t size) {
-    double us = (double)ns / NS_PER_US;
-    if (us < 999.5) {
-        return in_three(us, " \xc2\xb5s", text, size);
-    }
-    return us < 999500 ? in_three(us / 1e3, " ms", text, size) : in_three(us / 1e6, " s", text, size);
-}
-
 static const char *percentile_text(const histogram_t *histogram, unsigned percent, char *text, size_t size) {
     if (histogram->count == 0) {
         return NO_VALUE;
     }
-    return time_text(histogram_percentile(histogram, percent), text, size);
+    (void)snprintf(text, size, "%s", measured_duration(histogram_percentile(histogram, percent)).text);
+    return text;
 }
 
 static double rate(const row_t *row) {
@@ -83,12 +61,10 @@ static double trips_a_pair(const row_t *row) {
 }
 
 void print_head(const plan_t *plan, const widths_t *widths) {
-    char hold[32];
-    char duration[32];
     (void)printf("processes: %d, threads each: %d, names: %d, hold: %s, duration: %s a backend\n\n",
                  plan->processes, plan->threads, plan->names,
-                 plan->hold_ns > 0 ? time_text(plan->hold_ns, hold, sizeof hold) : "0",
-                 time_text(plan->duration_ns, duration, sizeof duration));
+                 exact_duration((int64_t)(plan->hold_ns / NS_PER_MS)).text,
+                 exact_duration((int64_t)(plan->duration_ns / NS_PER_MS)).text);
     print_left("", widths->backend + 2 + widths->driver);
     for (size_t i = 0; i < COLUMNS; i++) {
         print_right(columns[i].above, columns[i].width);
@@ -113,7 +89,7 @@ void print_row(const row_t *row, const widths_t *widths) {
     }
     char texts[COLUMNS][32];
     const char *cells[COLUMNS] = {
-        [RATE] = in_three(rate(row), "", texts[RATE], sizeof texts[RATE]),
+        [RATE] = three_digits(rate(row), "", texts[RATE], sizeof texts[RATE]),
         [WAIT_P50] = percentile_text(&row->waits, 50, texts[WAIT_P50], sizeof texts[WAIT_P50]),
         [WAIT_P99] = percentile_text(&row->waits, 99, texts[WAIT_P99], sizeof texts[WAIT_P99]),
         [HANDOFF] = percentile_text(&row->handoffs, 50, texts[HANDOFF], sizeof texts[HANDOFF]),
@@ -126,7 +102,7 @@ void print_row(const row_t *row, const widths_t *widths) {
         cells[FAIRNESS] = texts[FAIRNESS];
     }
     if (row->pairs > 0) {
-        cells[TRIPS] = in_three(trips_a_pair(row), "", texts[TRIPS], sizeof texts[TRIPS]);
+        cells[TRIPS] = three_digits(trips_a_pair(row), "", texts[TRIPS], sizeof texts[TRIPS]);
     }
     (void)snprintf(texts[VIOLATIONS], sizeof texts[VIOLATIONS], "%" PRIu64, violations_sum(&row->violations));
     print_left(row->driver, widths->driver);
@@ -156,8 +132,7 @@ void print_notes(const row_t *row) {
     }
     const char *name = plain(row->backend);
     if (row->measured_ns < row->planned_ns) {
-        char text[32];
-        (void)printf("%s: measured for %s only\n", name, time_text(row->measured_ns, text, sizeof text));
+        (void)printf("%s: measured for %s only\n", name, measured_duration(row->measured_ns).text);
     }
     if (row->error[0] != '\0') {
         (void)printf("%s: ", name);
@@ -171,17 +146,18 @@ void print_notes(const row_t *row) {
                      name, seen->overlaps, seen->fallen_tokens, seen->lost_updates);
     }
     if (row->lost > 0) {
-        (void)printf("%s: %" PRIu64 " holds lost, and reported so\n", name, row->lost);
+        (void)printf("%s: %" PRIu64 " hold%s lost, and reported so\n", name, row->lost,
+                     row->lost == 1 ? "" : "s");
     }
     if (has_long_unfinished(row)) {
-        char text[32];
-        (void)printf("%s: %" PRIu64 " calls were cut off at the end, the longest after %s\n", name,
-                     row->unfinished, time_text(row->unfinished_max_ns, text, sizeof text));
+        (void)printf("%s: %" PRIu64 " call%s cut off at the end, the longest after %s\n", name,
+                     row->unfinished, row->unfinished == 1 ? " was" : "s were",
+                     measured_duration(row->unfinished_max_ns).text);
     }
     for (int status = 0; status < DL_STATUS_COUNT; status++) {
         if (row->errors[status] > 0) {
-            (void)printf("%s: %" PRIu64 " calls ended with %s\n", name, row->errors[status],
-                         dl_status_name((dl_status_t)status));
+            (void)printf("%s: %" PRIu64 " call%s ended with %s\n", name, row->errors[status],
+                         row->errors[status] == 1 ? "" : "s", dl_status_name((dl_status_t)status));
         }
     }
     if (row->first_error[0] != '\0') {
@@ -293,15 +269,13 @@ void progress_show(const progress_t *progress, const plan_t *plan, const char *p
     int len = snprintf(line, sizeof line, "%zu/%zu %.63s: %s", progress->number, progress->count,
                        plain(plan->backend), phase);
     if (left_ns > 0) {
-        len += snprintf(line + len, sizeof line - (size_t)len, ", %.1f s left", (double)left_ns / 1e9);
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %s left", measured_duration(left_ns).text);
     }
     if (acquired > 0) {
         (void)snprintf(line + len, sizeof line - (size_t)len, ", %" PRIu64 " acquisitions", acquired);
     }
     /* What is wider than the terminal could not be rewritten. */
-    struct winsize size = {.ws_col = 0};
-    int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-    (void)fprintf(stderr, "\r\033[K%.*s", width, line);
+    (void)fprintf(stderr, "\r\033[K%.*s", terminal_width(STDERR_FILENO) - 1, line);
     (void)fflush(stderr);
 }
 

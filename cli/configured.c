@@ -2,8 +2,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "configured.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "commands.h"
+#include "report.h"
 
 typedef struct reading {
     configured_t *list;
@@ -53,4 +57,31 @@ dl_status_t configured_read(configured_t *list, const char *path, char *source, 
 void configured_free(configured_t *list) {
     free(list->rows);
     *list = (configured_t){.rows = NULL};
+}
+
+static int skip(void *arg, const char *backend, const char *driver, int compiled_in, int selected) {
+    (void)arg, (void)backend, (void)driver, (void)compiled_in, (void)selected;
+    return 1;
+}
+
+/* Did nobody name a file, and is there none in the usual places? */
+static bool has_none(const options_t *options) {
+    char source[4096] = "";
+    dl_error_t err = {.status = DL_OK};
+    return !options->local && options->config == NULL &&
+           dl_backends(NULL, source, sizeof source, skip, NULL, &err) == DL_ECONFIG && source[0] == '\0' &&
+           err.native == ENOENT;
+}
+
+int report_unopened(const options_t *options, dl_status_t status, const dl_error_t *err) {
+    if (status != DL_ECONFIG || !has_none(options)) {
+        return report_failure(status, err);
+    }
+    /* The lines of the file have no indentation, so that they can be copied. */
+    const char *folder = getenv("XDG_CONFIG_HOME");
+    error_line(
+        "no configuration: use --local for locks of this host, or write\n%s/dlock/dlock.yaml, such as:\n%.*s",
+        folder != NULL && folder[0] == '/' ? plain(folder) : "~/.config", (int)sizeof LOCAL_CONFIG - 2,
+        LOCAL_CONFIG);
+    return exit_status_of(status);
 }

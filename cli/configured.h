@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "dlock/dlock.h"
+#include "options.h"
 
 typedef struct configured_row {
     char backend[64];
@@ -26,5 +27,7 @@ dl_status_t configured_read(configured_t *list, const char *path, char *source, 
 /* False: no memory. */
 bool configured_add(configured_t *list, const char *backend, const char *driver);
 void configured_free(configured_t *list);
+/* As report_failure, for what uses the configuration: says what to do where there is none. */
+int report_unopened(const options_t *options, dl_status_t status, const dl_error_t *err);
 
 #endif

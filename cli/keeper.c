@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -252,7 +253,30 @@ bool keeper_start(keeper_t *keeper, const launch_t *launch) {
         errno = failure;
         return false;
     }
-    keeper->pid = pid;
-    keeper->socket = ends[0];
+    *keeper = (keeper_t){pid, (int)syscall(SYS_pidfd_open, pid, 0), ends[0]};
+    /* Should we be the first process of a container, whatever loses its parent there comes to us; should the
+     * keeper die, what it kept. None of that is news to us, and none is to stay as a zombie. */
+    (void)signal(SIGCHLD, SIG_IGN);
     return true;
+}
+
+void keeper_kill(const keeper_t *keeper) {
+    if (keeper->pidfd >= 0) {
+        (void)syscall(SYS_pidfd_send_signal, keeper->pidfd, SIGKILL, NULL, 0);
+    } else {
+        (void)kill(keeper->pid, SIGKILL);
+    }
+}
+
+void keeper_end(keeper_t *keeper) {
+    note_t note;
+    ssize_t n;
+    (void)shutdown(keeper->socket, SHUT_WR);
+    do {
+        n = recv(keeper->socket, &note, sizeof note, 0); /* hangs up with the keeper */
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    (void)close(keeper->socket);
+    if (keeper->pidfd >= 0) {
+        (void)close(keeper->pidfd);
+    }
 }

@@ -18,11 +18,15 @@
  */
 typedef struct keeper {
     pid_t pid;
+    int pidfd;  /* its number may be another's as soon as it has ended; -1: an old kernel */
     int socket; /* carries notes (note.h) */
 } keeper_t;
 
-/* False with errno. */
+/* False with errno. From then on the kernel reaps whatever ends as a child of this process. */
 bool keeper_start(keeper_t *keeper, const launch_t *launch);
+void keeper_kill(const keeper_t *keeper);
+/* Nothing is said to it any more; returns when it has ended. */
+void keeper_end(keeper_t *keeper);
 
 /* How long a killed process may take to go before it counts as one that cannot be ended. */
 #define KILL_BOUND_NS (5u * UINT64_C(1000000000))

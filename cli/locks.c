@@ -3,19 +3,22 @@
 #include <inttypes.h>
 
 #include "commands.h"
+#include "configured.h"
 #include "exits.h"
+#include "holder.h"
 #include "json.h"
 #include "report.h"
 
+dl_status_t try_client(const options_t *options, dl_client_t **client, dl_error_t *err) {
+    return options->local
+               ? dl_client_open_text(LOCAL_CONFIG, sizeof LOCAL_CONFIG - 1, LOCAL_BACKEND, client, err)
+               : dl_client_open(options->config, options->backend, client, err);
+}
+
 int open_client(const options_t *options, dl_client_t **client) {
     dl_error_t err;
-    dl_status_t status;
-    if (options->local) {
-        status = dl_client_open_text(LOCAL_CONFIG, sizeof LOCAL_CONFIG - 1, LOCAL_BACKEND, client, &err);
-    } else {
-        status = dl_client_open(options->config, options->backend, client, &err);
-    }
-    return status == DL_OK ? 0 : report_failure(status, &err);
+    dl_status_t status = try_client(options, client, &err);
+    return status == DL_OK ? 0 : report_unopened(options, status, &err);
 }
 
 int open_lock(const options_t *options, dl_client_t **client, dl_lock_t **lock) {
@@ -66,16 +69,9 @@ static void print_lock_line(const char *name, const dl_lock_info_t *info) {
         (void)printf("%s: free\n", plain(name));
         return;
     }
-    (void)printf("%s: held by %s", plain(name), plain(info->owner));
-    if (info->client[0] != '\0') {
-        (void)printf(" at %s", plain(info->client));
-    }
-    if (info->remaining_ms >= 0) {
-        (void)printf(", %" PRId64 ".%03d s left", info->remaining_ms / 1000,
-                     (int)(info->remaining_ms % 1000));
-    } else {
-        (void)fputs(", no expiry: it stays until somebody frees it", stdout);
-    }
+    char text[HOLDER_TEXT_MAX];
+    holder_text(info, text, sizeof text);
+    (void)printf("%s: %s", plain(name), text);
     if (info->token != 0) {
         (void)printf(", token %" PRIu64, info->token);
     }
@@ -157,8 +153,9 @@ int command_list(const options_t *options) {
 
 int command_unlock(const options_t *options) {
     if (!options->force) {
-        return usage_error("'dlock unlock' frees a lock that another process holds, and takes it from that "
-                           "process; say --force if you mean it");
+        return usage_error(
+            "'dlock unlock' takes the lock from whoever holds it, who may go on working as if it "
+            "had it; say --force if you mean that");
     }
     dl_client_t *client;
     dl_lock_t *lock;
@@ -170,6 +167,13 @@ int command_unlock(const options_t *options) {
     dl_status_t status = dl_force_unlock(lock, &err);
     dl_lock_close(lock);
     dl_client_close(client);
+    if (status == DL_EFOREIGN) {
+        error_line("%s; --force frees only locks of its own backend: leave it to the program that made it, "
+                   "or delete "
+                   "it with the server's own tools",
+                   err.message);
+        return exit_status_of(status);
+    }
     if (status != DL_OK && status != DL_ENOTOWNER) {
         return report_failure(status, &err);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "dlock/dlock.h"
+#include "duration.h"
 #include "exits.h"
 #include "report.h"
 #include "suggest.h"
@@ -24,47 +25,6 @@ const command_t *find_command(const char *name) {
     return NULL;
 }
 
-bool parse_duration(const char *text, int64_t *ms) {
-    static const struct {
-        const char *unit;
-        int64_t ms;
-    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
-    const int64_t count_max = INT64_C(1000) * 365 * 86400; /* of any unit; times 86400000 stays below 2^63 */
-    int64_t count = 0;
-    const char *at = text;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        count = count <= count_max ? count * 10 + (*at - '0') : count;
-    }
-    if (at == text) {
-        return false;
-    }
-    if (*at == '\0' && count == 0) {
-        *ms = 0;
-        return true;
-    }
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (strcmp(at, units[i].unit) == 0) {
-            *ms = count <= count_max ? count * units[i].ms : INT64_MAX;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The written form of a bound: the largest unit that divides it. */
-static const char *duration_text(int64_t ms, char *text, size_t size) {
-    if (ms == 0 || ms % 1000 != 0) {
-        (void)snprintf(text, size, ms == 0 ? "%lld" : "%lldms", (long long)ms);
-    } else if (ms % 86400000 == 0) {
-        (void)snprintf(text, size, "%lldd", (long long)(ms / 86400000));
-    } else if (ms % 3600000 == 0) {
-        (void)snprintf(text, size, "%lldh", (long long)(ms / 3600000));
-    } else {
-        (void)snprintf(text, size, "%llds", (long long)(ms / 1000));
-    }
-    return text;
-}
-
 static int set_duration(const option_spec_t *spec, const char *value, int64_t *field) {
     if (spec->word != NULL && strcmp(value, spec->word) == 0) {
         *field = spec->word_ms;
@@ -72,16 +32,13 @@ static int set_duration(const option_spec_t *spec, const char *value, int64_t *f
     }
     int64_t ms;
     if (!parse_duration(value, &ms)) {
-        return usage_error("%s: '%s' is not a duration: a whole number and one of ms, s, m, h, d%s%s",
-                           spec->name, plain(value), spec->word != NULL ? ", or " : "",
+        return usage_error("%s: '%s' is not a duration such as 30s (units: ms, s, m, h, d)%s%s", spec->name,
+                           plain(value), spec->word != NULL ? ", nor " : "",
                            spec->word != NULL ? spec->word : "");
     }
     if (ms < spec->min_ms || ms > spec->max_ms) {
-        char low[32];
-        char high[32];
         return usage_error("%s: %s is out of range: %s to %s", spec->name, value,
-                           duration_text(spec->min_ms, low, sizeof low),
-                           duration_text(spec->max_ms, high, sizeof high));
+                           exact_duration(spec->min_ms).text, exact_duration(spec->max_ms).text);
     }
     *field = ms;
     return 0;
@@ -182,6 +139,10 @@ static int unknown_command(const char *name) {
     return usage_error("unknown command '%s'; see 'dlock help'", plain(name));
 }
 
+static int no_child(const command_t *command) {
+    return usage_error("the command to run must follow '--': dlock run %s", command->args);
+}
+
 /* The first word that is no option is the subcommand, what follows are its arguments. */
 static int take_word(const char *word, options_t *options) {
     if (options->command == NULL) {
@@ -189,6 +150,9 @@ static int take_word(const char *word, options_t *options) {
         return options->command != NULL ? 0 : unknown_command(word);
     }
     if (options->arg_count >= options->command->args_max) {
+        if (options->command->bit == IN_RUN) {
+            return no_child(options->command);
+        }
         return usage_error("'%s' is one word too many: dlock %s %s", plain(word), options->command->name,
                            options->command->args);
     }
@@ -204,7 +168,8 @@ static int check_words(const options_t *options, const seen_t *seen) {
     const command_t *command = options->command;
     for (size_t i = 0; option_specs[i].name != NULL; i++) {
         if (seen->option[i] && (option_specs[i].commands & command->bit) == 0) {
-            return usage_error("%s does not belong to 'dlock %s'", option_specs[i].name, command->name);
+            return usage_error("'dlock %s' has no option %s; see 'dlock help %s'", command->name,
+                               option_specs[i].name, command->name);
         }
     }
     if (options->local && (options->config != NULL || options->backend != NULL)) {
@@ -215,7 +180,7 @@ static int check_words(const options_t *options, const seen_t *seen) {
         return too_few(command);
     }
     if (command->bit == IN_RUN && (options->child == NULL || options->child[0] == NULL)) {
-        return usage_error("the command to run must follow '--': dlock run %s", command->args);
+        return no_child(command);
     }
     return 0;
 }

@@ -58,7 +58,7 @@ typedef struct option_spec {
 struct options {
     const command_t *command;
     const char *config, *backend;
-    bool local, json, quiet, verbose, force, print, help, version;
+    bool local, json, quiet, verbose, force, print, sql, help, version;
     int64_t wait_ms, lease_ms, max_hold_ms, grace_ms;
     int processes, threads, names;   /* compare */
     int64_t hold_ms, duration_ms;    /* compare */
@@ -73,7 +73,5 @@ extern const option_spec_t option_specs[]; /* option_table.c; ends with name == 
 const command_t *find_command(const char *name);
 /* 0, or EX_USAGE after one line on stderr. */
 int options_parse(char **argv, options_t *options);
-/* A whole number and one of ms, s, m, h, d; or 0. False: it is not that. Beyond all bounds: INT64_MAX. */
-bool parse_duration(const char *text, int64_t *ms);
 
 #endif

@@ -131,8 +131,13 @@ static void signal_process(const process_t *process, int number) {
     (void)close(fd);
 }
 
+/* Does the group exist? 0, which kill() would take for our own, does not. */
+static bool signal_group(pid_t group, int number) {
+    return group > 0 && (kill(-group, number) == 0 || errno == EPERM);
+}
+
 size_t processes_signal(pid_t group, int number) {
-    bool group_exists = kill(-group, number) == 0 || errno == EPERM;
+    bool group_exists = signal_group(group, number);
     snapshot_t snapshot;
     size_t reached = 0;
     if (!take_snapshot(&snapshot) || snapshot.count == 0) {
@@ -158,7 +163,7 @@ size_t processes_signal(pid_t group, int number) {
 bool processes_left(pid_t group) {
     siginfo_t info;
     bool childless = waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
-    bool group_exists = kill(-group, 0) == 0 || errno == EPERM;
+    bool group_exists = signal_group(group, 0);
     if (childless && !group_exists) {
         return false; /* the usual end, without a look at /proc */
     }

@@ -9,7 +9,8 @@
 
 /*
  * "Reached" are the living members of the process group and, in whatever group, the living descendants of
- * this process in its own session. Who has called setsid() has left on purpose. Zombies do not live.
+ * this process in its own session. Who has called setsid() has left on purpose. Zombies do not live. A group
+ * that is not known is 0.
  */
 
 /* Sends the signal to all that are reached: to the group at once, so that no fork escapes, to the others

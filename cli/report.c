@@ -49,6 +49,10 @@ void notice_line(const char *format, ...) {
     }
 }
 
+bool notices_are_wanted(void) {
+    return !quiet_lines;
+}
+
 void verbose_line(const char *format, ...) {
     if (verbose_lines) {
         va_list args;

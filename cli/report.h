@@ -14,7 +14,8 @@ void report_level(bool quiet, bool verbose);
 void error_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void notice_line(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* not with --quiet */
 void verbose_line(const char *format, ...) __attribute__((format(printf, 1, 2))); /* only with --verbose */
-int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* returns EX_USAGE */
+bool notices_are_wanted(void);
+int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2))); /* returns EX_USAGE */
 
 /* The exit status for an outcome of the library; DL_OK: 0. */
 int exit_status_of(dl_status_t status);

@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "commands.h"
+#include "duration.h"
 #include "exits.h"
 #include "report.h"
 #include "run.h"
@@ -40,9 +41,9 @@ static int plan_end(run_t *run, const dl_client_info_t *info, int64_t max_hold_m
         longest_ms -= info->renew_every_ms;
     }
     if (options->grace_ms > longest_ms) {
-        return usage_error("--grace: %" PRId64 "ms is too long for a lease of %" PRId64 "ms: at most %" PRId64
-                           "ms",
-                           options->grace_ms, window_ms, longest_ms > 0 ? longest_ms : 0);
+        return usage_error("--grace: %s is too long for a lease of %s: at most %s",
+                           exact_duration(options->grace_ms).text, exact_duration(window_ms).text,
+                           exact_duration(longest_ms > 0 ? longest_ms : 0).text);
     }
     run->grace_ms = options->grace_ms;
     return 0;
@@ -57,7 +58,7 @@ static int get_lock(run_t *run) {
     const options_t *options = run->options;
     waiting_t waiting;
     dl_error_t err = {.message = ""};
-    dl_status_t status = waiting_begin(&waiting, &run->signals, &err);
+    dl_status_t status = waiting_begin(&waiting, &run->signals, run->name, &err);
     if (status != DL_OK) {
         return report_failure(status, &err);
     }
@@ -75,23 +76,25 @@ static int get_lock(run_t *run) {
             how.cancel = waiting.cancel;
             verbose_line("at %" PRIu64 " ms: waiting for '%s'", now_ns() / NS_PER_MS, run->name);
             waiting_listen(&waiting, dl_event_fd(run->client), tell_events, run);
+            holder_watch_begin(&run->holder_watch, run->options, run->name);
             status = dl_acquire(run->lock, &how, &err);
+            (void)holder_watch_end(&run->holder_watch);
             run->hold_end_ns = max_hold_ms > 0 ? now_ns() + ns_of_ms(max_hold_ms) : NEVER_NS;
         }
     }
     int caught = waiting_end(&waiting);
     take_events(run); /* what is left of them, such as why there was no lock */
     if (caught != 0) {
-        char text[32];
-        notice_line("'%s': the wait for the lock was ended by %s", run->name,
-                    signal_name(caught, text, sizeof text));
-        return EXIT_SIGNAL_BASE + caught;
+        if (failed == 0 && status == DL_OK) {
+            (void)dl_unlock(run->lock, NULL); /* it came together with the signal */
+        }
+        return waiting_tell_end(run->name, caught);
     }
     if (failed != 0 || status == DL_OK) {
         return failed;
     }
     if (status == DL_EBUSY || status == DL_ETIMEDOUT) {
-        notice_line("'%s': the lock was not obtained: %s", run->name,
+        notice_line("'%s': the lock was not obtained, and nothing was run: %s", run->name,
                     err.message[0] != '\0' ? err.message : dl_status_text(status));
         return EX_TEMPFAIL;
     }
@@ -112,34 +115,47 @@ static const char *loss_reason(const run_t *run) {
         return "its validity is over";
     }
     if (ends_by_max_hold(run)) {
-        return "the longest time to hold it is over";
+        return run->options->max_hold_ms > 0 ? "--max-hold is over" : "the backend's max_hold is over";
     }
     return run->options->lease_ms != DL_LEASE_AUTO
-               ? "its lease is over"
-               : "it was not renewed in time, or this process did not run";
+               ? "its lease (--lease) is over"
+               : "it was not renewed in time, or dlock itself was stopped";
+}
+
+static int lost_at_end(const run_t *run) {
+    error_line("'%s': the lock was lost as the command ended; another may have had it by then", run->name);
+    return EXIT_LOST;
 }
 
 /* The exit status for what has happened, after a line where it is not the command's own. */
 static int judge(run_t *run) {
     bool lost = run->cause == END_OF_VALIDITY || run->cause == END_LOST;
     if (run->left > 0) {
-        error_line("'%s': %" PRIu64 " processes of the command could not be ended", run->name, run->left);
+        error_line("'%s': %" PRIu64
+                   " process%s of the command could not be ended; the lock is not freed, and ends "
+                   "with its lease",
+                   run->name, run->left, run->left == 1 ? "" : "es");
     }
-    if (run->group == 0 && run->start_errno == 0 && lost) {
-        error_line("'%s': the lock was lost before the command was started", run->name);
+    if (run->group == 0 && run->start_errno == 0 && lost && !run->keeper_died) {
+        error_line("'%s': the lock was lost before the command was started; nothing was run", run->name);
         return EXIT_LOST;
     }
     if (lost) {
-        error_line("'%s': %s: %s; the command was ended", run->name,
-                   run->cause == END_LOST ? "lost the lock" : "cannot keep the lock", loss_reason(run));
+        error_line(
+            run->cause == END_LOST
+                ? "'%s': the lock was lost: %s; the command was killed, but another may have had the lock by "
+                  "then"
+                : "'%s': the lock could not be kept: %s; the command was ended before another could get it",
+            run->name, loss_reason(run));
         return EXIT_LOST;
     }
     if (dl_valid_ms(run->lock) == 0) {
-        error_line("'%s': the lock was lost as the command ended", run->name);
-        return EXIT_LOST;
+        return lost_at_end(run);
     }
     if (run->keeper_died) {
-        error_line("'%s': the keeper of the command was killed, and the command with it", run->name);
+        error_line(
+            "'%s': the process that watches the command (dlock-keeper) was killed, and the command with it",
+            run->name);
         return EXIT_SIGNAL_BASE + SIGKILL;
     }
     if (run->start_errno != 0) {
@@ -158,12 +174,26 @@ static int free_lock(run_t *run, int exit_status) {
     dl_error_t err = {.message = ""};
     dl_status_t status = dl_unlock(run->lock, &err);
     if (status == DL_ELOST && exit_status != EXIT_LOST) {
-        error_line("'%s': the lock was lost as the command ended", run->name);
-        return EXIT_LOST;
+        return lost_at_end(run);
     }
     if (status != DL_OK && status != DL_ELOST) {
-        notice_line("'%s': the lock could not be freed now, it ends with its lease: %s", run->name,
+        notice_line("'%s': %s: %s", run->name,
+                    status == DL_EUNKNOWN
+                        ? "whether the lock was freed is not known; it ends with its lease at the latest"
+                        : "the lock could not be freed, and ends with its lease",
                     err.message[0] != '\0' ? err.message : dl_status_text(status));
+    }
+    return exit_status;
+}
+
+/* The lock is freed, or was not had. */
+static int close_run(run_t *run, int exit_status) {
+    bool is_asking = !holder_watch_end(&run->holder_watch);
+    dl_lock_close(run->lock);
+    dl_client_close(run->client);
+    if (is_asking) {
+        /* A server that does not answer who holds it, or a terminal that takes no line: neither keeps us. */
+        _exit(finish_stdout(exit_status));
     }
     return exit_status;
 }
@@ -180,10 +210,7 @@ static int finish_run(run_t *run, int exit_status) {
         /* The server could not be reached; asking it once more would only keep us, and the lease ends now. */
         _exit(finish_stdout(exit_status));
     }
-    exit_status = free_lock(run, exit_status);
-    dl_lock_close(run->lock);
-    dl_client_close(run->client);
-    return exit_status;
+    return close_run(run, free_lock(run, exit_status));
 }
 
 static int with_keeper(run_t *run) {
@@ -196,10 +223,7 @@ static int with_keeper(run_t *run) {
     run->terminal = terminal_open();
     int failed = get_lock(run);
     if (failed != 0) {
-        /* A lock that came together with the signal is freed by the close. */
-        dl_lock_close(run->lock);
-        dl_client_close(run->client);
-        return failed;
+        return close_run(run, failed);
     }
     watch_run(run);
     return finish_run(run, judge(run));
@@ -220,7 +244,6 @@ int command_run(const options_t *options) {
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* should the keeper die, what it kept comes to us */
     (void)signal(SIGPIPE, SIG_IGN);         /* the command has kept its own disposition */
     int exit_status = with_keeper(&run);
-    (void)close(run.keeper.socket);
-    (void)waitpid(run.keeper.pid, NULL, 0);
+    keeper_end(&run.keeper);
     return exit_status;
 }

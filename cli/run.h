@@ -4,6 +4,7 @@
 #define CLI_RUN_H
 
 #include "dlock/dlock.h"
+#include "holder.h"
 #include "keeper.h"
 #include "note.h"
 #include "options.h"
@@ -16,6 +17,7 @@ typedef struct run {
     keeper_t keeper;
     signals_t signals;
     int terminal, signal_fd, timer_fd;
+    holder_watch_t holder_watch; /* while it waits for the lock */
     /* How early the command is ended. All are the same instants for dlock and for the keeper. */
     int64_t margin_ms;       /* SIGKILL comes this long before validity ends */
     int64_t grace_ms;        /* and SIGTERM this long before that */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "duration.h"
 #include "processes.h"
 #include "report.h"
 #include "run.h"
@@ -50,7 +51,7 @@ static void replace_keeper(run_t *run) {
     if (run->group > 0) {
         (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
     }
-    (void)kill(run->keeper.pid, SIGKILL);
+    keeper_kill(&run->keeper);
 }
 
 static void tell_lost(run_t *run, uint64_t now) {
@@ -188,15 +189,14 @@ static void end_without_keeper(run_t *run) {
     if (run->keeper_replaced) {
         run->cause = run->told_lost ? END_LOST : END_OF_VALIDITY;
     }
-    while (run->group > 0) {
+    for (;;) { /* also where the keeper was stopped before it could tell the group */
         run->left = processes_signal(run->group, SIGKILL);
-        while (waitpid(-1, NULL, WNOHANG) > 0) {}
         if (!processes_left(run->group) || now_ns() >= give_up_ns) {
             break;
         }
         (void)poll(NULL, 0, 5); /* not all of them are our children, whose end could be awaited */
     }
-    run->left = run->group > 0 ? processes_signal(run->group, 0) : 0;
+    run->left = processes_signal(run->group, 0);
 }
 
 static void take_notes(run_t *run) {
@@ -215,8 +215,10 @@ void take_events(run_t *run) {
     while (run->client != NULL && dl_event_next(run->client, &event) == DL_OK) {
         switch (event.kind) {
         case DL_EVENT_RENEWAL_FAILING:
-            notice_line("'%s': renewal is failing, the lock is valid for %" PRId64 " ms more: %s", run->name,
-                        event.valid_ms, event.text);
+            notice_line(
+                "'%s': renewal is failing: %s; trying again, the lock is valid for %s more", run->name,
+                event.status == DL_EUNKNOWN ? "no answer from the server" : dl_status_text(event.status),
+                measured_duration(ns_of_ms(event.valid_ms)).text);
             break;
         case DL_EVENT_RENEWAL_RECOVERED:
             notice_line("'%s': renewal works again", run->name);

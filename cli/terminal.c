@@ -1,8 +1,11 @@
-/* terminal.c - whose turn it is to read from the terminal. */
+/* terminal.c - whose turn it is to read from the terminal, and what it can show. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "terminal.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,4 +36,24 @@ void terminal_take_back(int terminal, pid_t group) {
     if (terminal >= 0 && tcgetpgrp(terminal) == group) {
         (void)tcsetpgrp(terminal, getpgrp());
     }
+}
+
+int terminal_width(int fd) {
+    if (isatty(fd) != 1) {
+        return 0;
+    }
+    const char *asked = getenv("COLUMNS");
+    int columns = asked != NULL ? atoi(asked) : 0;
+    struct winsize size;
+    if (columns <= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0) {
+        columns = size.ws_col;
+    }
+    return columns > 0 ? columns : 80; /* a terminal that does not say, such as a serial line */
+}
+
+bool terminal_has_colour(int fd) {
+    const char *refused = getenv("NO_COLOR"); /* whatever it says: https://no-color.org */
+    const char *kind = getenv("TERM");
+    return (refused == NULL || refused[0] == '\0') && kind != NULL && kind[0] != '\0' &&
+           strcmp(kind, "dumb") != 0 && isatty(fd) == 1;
 }

@@ -1,4 +1,4 @@
-/* terminal.h - whose turn it is to read from the terminal. */
+/* terminal.h - whose turn it is to read from the terminal, and what it can show. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLI_TERMINAL_H
 #define CLI_TERMINAL_H
@@ -13,5 +13,9 @@ bool terminal_is_ours(int terminal); /* our group is in its foreground */
 bool terminal_is_for_command(int terminal);
 void terminal_give(int terminal, pid_t group);
 void terminal_take_back(int terminal, pid_t group); /* if that group has it */
+
+int terminal_width(int fd); /* its columns; 0: this is no terminal */
+/* A terminal, and neither NO_COLOR nor a TERM without colours forbids it. */
+bool terminal_has_colour(int fd);
 
 #endif

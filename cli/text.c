@@ -65,6 +65,55 @@ static size_t show(const char *text, char *out, size_t *used) {
     return count;
 }
 
+int columns_of(const char *text) {
+    int count = 0;
+    for (; *text != '\0'; text++) {
+        count += ((unsigned char)*text & 0xc0) != 0x80;
+    }
+    return count;
+}
+
+/* The first len bytes as they are shown; returns how many columns those take. To stdout if `print`. */
+static int show_word(const char *word, size_t len, bool print) {
+    int columns = 0;
+    for (const char *end = word + len; word < end;) {
+        char shown[17];
+        size_t used;
+        word += show(word, shown, &used);
+        shown[used] = '\0';
+        columns += columns_of(shown);
+        if (print) {
+            (void)fputs(shown, stdout);
+        }
+    }
+    return columns;
+}
+
+void print_wrapped(wrap_t *wrap, const char *text) {
+    while (*text != '\0') {
+        size_t blanks = strspn(text, " ");
+        size_t len = strcspn(text + blanks, " ");
+        wrap->blanks += (int)blanks;
+        text += blanks;
+        if (len == 0) {
+            return; /* the next piece says what follows the blanks */
+        }
+        int columns = wrap->blanks + show_word(text, len, false);
+        if (wrap->width > 0 && wrap->blanks > 0 && wrap->column > wrap->indent &&
+            wrap->column + columns > wrap->width) {
+            (void)printf("\n%*s", wrap->indent, "");
+            columns -= wrap->blanks;
+            wrap->column = wrap->indent;
+        } else {
+            (void)printf("%*s", wrap->blanks, "");
+        }
+        (void)show_word(text, len, true);
+        wrap->column += columns;
+        wrap->blanks = 0;
+        text += len;
+    }
+}
+
 void print_prose(const char *text) {
     char shown[17];
     size_t used;
@@ -75,8 +124,8 @@ void print_prose(const char *text) {
 }
 
 const char *plain(const char *text) {
-    static char ring[PLAIN_RING][PLAIN_MAX];
-    static unsigned next;
+    static _Thread_local char ring[PLAIN_RING][PLAIN_MAX];
+    static _Thread_local unsigned next;
     char *out = ring[next++ % PLAIN_RING];
     size_t used = 0;
     while (*text != '\0' && used + 18 < PLAIN_MAX) { /* a backslash, a character and the end */

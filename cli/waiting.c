@@ -10,6 +10,26 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "exits.h"
+#include "report.h"
+
+int waiting_tell_end(const char *name, int number) {
+    char text[32];
+    notice_line("'%s': the wait for the lock was ended by %s", name, signal_name(number, text, sizeof text));
+    return EXIT_SIGNAL_BASE + number;
+}
+
+static void end_wait(waiting_t *waiting, int number) {
+    int opens = WAITING_OPENS;
+    if (atomic_compare_exchange_strong(&waiting->phase, &opens, WAITING_LEAVES)) {
+        _exit(waiting_tell_end(waiting->name, number));
+    }
+    if (atomic_load(&waiting->caught) == 0) {
+        atomic_store(&waiting->caught, number);
+        dl_cancel_trigger(waiting->cancel);
+    }
+}
+
 static void *read_signals(void *arg) {
     waiting_t *waiting = arg;
     for (;;) {
@@ -23,9 +43,8 @@ static void *read_signals(void *arg) {
         while (fds[1].revents != 0 && read(waiting->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
             if (info.ssi_signo == SIGTSTP) {
                 stop_ourselves();
-            } else if (atomic_load(&waiting->caught) == 0) {
-                atomic_store(&waiting->caught, (int)info.ssi_signo);
-                dl_cancel_trigger(waiting->cancel);
+            } else {
+                end_wait(waiting, (int)info.ssi_signo);
             }
         }
         if (fds[2].revents != 0) {
@@ -48,12 +67,14 @@ static void close_both(const waiting_t *waiting) {
     }
 }
 
-dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error_t *err) {
+dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, const char *name, dl_error_t *err) {
     dl_status_t status = dl_cancel_new(&waiting->cancel, err);
     if (status != DL_OK) {
         return status;
     }
     waiting->signals = signals;
+    waiting->name = name;
+    atomic_init(&waiting->phase, WAITING_OPENS);
     atomic_init(&waiting->caught, 0);
     atomic_init(&waiting->over, false);
     atomic_init(&waiting->news_fd, -1);
@@ -83,6 +104,12 @@ static void look_up(waiting_t *waiting) {
 }
 
 void waiting_listen(waiting_t *waiting, int news_fd, void (*on_news)(void *arg), void *arg) {
+    int opens = WAITING_OPENS;
+    if (!atomic_compare_exchange_strong(&waiting->phase, &opens, WAITING_ACQUIRES)) {
+        for (;;) {
+            (void)pause(); /* the other thread ends the process */
+        }
+    }
     waiting->on_news = on_news;
     waiting->arg = arg;
     atomic_store(&waiting->news_fd, news_fd);

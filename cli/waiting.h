@@ -10,6 +10,9 @@
 #include "dlock/dlock.h"
 #include "signals.h"
 
+/* Where a wait is by now. */
+enum { WAITING_OPENS, WAITING_ACQUIRES, WAITING_LEAVES };
+
 /*
  * The calls of the library block the main thread, and all signals are blocked in it and in the library's
  * threads. A thread of our own reads them meanwhile; a handler would need them unblocked, and every thread
@@ -22,17 +25,23 @@ typedef struct waiting {
     int stop_fd;         /* readable: `over` or `news_fd` has changed */
     atomic_bool over;    /* the wait is */
     atomic_int caught;   /* the first signal that came; 0: none */
+    atomic_int phase;    /* WAITING_... */
+    const char *name;    /* the lock's, fit for a terminal */
     atomic_int news_fd;  /* of waiting_listen; -1: none */
     void (*on_news)(void *arg);
     void *arg;
     pthread_t thread;
 } waiting_t;
 
-/* DL_OK, or with err. */
-dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, dl_error_t *err);
-/* Once: from now on on_news(arg) is called, on a thread of its own, whenever the descriptor is readable. */
+/* DL_OK, or with err. Until waiting_listen a signal ends the process at once: opening a client takes up to
+ * call_timeout, and leaves nothing behind. */
+dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, const char *name, dl_error_t *err);
+/* Once, before the lock is asked for: from now on a signal triggers `cancel`, and on_news(arg) is called, on
+ * a thread of its own, whenever the descriptor is readable. */
 void waiting_listen(waiting_t *waiting, int news_fd, void (*on_news)(void *arg), void *arg);
 /* Ends it, and returns the signal that came, or 0. Signals that come later are left to be passed on. */
 int waiting_end(waiting_t *waiting);
+/* Says that this signal ended the wait; returns the exit status. */
+int waiting_tell_end(const char *name, int number);
 
 #endif

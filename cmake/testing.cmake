@@ -40,7 +40,9 @@ function(dlock_add_criterion name)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
-  target_link_libraries(${name} PRIVATE dlock_flags dlock_static PkgConfig::CRITERION ${DLOCK_PRIVATE_LIBS})
+  target_link_libraries(${name} PRIVATE dlock_flags dlock_scratch dlock_static PkgConfig::CRITERION ${DLOCK_PRIVATE_LIBS})
+  # So that a comparison that fails says what both sides were.
+  target_compile_options(${name} PRIVATE "SHELL:-include ${PROJECT_SOURCE_DIR}/tests/support/values.h")
   # Some tests put functions of their own in place of the C library's; shared libraries have to find them.
   set_target_properties(${name} PROPERTIES C_VISIBILITY_PRESET default ENABLE_EXPORTS ON)
   # ThreadSanitizer does not bear Criterion's processes.

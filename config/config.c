@@ -8,6 +8,7 @@
 #include "check.h"
 #include "input.h"
 #include "nearest.h"
+#include "scalar.h"
 #include "text.h"
 
 dl_status_t dli_config_load_text(const char *yaml, size_t len, const char *label, const dl_option_t *core,
@@ -111,4 +112,10 @@ dl_status_t dli_config_no_backend(const dli_config_t *config, const char *backen
     }
     return dli_report(err, label, at, "%s '%s', which is not in the file, expected a name under 'backends'",
                       what, dli_show(backend, strlen(backend)).text);
+}
+
+dli_duration_t dli_config_duration(int64_t ms) {
+    dli_duration_t duration;
+    dli_scalar_write(DL_OPTION_DURATION, ms, duration.text, sizeof duration.text);
+    return duration;
 }

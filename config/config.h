@@ -11,6 +11,7 @@ typedef struct dli_config dli_config_t;
 /* The values for one option table, in the order of the table. */
 typedef struct dli_values {
     dl_option_value_t *values; /* one an option */
+    const char **written;      /* as dl_driver_env_t.written */
     size_t count;
     void *memory; /* everything the values point to */
 } dli_values_t;
@@ -32,7 +33,7 @@ dl_status_t dli_config_load_file(const char *path, const dl_option_t *core,
 dl_status_t dli_config_load_text(const char *yaml, size_t len, const char *label, const dl_option_t *core,
                                  const dli_driver_lookup_t *drivers, dli_config_t **config, dl_error_t *err);
 /* The file to use when the caller names none: $DLOCK_CONFIG, the user's, the system's. DL_OK, or DL_ECONFIG
- * when there is none (a $DLOCK_CONFIG that does not exist is an error, never passed over). */
+ * with path "" when there is none (a $DLOCK_CONFIG that does not exist is an error, never passed over). */
 dl_status_t dli_config_find(char *path, size_t size, dl_error_t *err);
 void dli_config_free(dli_config_t *config);
 
@@ -57,6 +58,11 @@ dl_status_t dli_config_resolve_mapping(const char *yaml, size_t len, const char 
                                        const dl_option_t *driver_options, dli_values_t *driver_values,
                                        const dl_option_t *core_options, dli_values_t *core_values,
                                        dl_error_t *err);
+/* A time as one would write it in YAML. */
+typedef struct dli_duration {
+    char text[32];
+} dli_duration_t;
+dli_duration_t dli_config_duration(int64_t ms);
 /* Wipes secrets, then frees. Safe on a zeroed one. */
 void dli_values_free(dli_values_t *values);
 

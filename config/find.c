@@ -75,6 +75,7 @@ dl_status_t dli_config_find(char *path, size_t size, dl_error_t *err) {
     if (put(path, size, SYSTEM_FILE, "") == 0 && exists(path)) {
         return DL_OK;
     }
+    path[0] = '\0';
     return dl_driver_fail(
         err, DL_ECONFIG, ENOENT,
         "no configuration, expected one in %s or " SYSTEM_FILE ", or its path in $DLOCK_CONFIG", users.text);

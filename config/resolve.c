@@ -19,13 +19,24 @@ static size_t count_of(const dl_option_t *options) {
     return count;
 }
 
+/* The text of a value for messages, before variables were replaced. Of a secret nothing is shown. */
+static dl_status_t keep_written(const dli_reader_t *reader, const dl_option_t *option, const char *text,
+                                const char **written) {
+    if (option->type == DL_OPTION_SECRET || option->type == DL_OPTION_LIST) {
+        return DL_OK;
+    }
+    *written = dli_arena_copy(reader->arena, text, strlen(text));
+    return *written == NULL ? dli_report_no_memory(reader->err) : DL_OK;
+}
+
 /* 1 and *status when the mapping says something of the option. */
 static int read_from(const dli_reader_t *reader, const dli_node_t *map, const dl_option_t *option,
-                     dl_option_value_t *out, dl_status_t *status) {
+                     dl_option_value_t *out, const char **written, dl_status_t *status) {
     char file_name[DLI_KEY_SIZE];
     const dli_node_t *key = NULL, *value = dli_node_get(map, option->name, &key);
     if (value != NULL) {
         *status = dli_value_read(reader, option, key, value, out);
+        *status = *status == DL_OK ? keep_written(reader, option, value->text, written) : *status;
         return 1;
     }
     if (option->type != DL_OPTION_SECRET) {
@@ -41,8 +52,8 @@ static int read_from(const dli_reader_t *reader, const dli_node_t *map, const dl
 }
 
 /* A default stands in the table as one would write it in YAML, and goes the same way. */
-static dl_status_t read_default(const dli_reader_t *reader, const dl_option_t *option,
-                                dl_option_value_t *out) {
+static dl_status_t read_default(const dli_reader_t *reader, const dl_option_t *option, dl_option_value_t *out,
+                                const char **written) {
     static const char label[] = "<default>";
     const dli_node_t key = {
         .kind = DLI_NODE_SCALAR, .text = option->name, .len = strlen(option->name), .mark = DLI_MARK_START};
@@ -55,7 +66,9 @@ static dl_status_t read_default(const dli_reader_t *reader, const dl_option_t *o
     if (status != DL_OK) {
         return status;
     }
-    return dli_value_read(&own, option, &key, root == NULL ? &nothing : root, out);
+    const dli_node_t *value = root == NULL ? &nothing : root;
+    status = dli_value_read(&own, option, &key, value, out);
+    return status == DL_OK ? keep_written(reader, option, value->text, written) : status;
 }
 
 /* The values of one table, from the mappings in the order in which they count. */
@@ -63,15 +76,18 @@ static dl_status_t read_table(const dli_reader_t *reader, const dl_option_t *opt
                               const dli_node_t *const maps[2], dli_values_t *values) {
     values->count = count_of(options);
     values->values = dli_arena_get(reader->arena, values->count * sizeof *values->values);
-    if (values->values == NULL) {
+    values->written = dli_arena_get(reader->arena, values->count * sizeof *values->written);
+    if (values->values == NULL || values->written == NULL) {
         return dli_report_no_memory(reader->err);
     }
     for (size_t i = 0; i < values->count; i++) {
         dl_option_value_t *out = &values->values[i];
+        const char **written = &values->written[i];
         dl_status_t status = DL_OK;
-        if (!read_from(reader, maps[0], &options[i], out, &status) &&
-            !read_from(reader, maps[1], &options[i], out, &status) && options[i].default_text != NULL) {
-            status = read_default(reader, &options[i], out);
+        if (!read_from(reader, maps[0], &options[i], out, written, &status) &&
+            !read_from(reader, maps[1], &options[i], out, written, &status) &&
+            options[i].default_text != NULL) {
+            status = read_default(reader, &options[i], out, written);
         }
         if (status != DL_OK) {
             return status;

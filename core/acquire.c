@@ -4,14 +4,12 @@
 
 #include "core.h"
 
-/* A holder that is not one of ours may never notify, and one without expiry may never end: look this
- * often. */
-#define LOOK_EVERY_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 /* A lease that is just running out: no need to ask again before this. */
 #define SHORTEST_WAIT_NS (2u * (uint64_t)DLI_NS_PER_MS)
 /* The longest one request of a natively waiting driver blocks; never more than half of call_timeout, so that
  * the answer has as long again. */
 #define NATIVE_SLICE_MS 1000
+#define NATIVE_EARLY_MS 25
 
 /* Everything one acquisition carries from try to try. */
 typedef struct quest {
@@ -26,8 +24,10 @@ typedef struct quest {
     bool watch_refused; /* the driver cannot watch here: poll */
     bool last_try;      /* the deadline is over; this try is the last */
     bool interrupted;   /* somebody woke the last try; no trouble of the server's */
-    bool was_busy;
+    bool was_busy;      /* for the statistics: it had to wait, as far as can be told */
+    bool held_by_other; /* another holder was seen, here or by the queue of this process */
     bool told_no_expiry;
+    bool was_refused;    /* in this trouble, by an answer or an error with time left */
     unsigned tries;      /* since the last answer of another kind; for the backoff */
     uint64_t began_ns;   /* when the last try began */
     uint64_t trouble_ns; /* when the first try without an answer began; 0: the last one had an answer */
@@ -91,7 +91,10 @@ static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
         return 0;
     }
     uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)q->client->call_timeout_ms / 2);
-    return (int64_t)dli_min((q->asked->deadline_ns - now) / DLI_NS_PER_MS, slice_ms);
+    uint64_t left_ms = (q->asked->deadline_ns - now) / DLI_NS_PER_MS;
+    /* That somebody holds it shall be known before the time is over, also from a server that wakes late. */
+    left_ms -= left_ms > 2 * NATIVE_EARLY_MS ? NATIVE_EARLY_MS : 0;
+    return (int64_t)dli_min(left_ms, slice_ms);
 }
 
 /* When this call has to give the server up: call_timeout after the first try without an answer began. */
@@ -193,21 +196,22 @@ static void end_watch(quest_t *q) {
     }
 }
 
-/* How long the holder may keep it without our hearing of its end. */
+/* How long to wait before the next try, unless a release is heard of: until the holder's lease is over, and
+ * not beyond the backoff if nobody may tell: it is no client of this library, or there is nothing to hear it
+ * by. */
 static uint64_t look_again_ns(quest_t *q, const dl_grant_t *grant) {
-    uint64_t wait_ns = LOOK_EVERY_NS;
+    bool will_notify = q->watch != NULL && grant->busy_is_dlock && grant->busy_ms >= 0;
+    uint64_t wait_ns = will_notify ? DLI_NEVER : dli_backoff(q->client, q->tries++);
     if (grant->busy_ms >= 0) {
         int64_t left_ms = grant->busy_ms < DL_LEASE_MAX_MS ? grant->busy_ms : DL_LEASE_MAX_MS;
-        wait_ns = dli_ms(left_ms) + DLI_NS_PER_MS;
-        if (!grant->busy_is_dlock) {
-            wait_ns = dli_min(wait_ns, LOOK_EVERY_NS);
-        }
+        wait_ns = dli_min(wait_ns, dli_max(dli_ms(left_ms) + DLI_NS_PER_MS, SHORTEST_WAIT_NS));
     } else if (!q->told_no_expiry) {
         q->told_no_expiry = true;
-        dli_log(q->client, DL_LOG_WARNING, "the holder of '%s' has no expiry; looking every second",
+        dli_log(q->client, DL_LOG_WARNING,
+                "the holder of '%s' has no known expiry; it may stay until somebody frees it",
                 q->lock->gate->name);
     }
-    return dli_max(wait_ns, SHORTEST_WAIT_NS);
+    return wait_ns;
 }
 
 /* The driver's last reason stays in the message. */
@@ -222,7 +226,7 @@ static dl_status_t time_out(quest_t *q) {
 /* Another holds it: wait until it may be free. DL_OK: try again. */
 static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool waited_natively) {
     dl_client_t *client = q->client;
-    q->was_busy = true;
+    q->was_busy = q->held_by_other = true;
     q->trouble_ns = 0;
     if (q->asked->opts->wait_ms == 0) {
         return DL_EBUSY;
@@ -254,7 +258,7 @@ static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool wai
                 pause_until(q, dli_now() + dli_backoff(client, q->tries++));
             }
         } else {
-            pause_until(q, dli_min(until_ns, now + dli_backoff(client, q->tries++)));
+            pause_until(q, until_ns);
         }
     }
     q->last_try = dli_now() >= q->asked->deadline_ns;
@@ -270,9 +274,17 @@ static dl_status_t wait_for_server(quest_t *q, dl_status_t status) {
     if (q->trouble_ns == 0) {
         /* A yes that came too late is an answer after all: patience begins now. */
         q->trouble_ns = status == DL_ELOST ? now : q->began_ns;
+        q->was_refused = false;
         q->tries = 0;
     }
+    q->was_refused |= now + DLI_GRACE_NS < q->asked->deadline_ns;
     uint64_t until_ns = dli_min(q->asked->deadline_ns, patience_ns(q, now));
+    if (status != DL_ELOST && q->held_by_other && now >= q->asked->deadline_ns && !q->was_refused &&
+        q->trouble_ns + 2u * DLI_GRACE_NS > q->asked->deadline_ns) {
+        /* It has waited for a holder until its time was over. That there was no time for one more answer says
+         * nothing of the server. */
+        return time_out(q);
+    }
     if (q->asked->opts->wait_ms == 0 || q->last_try || now >= until_ns) {
         return status;
     }
@@ -329,6 +341,7 @@ dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *e
         .lock = lock,
         .asked = asked,
         .was_busy = asked->queued,
+        .held_by_other = asked->queued,
         .stop = {{-1, cancel != NULL ? cancel->fd : -1}},
     };
     bool may_wait = asked->opts->wait_ms != 0;

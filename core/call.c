@@ -97,9 +97,10 @@ dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline
     return status;
 }
 
-dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns, uint64_t *sent_ns) {
+dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns,
+                               dl_renewal_t *renewal) {
     dl_client_t *client = hold->client;
-    dl_renewal_t renewal = {
+    *renewal = (dl_renewal_t){
         .name = hold->gate->name,
         .name_len = hold->gate->name_len,
         .owner = hold->owner_text,
@@ -110,10 +111,10 @@ dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t dead
         .status = DL_EIO,
     };
     uint64_t called_ns = dli_now();
-    client->driver->renew(client->state, &renewal, 1, deadline_ns);
-    *sent_ns = sane_sent(renewal.sent_ns, called_ns);
-    note_outcome(client, renewal.status);
-    return renewal.status;
+    client->driver->renew(client->state, renewal, 1, deadline_ns);
+    renewal->sent_ns = sane_sent(renewal->sent_ns, called_ns);
+    note_outcome(client, renewal->status);
+    return renewal->status;
 }
 
 void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns) {

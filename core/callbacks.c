@@ -63,6 +63,7 @@ static void wait_for_the_old_one(dl_client_t *client) {
 }
 
 dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
+    DLI_NO_THREAD_CANCEL;
     if (client == NULL) {
         return DL_EINVAL;
     }

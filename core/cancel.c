@@ -9,6 +9,7 @@
 #include "core.h"
 
 dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (out == NULL) {
         return dli_fail(err, DL_EINVAL, "no place for the cancel object");
     }
@@ -30,6 +31,7 @@ dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
 }
 
 void dl_cancel_trigger(dl_cancel_t *cancel) {
+    DLI_NO_THREAD_CANCEL;
     if (cancel == NULL || cancel->pid != getpid()) {
         return;
     }
@@ -46,6 +48,7 @@ int dl_cancel_fd(const dl_cancel_t *cancel) {
 }
 
 void dl_cancel_free(dl_cancel_t *cancel) {
+    DLI_NO_THREAD_CANCEL;
     if (cancel != NULL) {
         close(cancel->fd);
         free(cancel);

@@ -22,7 +22,7 @@
 /* What the configuration says about one backend. */
 typedef struct choice {
     char backend[64];
-    const dl_driver_t *driver;
+    dl_driver_t driver;
     dli_values_t driver_values;
     dli_values_t core_values;
 } choice_t;
@@ -47,15 +47,15 @@ static const dl_option_t *look_up_options(const char *name, int *compiled_in, in
 
 static const dli_driver_lookup_t lookup = {look_up_options, dli_registry_known_at};
 
-static dl_status_t find_driver(const char *name, const dl_driver_t **driver, dl_error_t *err) {
-    *driver = dli_registry_find(name);
-    if (*driver == NULL) {
+static dl_status_t find_driver(const char *name, dl_driver_t *driver, dl_error_t *err) {
+    const dl_driver_t *found = dli_registry_find(name);
+    if (found == NULL) {
         return dli_fail(
             err, DL_ECONFIG,
             "driver '%s' is not in this build of libdlock; it comes with -D%s=ON where the version has it",
             name, dli_registry_build_option(name));
     }
-    return dli_driver_check(*driver, err);
+    return dli_driver_take(found, driver, err);
 }
 
 /* config NULL: there is none. */
@@ -67,10 +67,10 @@ static dl_status_t choose_builtin(const dli_config_t *config, choice_t *choice, 
     (void)snprintf(choice->backend, sizeof choice->backend, "%s", LOCAL_BACKEND);
     if (config != NULL) {
         /* Not defined there, but its `defaults` apply. */
-        return dli_config_resolve(config, LOCAL_BACKEND, options_of(choice->driver), &choice->driver_values,
+        return dli_config_resolve(config, LOCAL_BACKEND, options_of(&choice->driver), &choice->driver_values,
                                   dli_core_options, &choice->core_values, err);
     }
-    return dli_config_resolve_mapping("", 0, "<local>", options_of(choice->driver), &choice->driver_values,
+    return dli_config_resolve_mapping("", 0, "<local>", options_of(&choice->driver), &choice->driver_values,
                                       dli_core_options, &choice->core_values, err);
 }
 
@@ -96,7 +96,7 @@ static dl_status_t choose(const dli_config_t *config, const char *backend, choic
         return status;
     }
     (void)snprintf(choice->backend, sizeof choice->backend, "%s", backend);
-    return dli_config_resolve(config, backend, options_of(choice->driver), &choice->driver_values,
+    return dli_config_resolve(config, backend, options_of(&choice->driver), &choice->driver_values,
                               dli_core_options, &choice->core_values, err);
 }
 
@@ -151,15 +151,15 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
     client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
     if (client->renew_every_ms * 2 > client->lease_ms) {
-        return dli_fail(
-            err, DL_ECONFIG,
-            "backend '%s': renew_every is %lld ms; it must be at most half of the lease of %lld ms",
-            client->backend, (long long)client->renew_every_ms, (long long)client->lease_ms);
+        return dli_fail(err, DL_ECONFIG,
+                        "backend '%s': renew_every is %s; it must be at most half of the lease of %s",
+                        client->backend, dli_config_duration(client->renew_every_ms).text,
+                        dli_config_duration(client->lease_ms).text);
     }
     if (client->backoff_min_ms > client->backoff_max_ms) {
-        return dli_fail(
-            err, DL_ECONFIG, "backend '%s': backoff_min is %lld ms, more than backoff_max of %lld ms",
-            client->backend, (long long)client->backoff_min_ms, (long long)client->backoff_max_ms);
+        return dli_fail(err, DL_ECONFIG, "backend '%s': backoff_min is %s, more than backoff_max of %s",
+                        client->backend, dli_config_duration(client->backoff_min_ms).text,
+                        dli_config_duration(client->backoff_max_ms).text);
     }
     return DL_OK;
 }
@@ -206,7 +206,8 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     dli_sys->cond_init(&client->callbacks_changed);
     client->pid = getpid();
     client->fork_generation = dli_fork_generation();
-    client->driver = driver;
+    client->table = *driver;
+    client->driver = &client->table;
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;
@@ -262,19 +263,33 @@ static dl_status_t start_threads(dl_client_t *client, dl_error_t *err) {
                    : dl_driver_fail(err, DL_ELIMIT, rc, "no thread for the watchdog: %s", strerror(rc));
 }
 
-static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *values, dl_error_t *err) {
+/* A driver's word on the configuration names an option at most: says of which backend. */
+static dl_status_t give_of(const char *backend, dl_error_t *to, const dl_error_t *from, dl_status_t status) {
+    if (status == DL_ECONFIG && from->status == status && from->message[0] != '\0') {
+        return dl_driver_fail(to, status, from->native, "backend '%s': %s", backend, from->message);
+    }
+    return dli_error_give(to, from, status);
+}
+
+static dl_status_t open_state(dl_client_t *client, const dli_values_t *values, dl_error_t *err) {
     dl_error_t inner;
     dli_error_clear(&inner);
     client->env.call_timeout_ms = client->call_timeout_ms;
     client->env.lease_ms = client->lease_ms;
+    client->env.written = values->written;
     dl_status_t status =
-        client->driver->open(client->state, values, &client->env, dli_call_deadline(client), &inner);
-    return dli_error_give(err, &inner, status);
+        client->driver->open(client->state, values->values, &client->env, dli_call_deadline(client), &inner);
+    client->env.written = NULL;
+    if (status == DL_EUNKNOWN) {
+        status = inner.status =
+            DL_EIO; /* a reply was lost, but nothing was asked for that could now be held */
+    }
+    return give_of(client->backend, err, &inner, status);
 }
 
 static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_error_t *err) {
     dl_status_t status = DL_OK;
-    dl_client_t *client = allocate(choice->driver, &status, err);
+    dl_client_t *client = allocate(&choice->driver, &status, err);
     if (client == NULL) {
         return status;
     }
@@ -284,7 +299,7 @@ static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_err
         dli_client_free(client);
         return status;
     }
-    status = open_state(client, choice->driver_values.values, err);
+    status = open_state(client, &choice->driver_values, err);
     if (status == DL_OK) {
         status = start_threads(client, err);
     }
@@ -319,11 +334,12 @@ static dl_status_t no_place(dl_client_t **client, dl_error_t *err) {
 }
 
 dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **client, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     dl_status_t status = no_place(client, err);
     if (status != DL_OK) {
         return status;
     }
-    choice_t choice = {.driver = NULL};
+    choice_t choice = {.backend = ""};
     status = choose_from_file(path, backend, &choice, err);
     if (status == DL_OK) {
         status = open_chosen(&choice, client, err);
@@ -334,6 +350,7 @@ dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **
 
 dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backend, dl_client_t **client,
                                 dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     dl_status_t status = no_place(client, err);
     if (status == DL_OK && yaml == NULL) {
         status = dli_fail(err, DL_EINVAL, "no text");
@@ -341,7 +358,7 @@ dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backen
     if (status != DL_OK) {
         return status;
     }
-    choice_t choice = {.driver = NULL};
+    choice_t choice = {.backend = ""};
     dli_config_t *config = NULL;
     status = dli_config_load_text(yaml, len, "<text>", dli_core_options, &lookup, &config, err);
     if (status == DL_OK) {
@@ -357,17 +374,18 @@ dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backen
 
 dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len,
                                   dl_client_t **client, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     dl_status_t status = no_place(client, err);
+    choice_t choice = {.backend = ""};
     if (status == DL_OK) {
-        status = dli_driver_check(driver, err);
+        status = dli_driver_take(driver, &choice.driver, err);
     }
     if (status != DL_OK) {
         return status;
     }
-    choice_t choice = {.driver = driver};
-    (void)snprintf(choice.backend, sizeof choice.backend, "%s", driver->name);
+    (void)snprintf(choice.backend, sizeof choice.backend, "%s", choice.driver.name);
     status = dli_config_resolve_mapping(options != NULL ? options : "", options != NULL ? len : 0,
-                                        "<options>", options_of(driver), &choice.driver_values,
+                                        "<options>", options_of(&choice.driver), &choice.driver_values,
                                         dli_core_options, &choice.core_values, err);
     if (status == DL_OK) {
         status = open_chosen(&choice, client, err);
@@ -390,13 +408,14 @@ static void drop_count(void *core, dl_count_t what, uint64_t n) {
 
 dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn,
                             void *arg, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (fn == NULL || (flags & ~DL_INIT_PRINT) != 0) {
         return dli_fail(err, DL_EINVAL, "no function, or an unknown flag");
     }
-    choice_t choice = {.driver = NULL};
+    choice_t choice = {.backend = ""};
     dl_status_t status = choose_from_file(path, backend, &choice, err);
-    if (status == DL_OK && choice.driver->init == NULL) {
-        status = dli_fail(err, DL_ENOTSUP, "driver '%s' needs nothing to be created", choice.driver->name);
+    if (status == DL_OK && choice.driver.init == NULL) {
+        status = dli_fail(err, DL_ENOTSUP, "driver '%s' needs nothing to be created", choice.driver.name);
     }
     char uuid[37], label[64];
     if (status == DL_OK && dli_uuid_new(uuid) != 0) {
@@ -410,17 +429,19 @@ dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flag
         env.count = drop_count;
         env.call_timeout_ms = choice.core_values.values[DLI_OPT_CALL_TIMEOUT].number;
         env.lease_ms = choice.core_values.values[DLI_OPT_LEASE].number;
+        env.written = choice.driver_values.written;
         dl_error_t inner;
         dli_error_clear(&inner);
-        status = choice.driver->init(choice.driver_values.values, &env, flags, fn, arg,
-                                     dli_now() + dli_ms(env.call_timeout_ms), &inner);
-        (void)dli_error_give(err, &inner, status);
+        status = choice.driver.init(choice.driver_values.values, &env, flags, fn, arg,
+                                    dli_now() + dli_ms(env.call_timeout_ms), &inner);
+        (void)give_of(choice.backend, err, &inner, status);
     }
     free_choice(&choice);
     return status;
 }
 
 void dl_drivers(dl_driver_fn fn, void *arg) {
+    DLI_NO_THREAD_CANCEL;
     if (fn == NULL) {
         return;
     }
@@ -434,17 +455,18 @@ void dl_drivers(dl_driver_fn fn, void *arg) {
 
 dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_backend_fn fn, void *arg,
                         dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no function");
     }
     char found[4096];
     dli_config_t *config;
     dl_status_t status = load(path, NULL, found, sizeof found, &config, err);
-    if (status != DL_OK) {
-        return status;
-    }
     if (source != NULL && source_size > 0) {
         (void)snprintf(source, source_size, "%s", found);
+    }
+    if (status != DL_OK) {
+        return status;
     }
     const char *selected = selected_by_environment();
     selected = selected != NULL ? selected : dli_config_use(config);

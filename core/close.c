@@ -15,13 +15,11 @@ dl_status_t dli_call_enter(dl_client_t *client) {
         return DL_ECLOSED;
     }
     client->calls++;
-    dli_no_thread_cancel();
     return DL_OK;
 }
 
 void dli_call_leave(dl_client_t *client) {
     dli_tidy(client);
-    dli_thread_cancel_again();
     if (--client->calls == 0 && client->closing) {
         dli_sys->cond_broadcast(&client->changed);
     }
@@ -29,7 +27,6 @@ void dli_call_leave(dl_client_t *client) {
 
 void dli_call_enter_always(dl_client_t *client) {
     dli_lock_client(client);
-    dli_no_thread_cancel();
     client->calls++;
     dli_unlock_client(client);
 }
@@ -166,6 +163,7 @@ static void end_holds(dl_client_t *client, uint64_t began_ns) {
 }
 
 void dl_client_close(dl_client_t *client) {
+    DLI_NO_THREAD_CANCEL;
     if (client == NULL) {
         return;
     }
@@ -174,7 +172,6 @@ void dl_client_close(dl_client_t *client) {
         return;
     }
     uint64_t began_ns = dli_now();
-    dli_no_thread_cancel();
     if (client->hooked) {
         dli_exit_hook_remove(&client->exit_hook);
     }
@@ -199,5 +196,4 @@ void dl_client_close(dl_client_t *client) {
     dli_events_free(client); /* what the driver reported at its end */
     client->closed = true;
     dli_client_unref_and_unlock(client);
-    dli_thread_cancel_again();
 }

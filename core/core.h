@@ -9,6 +9,7 @@
 
 #include "dlock/driver.h"
 #include "error.h"
+#include "layout.h"
 #include "owner.h"
 #include "sys.h"
 
@@ -161,7 +162,8 @@ struct dl_client {
     /* Fixed after open */
     pid_t pid; /* with the generation: of the process that opened it */
     unsigned fork_generation;
-    const dl_driver_t *driver;
+    const dl_driver_t *driver; /* the table below */
+    dl_driver_t table;         /* a whole one, however short the author's was */
     void *state;
     dl_driver_env_t env;
     char uuid[37];
@@ -263,9 +265,6 @@ void dli_unlock_client(dl_client_t *client);
 void dli_tidy(dl_client_t *client);
 /* The calling thread must never be late: its unlocks leave those chores to the housekeeping thread. */
 void dli_thread_is_punctual(void);
-/* Around what pthread_cancel must not end. They nest. */
-void dli_no_thread_cancel(void);
-void dli_thread_cancel_again(void);
 
 /* lock.c: drops a reference on a handle, and releases the mutex */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
@@ -330,6 +329,8 @@ bool dli_hold_expire(dli_hold_t *hold, uint64_t now);
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
 /* LIVE -> LOST: one event, the gate opens. Unless the server itself said so, it is freed there too. */
 void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text);
+/* The same, with DL_ELOST and the words for what was seen. */
+void dli_hold_lose_as(dli_hold_t *hold, dl_loss_t loss);
 /* LIVE or LOST -> ENDED (LIVE: through RELEASING); takes it from its gate and drops the gate's reference. */
 void dli_hold_end(dli_hold_t *hold);
 /* LIVE -> RELEASING: nothing is renewed any more. */
@@ -347,7 +348,8 @@ dl_status_t dli_release(dli_hold_t *hold, uint64_t deadline_ns, dl_error_t *err)
 dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms,
                          uint64_t deadline_ns, const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err);
 dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
-dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns, uint64_t *sent_ns);
+dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns,
+                               dl_renewal_t *renewal);
 void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns);
 dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns,
                            const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
@@ -429,7 +431,7 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mu
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 
-/* driver_check.c */
-dl_status_t dli_driver_check(const dl_driver_t *driver, dl_error_t *err);
+/* driver_check.c: copies the author's table into a whole one and checks it. */
+dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *table, dl_error_t *err);
 
 #endif

@@ -1,5 +1,6 @@
 /* driver_check.c - the one door every driver's table goes through, built in or not. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
 #include <string.h>
 
 #include "core.h"
@@ -83,15 +84,22 @@ static const char *bad_options(const dl_driver_t *d) {
     return NULL;
 }
 
-dl_status_t dli_driver_check(const dl_driver_t *driver, dl_error_t *err) {
-    if (driver == NULL) {
+dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *driver, dl_error_t *err) {
+    if (given == NULL) {
         return dli_fail(err, DL_EINVAL, "no driver table");
     }
-    if (driver->abi != DL_DRIVER_ABI || driver->size != sizeof *driver) {
+    if (given->abi != DL_DRIVER_ABI || !dli_layout_has(&dli_layout_driver, given->size)) {
         return dli_fail(err, DL_EINVAL,
                         "the driver was built for ABI %u with %zu bytes, this library has %u with %zu",
-                        (unsigned)driver->abi, driver->size, DL_DRIVER_ABI, sizeof *driver);
+                        (unsigned)given->abi, given->size, DL_DRIVER_ABI, sizeof *driver);
     }
+    memset(driver, 0, sizeof *driver); /* ops that came later: it has none */
+    size_t size = given->size;
+    if (size == DLI_DRIVER_BEFORE_CAPS_OFF) { /* the one op that was not added at the end */
+        size = offsetof(dl_driver_t, caps_off);
+        memcpy(&driver->check, (const char *)given + size, sizeof *driver - offsetof(dl_driver_t, check));
+    }
+    memcpy(driver, given, size);
     if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
         return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
     }

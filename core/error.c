@@ -56,6 +56,12 @@ dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int native, cons
     return status;
 }
 
+const char *dl_driver_shown(const dl_driver_env_t *env, const dl_option_value_t *values, size_t option) {
+    const char *shown = env->written != NULL ? env->written[option] : NULL;
+    shown = shown != NULL ? shown : values[option].string;
+    return shown != NULL ? shown : "";
+}
+
 dl_status_t dli_fail(dl_error_t *err, dl_status_t status, const char *format, ...) {
     if (err != NULL) {
         va_list args;

@@ -146,6 +146,17 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
     dli_gate_next(client, gate);
 }
 
+void dli_hold_lose_as(dli_hold_t *hold, dl_loss_t loss) {
+    static const char *const texts[] = {
+        [DL_LOSS_NOT_OURS] = "the server says that another holds it or nobody does",
+        [DL_LOSS_HANG_UP] = "the connection that held it has ended",
+        [DL_LOSS_KILLED] = "the server says that it has ended the connection that held it",
+        [DL_LOSS_EXPIRED] = "its lease was over before it was renewed",
+    };
+    bool is_known = (unsigned)loss < sizeof texts / sizeof texts[0];
+    dli_hold_lose(hold, DL_ELOST, texts[is_known ? loss : DL_LOSS_NOT_OURS]);
+}
+
 bool dli_hold_expire(dli_hold_t *hold, uint64_t now) {
     if (hold->state != DLI_HOLD_LIVE || now < dli_hold_ends_ns(hold)) {
         return false;

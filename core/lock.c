@@ -39,6 +39,7 @@ static dl_status_t make_handle(dl_client_t *client, const char *name, size_t len
 
 static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned, uint64_t owner,
                                dl_lock_t **lock, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (lock != NULL) {
         *lock = NULL;
     }
@@ -93,6 +94,7 @@ void dli_lock_unref_and_unlock(dl_lock_t *lock) {
 }
 
 void dl_lock_close(dl_lock_t *lock) {
+    DLI_NO_THREAD_CANCEL;
     if (lock == NULL) {
         return;
     }
@@ -152,10 +154,13 @@ static void leave(dl_lock_t *lock) {
 
 /* ---- acquiring --------------------------------------------------------------------------------- */
 
-static dl_status_t check_opts(const dl_acquire_opts_t *opts, dl_error_t *err) {
-    if (opts == NULL || opts->size != sizeof *opts) {
+/* Copies what the caller's options have; of what came later they keep the initial values. */
+static dl_status_t take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opts, dl_error_t *err) {
+    if (given == NULL || !dli_layout_has(&dli_layout_acquire_opts, given->size)) {
         return dli_fail(err, DL_EINVAL, "the options were not made by DL_ACQUIRE_OPTS_INIT");
     }
+    *opts = (dl_acquire_opts_t)DL_ACQUIRE_OPTS_INIT;
+    memcpy(opts, given, given->size);
     if (opts->wait_ms < DL_WAIT_FOREVER || opts->wait_ms > DL_WAIT_MAX_MS) {
         return dli_fail(err, DL_EINVAL, "wait_ms is %lld; it must be -1 (for ever) or 0 to %lld",
                         (long long)opts->wait_ms, (long long)DL_WAIT_MAX_MS);
@@ -172,16 +177,17 @@ static dl_status_t check_opts(const dl_acquire_opts_t *opts, dl_error_t *err) {
     return DL_OK;
 }
 
-/* Tells the server of one more level, or makes the lease longer, or both. Mutex released meanwhile. */
+/* Tells the server of one more level, or makes the lease longer, or both. Mutex released meanwhile. *answer:
+ * when it was sent, and what was seen of a loss. */
 static dl_status_t tell_server(dli_hold_t *hold, uint32_t level, int64_t lease_ms, uint64_t deadline_ns,
-                               uint64_t *sent_ns, dl_error_t *err) {
+                               dl_renewal_t *answer, dl_error_t *err) {
     dl_client_t *client = hold->client;
+    *answer = (dl_renewal_t){.sent_ns = 0};
     if (!dli_op_begin(hold, deadline_ns)) {
         return dli_fail(err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
     }
     if (hold->state != DLI_HOLD_LIVE) {
         dli_op_end(hold); /* it ended while we waited for its connection */
-        *sent_ns = 0;
         return dli_fail_plain(err, DL_ELOST);
     }
     /* Noted before the answer: should it get lost, the server may keep the lock this long. */
@@ -192,9 +198,9 @@ static dl_status_t tell_server(dli_hold_t *hold, uint32_t level, int64_t lease_m
         dl_stop_t stop = {{-1, -1}};
         dl_grant_t grant;
         status = dli_call_try(hold, level, lease_ms, 0, deadline_ns, &stop, &grant, err);
-        *sent_ns = grant.sent_ns;
+        answer->sent_ns = grant.sent_ns;
     } else {
-        status = dli_call_renew_one(hold, lease_ms, deadline_ns, sent_ns);
+        status = dli_call_renew_one(hold, lease_ms, deadline_ns, answer);
         dli_fail_plain(err, status);
     }
     dli_lock_client(client);
@@ -203,17 +209,17 @@ static dl_status_t tell_server(dli_hold_t *hold, uint32_t level, int64_t lease_m
 }
 
 /* Applies the answer to an extension. The hold may have ended or been lost while the server was asked. */
-static dl_status_t apply_extension(dli_hold_t *hold, dl_status_t status, uint64_t sent_ns, int64_t lease_ms,
-                                   dl_error_t *err) {
+static dl_status_t apply_extension(dli_hold_t *hold, dl_status_t status, const dl_renewal_t *answer,
+                                   int64_t lease_ms, dl_error_t *err) {
     uint64_t now = dli_now();
     if (hold->state == DLI_HOLD_LIVE) {
         if (dli_hold_expire(hold, now)) {
             return dli_fail_plain(err, DL_ELOST);
         }
         if (status == DL_ELOST) {
-            dli_hold_lose(hold, DL_ELOST, "the server says that another holds it or nobody does");
+            dli_hold_lose_as(hold, answer->loss);
         } else if (status == DL_OK) {
-            dli_hold_extended(hold, sent_ns, lease_ms, now);
+            dli_hold_extended(hold, answer->sent_ns, lease_ms, now);
         }
     }
     if (hold->state != DLI_HOLD_LIVE) {
@@ -248,11 +254,11 @@ static dl_status_t reenter(dl_lock_t *lock, dli_hold_t *hold, const dli_asked_t 
     uint32_t level = ++hold->levels;
     if (longer || counted) {
         dl_error_t inner;
-        uint64_t sent_ns = 0;
+        dl_renewal_t answer;
         dli_hold_ref(hold);
         dl_status_t status =
-            tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked), &sent_ns, &inner);
-        status = apply_extension(hold, status, sent_ns, asked->lease_ms, &inner);
+            tell_server(hold, level, asked->lease_ms, dli_exchange_deadline(client, asked), &answer, &inner);
+        status = apply_extension(hold, status, &answer, asked->lease_ms, &inner);
         bool gone = hold->state != DLI_HOLD_LIVE;
         /* The core's count decides; a count that could not be written is no error. */
         if (gone || (status != DL_OK && longer)) {
@@ -285,8 +291,9 @@ static dl_status_t pass_gate(dl_lock_t *lock, dli_asked_t *asked, dli_turn_t *tu
         /* Looked at again at every turn: another thread of this owner may have entered meanwhile. */
         dli_hold_t *hold = dli_gate_find(client, gate, &asked->owner);
         if (hold != NULL && hold->state == DLI_HOLD_LOST) {
-            return dli_fail(err, DL_ELOST, "it was lost with %u levels still entered; unlock them first",
-                            (unsigned)hold->levels);
+            return dli_fail(err, DL_ELOST, "it was lost with %u level%s still entered; unlock %s first",
+                            (unsigned)hold->levels, hold->levels == 1 ? "" : "s",
+                            hold->levels == 1 ? "it" : "them");
         }
         if (hold != NULL) {
             return reenter(lock, hold, asked, err);
@@ -308,20 +315,22 @@ static dl_status_t pass_gate(dl_lock_t *lock, dli_asked_t *asked, dli_turn_t *tu
     }
 }
 
-dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_error_t *err) {
-    dl_status_t status = check_opts(opts, err);
+dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *given, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
+    dl_acquire_opts_t opts;
+    dl_status_t status = take_opts(given, &opts, err);
     if (status != DL_OK) {
         return status;
     }
-    dli_asked_t asked = {.opts = opts, .started_ns = dli_now()};
+    dli_asked_t asked = {.opts = &opts, .started_ns = dli_now()};
     status = enter(lock, &asked.owner, err);
     if (status != DL_OK) {
         return status;
     }
     dl_client_t *client = lock->client;
-    asked.automatic = opts->lease_ms == DL_LEASE_AUTO;
-    asked.lease_ms = asked.automatic ? client->lease_ms : opts->lease_ms;
-    asked.deadline_ns = opts->wait_ms < 0 ? DLI_NEVER : asked.started_ns + dli_ms(opts->wait_ms);
+    asked.automatic = opts.lease_ms == DL_LEASE_AUTO;
+    asked.lease_ms = asked.automatic ? client->lease_ms : opts.lease_ms;
+    asked.deadline_ns = opts.wait_ms < 0 ? DLI_NEVER : asked.started_ns + dli_ms(opts.wait_ms);
     dli_turn_t turn = {.owner = asked.owner};
     status = pass_gate(lock, &asked, &turn, err);
     dli_gate_leave(client, lock->gate, &turn);
@@ -372,7 +381,7 @@ static dl_status_t leave_level(dli_hold_t *hold, dl_error_t *err) {
         dli_op_end(hold);
     }
     if (status == DL_ELOST && hold->state == DLI_HOLD_LIVE) {
-        dli_hold_lose(hold, DL_ELOST, "the server says that another holds it or nobody does");
+        dli_hold_lose_as(hold, DL_LOSS_NOT_OURS);
     }
     bool lost = hold->state == DLI_HOLD_LOST;
     dli_hold_unref(hold);
@@ -398,6 +407,7 @@ static dl_status_t leave_one(dli_hold_t *hold, dl_error_t *err) {
 }
 
 dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     dli_owner_t owner;
     dl_status_t status = enter(lock, &owner, err);
     if (status != DL_OK) {
@@ -409,6 +419,7 @@ dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err) {
 }
 
 dl_status_t dl_extend(dl_lock_t *lock, int64_t lease_ms, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (lease_ms != DL_LEASE_AUTO && (lease_ms < DL_LEASE_MIN_MS || lease_ms > DL_LEASE_MAX_MS)) {
         return dli_fail(err, DL_EINVAL, "lease_ms is %lld; it must be 0 (automatic) or %d to %lld",
                         (long long)lease_ms, DL_LEASE_MIN_MS, (long long)DL_LEASE_MAX_MS);
@@ -427,10 +438,10 @@ dl_status_t dl_extend(dl_lock_t *lock, int64_t lease_ms, dl_error_t *err) {
     } else {
         int64_t wanted_ms = lease_ms == DL_LEASE_AUTO ? client->lease_ms : lease_ms;
         dl_error_t inner;
-        uint64_t sent_ns = 0;
+        dl_renewal_t answer;
         dli_hold_ref(hold);
-        status = tell_server(hold, 1, wanted_ms, dli_call_deadline(client), &sent_ns, &inner);
-        status = apply_extension(hold, status, sent_ns, wanted_ms, &inner);
+        status = tell_server(hold, 1, wanted_ms, dli_call_deadline(client), &answer, &inner);
+        status = apply_extension(hold, status, &answer, wanted_ms, &inner);
         dli_hold_unref(hold);
         (void)dli_error_give(err, &inner, status);
     }

@@ -69,6 +69,7 @@ void dli_env_count(void *arg, dl_count_t what, uint64_t n) {
 }
 
 dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *arg) {
+    DLI_NO_THREAD_CANCEL;
     if (client == NULL) {
         return DL_EINVAL;
     }

@@ -4,23 +4,6 @@
 
 #include "core.h"
 
-/* No call is a point of pthread_cancel: a thread that ended inside would leave the mutex locked or its turn
- * in a queue. Counted, because calls lock and unlock the mutex several times. */
-static _Thread_local unsigned deep;
-static _Thread_local int state_outside;
-
-void dli_no_thread_cancel(void) {
-    if (deep++ == 0) {
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state_outside);
-    }
-}
-
-void dli_thread_cancel_again(void) {
-    if (--deep == 0) {
-        pthread_setcancelstate(state_outside, NULL);
-    }
-}
-
 /* The threads that must never be late leave to others what may take long: the user's log function, a
  * driver's drop. */
 static _Thread_local bool punctual;
@@ -34,7 +17,6 @@ static bool has_chores(const dl_client_t *client) {
 }
 
 void dli_lock_client(dl_client_t *client) {
-    dli_no_thread_cancel();
     pthread_mutex_lock(&client->mutex);
 }
 
@@ -68,7 +50,6 @@ void dli_unlock_client(dl_client_t *client) {
         }
     }
     pthread_mutex_unlock(&client->mutex);
-    dli_thread_cancel_again();
 }
 
 void dli_tidy(dl_client_t *client) {

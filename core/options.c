@@ -28,19 +28,19 @@ const dl_option_t dli_core_options[DLI_OPT_COUNT + 1] = {
                               .min = 10,
                               .max = 600000,
                               .help = "Bound of every exchange with the server, connecting included."},
-    [DLI_OPT_BACKOFF_MIN] =
-        {.name = "backoff_min",
-         .type = DL_OPTION_DURATION,
-         .default_text = "5ms",
-         .min = 1,
-         .max = 60000,
-         .help = "The first pause between two tries where no notification can be waited for."},
+    [DLI_OPT_BACKOFF_MIN] = {.name = "backoff_min",
+                             .type = DL_OPTION_DURATION,
+                             .default_text = "5ms",
+                             .min = 1,
+                             .max = 60000,
+                             .help = "The first pause between two tries where no release can be heard of."},
     [DLI_OPT_BACKOFF_MAX] =
         {.name = "backoff_max",
          .type = DL_OPTION_DURATION,
          .default_text = "500ms",
          .min = 1,
          .max = 60000,
-         .help = "The longest such pause. Pauses double from try to try and are drawn at random."},
+         .help = "The longest such pause, also while another library's client holds the lock. Pauses double "
+                 "from try to try and are drawn at random."},
     [DLI_OPT_COUNT] = {.name = NULL},
 };

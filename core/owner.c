@@ -32,6 +32,7 @@ void dli_thread_unref(dli_thread_t *thread) {
 }
 
 static void end_thread(void *arg) {
+    DLI_NO_THREAD_CANCEL;
     dli_thread_t *thread = arg;
     self = NULL;
     atomic_store(&thread->exited, true);

@@ -13,6 +13,7 @@ typedef struct standing {
 } standing_t;
 
 static standing_t look(dl_lock_t *lock) {
+    DLI_NO_THREAD_CANCEL;
     standing_t standing = {0, 0, 0};
     if (lock == NULL || dli_forked(lock->client)) {
         return standing;
@@ -37,7 +38,6 @@ static standing_t look(dl_lock_t *lock) {
             standing.token = hold->token;
         }
     }
-    dli_no_thread_cancel();
     dli_call_leave(client);
     dli_unlock_client(client);
     return standing;
@@ -102,7 +102,8 @@ static int is_ours(const dl_client_t *client, const char *owner) {
 }
 
 dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
-    if (lock == NULL || info == NULL || info->size != sizeof *info) {
+    DLI_NO_THREAD_CANCEL;
+    if (lock == NULL || info == NULL || !dli_layout_has(&dli_layout_lock_info, info->size)) {
         return dli_fail(err, DL_EINVAL, "no lock, or an info that was not made by DL_LOCK_INFO_INIT");
     }
     dl_client_t *client = lock->client;
@@ -113,12 +114,13 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     if (status != DL_OK) {
         return status;
     }
-    *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    dl_lock_info_t whole = DL_LOCK_INFO_INIT;
     dl_error_t inner;
     dli_error_clear(&inner);
     status = client->driver->inspect(client->state, lock->gate->name, lock->gate->name_len,
-                                     dli_call_deadline(client), info, &inner);
-    info->ours = status == DL_OK && info->held && is_ours(client, info->owner);
+                                     dli_call_deadline(client), &whole, &inner);
+    whole.ours = status == DL_OK && whole.held && is_ours(client, whole.owner);
+    dli_layout_give(info, info->size, &whole);
     return leave_lock(lock, err, &inner, status);
 }
 
@@ -136,6 +138,7 @@ static int list_one(void *arg, const char *name, const dl_lock_info_t *info) {
 }
 
 dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
@@ -153,6 +156,7 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
 }
 
 dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (lock == NULL) {
         return dli_fail(err, DL_EINVAL, "no lock");
     }
@@ -173,6 +177,7 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
 }
 
 dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
@@ -186,15 +191,7 @@ dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl
     return leave(client, err, &inner, status);
 }
 
-dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
-    if (client == NULL || info == NULL || info->size != sizeof *info) {
-        return DL_EINVAL;
-    }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
-    }
-    *info = (dl_client_info_t)DL_CLIENT_INFO_INIT;
-    dli_call_enter_always(client);
+static void fill_info(dl_client_t *client, dl_client_info_t *info) {
     (void)snprintf(info->backend, sizeof info->backend, "%s", client->backend);
     (void)snprintf(info->driver, sizeof info->driver, "%s", client->driver->name);
     memcpy(info->uuid, client->uuid, sizeof info->uuid);
@@ -210,22 +207,37 @@ dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
         client->driver->describe(client->state, info->server, sizeof info->server);
         info->server[sizeof info->server - 1] = '\0';
     }
+}
+
+dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
+    DLI_NO_THREAD_CANCEL;
+    if (client == NULL || info == NULL || !dli_layout_has(&dli_layout_client_info, info->size)) {
+        return DL_EINVAL;
+    }
+    if (dli_forked(client)) {
+        return DL_EFORKED;
+    }
+    dl_client_info_t whole = DL_CLIENT_INFO_INIT;
+    dli_call_enter_always(client);
+    fill_info(client, &whole);
     dli_call_leave_always(client);
+    dli_layout_give(info, info->size, &whole);
     return DL_OK;
 }
 
 dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
-    if (client == NULL || stats == NULL || stats->size != sizeof *stats) {
+    DLI_NO_THREAD_CANCEL;
+    if (client == NULL || stats == NULL || !dli_layout_has(&dli_layout_client_stats, stats->size)) {
         return DL_EINVAL;
     }
     if (dli_forked(client)) {
         return DL_EFORKED;
     }
     dli_lock_client(client);
-    *stats = client->stats;
-    stats->size = sizeof *stats;
-    stats->round_trips = atomic_load(&client->round_trips);
-    stats->reconnects = atomic_load(&client->reconnects);
+    dl_client_stats_t whole = client->stats;
     dli_unlock_client(client);
+    whole.round_trips = atomic_load(&client->round_trips);
+    whole.reconnects = atomic_load(&client->reconnects);
+    dli_layout_give(stats, stats->size, &whole);
     return DL_OK;
 }

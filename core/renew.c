@@ -89,7 +89,7 @@ static void note_failure(dli_hold_t *hold, dl_status_t status, uint64_t now) {
     if (!hold->renew_failing) {
         hold->renew_failing = true;
         dli_event_hold(client, hold, DL_EVENT_RENEWAL_FAILING, status,
-                       "a renewal had no clear yes; trying again");
+                       "the server has not confirmed a renewal; trying again");
     }
     /* Ten tries a period, at least 10 ms and at most 1 s apart. */
     int64_t pause_ms = dli_renew_every(client, hold) / 10;
@@ -121,7 +121,7 @@ static void apply(dli_hold_t *hold, const dl_renewal_t *renewal) {
         dli_hold_extended(hold, renewal->sent_ns, renewal->lease_ms, now);
         break;
     case DL_ELOST:
-        dli_hold_lose(hold, DL_ELOST, "the server says that another holds it or nobody does");
+        dli_hold_lose_as(hold, renewal->loss);
         break;
     default:
         note_failure(hold, renewal->status, now);

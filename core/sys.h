@@ -34,4 +34,19 @@ typedef struct dli_sys {
 extern const dli_sys_t *dli_sys;
 extern const dli_sys_t dli_sys_real;
 
+static inline int dli_no_thread_cancel(void) {
+    int state;
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    return state;
+}
+static inline void dli_thread_cancel_as_before(const int *state) {
+    (void)pthread_setcancelstate(*state, NULL);
+}
+/* First in every public function that can block: until it returns, pthread_cancel does not end the calling
+ * thread, which would leave mutexes locked, descriptors open and turns in queues. They nest, and are
+ * async-signal-safe. */
+#define DLI_NO_THREAD_CANCEL                                                                    \
+    __attribute__((cleanup(dli_thread_cancel_as_before), unused)) const int dli_cancel_state_ = \
+        dli_no_thread_cancel()
+
 #endif

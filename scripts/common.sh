@@ -64,13 +64,16 @@ watch_weather() {
     export DLOCK_TEST_WEATHER=$1
 }
 
-# temporary_files_in_memory: those of the tests, where there is room and programs may run. A disk that stands still
-# for a second fails whoever measures.
-temporary_files_in_memory() {
+# temporary_files: from here on they are in a folder of this run, which is removed whatever ends it; in TMPDIR, or else in
+# memory where there is room and programs may run: a disk that stands still for a second fails whoever measures.
+temporary_files() {
     local least_kib=$((4 * 1024 * 1024)) free
-    [ -z "${TMPDIR:-}" ] || return 0
-    awk '$2 == "/dev/shm" && $3 == "tmpfs" && $4 !~ /noexec/ { found = 1 } END { exit !found }' /proc/mounts || return 0
     free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)
-    [ -w /dev/shm ] && [ "${free:-0}" -ge $least_kib ] || return 0
-    export TMPDIR=/dev/shm
+    if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "${free:-0}" -ge $least_kib ] &&
+        awk '$2 == "/dev/shm" && $3 == "tmpfs" && $4 !~ /noexec/ { found = 1 } END { exit !found }' /proc/mounts; then
+        export TMPDIR=/dev/shm
+    fi
+    # shellcheck source-path=SCRIPTDIR/../tests/support
+    . "$root/tests/support/scratch.sh"
+    at_exit end_scratch
 }

@@ -1,4 +1,4 @@
-/* reference.c - writes the tables of options into docs/configuration.md, from the tables the loader uses. */
+/* reference.c - writes the tables of options into the pages about them, from the tables the loader uses. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,16 +13,20 @@
  * usage: dlock-config-reference PAGE           prints the page with its tables renewed
  *        dlock-config-reference --check PAGE   says where the page differs from that; exit status 1
  *
- * The page itself is written by hand. A table stands between the lines
+ * The page itself is written by hand, in Markdown or as a manual page. A table stands between the lines
  *     <!-- options: NAME -->              NAME is "core" or a driver
  *     <!-- options: NAME like OTHER -->   only those that are not the same as the driver OTHER's
  *     <!-- end of options -->
+ * or, in a manual page, the same as a comment of its own: .\" options: NAME
  * The tables of drivers that this build does not have are left as they are.
  */
-#define BEGIN "<!-- options: "
-#define BEGIN_END " -->\n"
+typedef struct form {
+    const char *begin, *begin_end, *end;  /* the lines above */
+    const char *none, *table, *table_end; /* no options; what stands before them and behind them */
+    void (*write)(FILE *out, const dl_option_t *option);
+} form_t;
+
 #define LIKE " like "
-#define END "<!-- end of options -->\n"
 
 static void fail(const char *what, const char *about) {
     fprintf(stderr, "dlock-config-reference: %s: %s\n", about, what);
@@ -44,7 +48,8 @@ static char *read_page(const char *path) {
     return text;
 }
 
-static void write_type(FILE *out, const dl_option_t *option) {
+/* Writes the kind and what is allowed; `mark` stands on both sides of a choice. */
+static void write_type(FILE *out, const dl_option_t *option, const char *mark) {
     static const char *const types[] = {[DL_OPTION_STRING] = "text",        [DL_OPTION_INT] = "whole number",
                                         [DL_OPTION_BOOL] = "true or false", [DL_OPTION_DURATION] = "duration",
                                         [DL_OPTION_SIZE] = "size",          [DL_OPTION_LIST] = "list",
@@ -52,11 +57,15 @@ static void write_type(FILE *out, const dl_option_t *option) {
     char range[72];
     fputs(types[option->type], out);
     if (option->choices != NULL) {
-        fputs(": `", out);
+        fprintf(out, ": %s", mark);
         for (const char *c = option->choices; *c != '\0'; c++) {
-            fputs(*c == '|' ? "`, `" : (char[]){*c, '\0'}, out);
+            if (*c == '|') {
+                fprintf(out, "%s, %s", mark, mark);
+            } else {
+                fputc(*c, out);
+            }
         }
-        fputs("`", out);
+        fputs(mark, out);
     }
     if (dli_value_range(option, range, sizeof range)) {
         fprintf(out, ", %s%s", range, option->type == DL_OPTION_LIST ? " items" : "");
@@ -72,6 +81,77 @@ static void write_cell(FILE *out, const char *text) {
         fputc(*text, out);
     }
 }
+
+static void write_row(FILE *out, const dl_option_t *o) {
+    fprintf(out, "| `%s`%s | ", o->name, o->type == DL_OPTION_SECRET ? " or `_file`" : "");
+    write_type(out, o, "`");
+    if (o->default_text != NULL) {
+        fputs(" | `", out);
+        write_cell(out, o->default_text);
+        fputs("`", out);
+    } else {
+        fprintf(out, " | %s", o->required ? "**required**" : "none");
+    }
+    fputs(" | ", out);
+    write_cell(out, o->help == NULL ? "" : o->help);
+    fputs(" |\n", out);
+}
+
+/* No character of it means anything to roff, quoted or not. Code is told by the font. */
+static void write_roff(FILE *out, const char *text) {
+    int code = 0;
+    for (; *text != '\0'; text++) {
+        switch (*text) {
+        case '"':
+            fputs("\\(dq", out);
+            break;
+        case '\\':
+            fputs("\\e", out);
+            break;
+        case '`':
+            fputs((code = !code) ? "\\fB" : "\\fR", out);
+            break;
+        default:
+            fputc(*text, out);
+        }
+    }
+}
+
+static void write_item(FILE *out, const dl_option_t *o) {
+    const char *help = o->help == NULL ? "" : o->help;
+    fprintf(out, ".It Ic %s ", o->name);
+    if (o->type == DL_OPTION_SECRET) {
+        fprintf(out, "No or Ic %s_file ", o->name);
+    }
+    fputs("Pq \"", out);
+    write_type(out, o, "");
+    if (o->default_text != NULL) {
+        fputs("; default ", out);
+        write_roff(out, o->default_text);
+    } else if (o->required) {
+        fputs("; required", out);
+    }
+    fputs("\"\n", out);
+    write_roff(out, help);
+    fputs(*help == '\0' || help[strlen(help) - 1] == '.' ? "\n" : ".\n", out);
+}
+
+static const form_t markdown = {.begin = "<!-- options: ",
+                                .begin_end = " -->\n",
+                                .end = "<!-- end of options -->\n",
+                                .none = "\nNone.\n\n",
+                                .table = "\n| option | kind | default | meaning |\n|---|---|---|---|\n",
+                                .table_end = "\n",
+                                .write = write_row};
+static const form_t manual = {.begin = ".\\\" options: ",
+                              .begin_end = "\n",
+                              .end = ".\\\" end of options\n",
+                              .none = "None.\n",
+                              .table = ".Bl -tag -width Ds\n",
+                              .table_end = ".El\n",
+                              .write = write_item};
+/* That of the page. */
+static const form_t *form;
 
 static int same_text(const char *a, const char *b) {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -92,28 +172,16 @@ static int has_option(const dl_option_t *table, const dl_option_t *o) {
 /* `known`: options to leave out; NULL: none. */
 static void write_table(FILE *out, const dl_option_t *options, const dl_option_t *known) {
     if (options == NULL || options->name == NULL) {
-        fputs("\nNone.\n\n", out);
+        fputs(form->none, out);
         return;
     }
-    fputs("\n| option | kind | default | meaning |\n|---|---|---|---|\n", out);
+    fputs(form->table, out);
     for (const dl_option_t *o = options; o->name != NULL; o++) {
-        if (has_option(known, o)) {
-            continue;
+        if (!has_option(known, o)) {
+            form->write(out, o);
         }
-        fprintf(out, "| `%s`%s | ", o->name, o->type == DL_OPTION_SECRET ? " or `_file`" : "");
-        write_type(out, o);
-        if (o->default_text != NULL) {
-            fputs(" | `", out);
-            write_cell(out, o->default_text);
-            fputs("`", out);
-        } else {
-            fprintf(out, " | %s", o->required ? "**required**" : "none");
-        }
-        fputs(" | ", out);
-        write_cell(out, o->help == NULL ? "" : o->help);
-        fputs(" |\n", out);
     }
-    fputs("\n", out);
+    fputs(form->table_end, out);
 }
 
 /* Writes the part of the page for NAME, perhaps " like OTHER"; `old` is what stands there now. */
@@ -144,14 +212,15 @@ static char *renew(const char *page) {
     if (out == NULL) {
         fail("out of memory", page);
     }
-    while ((begin = strstr(at, BEGIN)) != NULL) {
+    while ((begin = strstr(at, form->begin)) != NULL) {
         char name[64];
-        const char *word = begin + strlen(BEGIN), *old = strstr(word, BEGIN_END), *end = strstr(word, END);
+        const char *word = begin + strlen(form->begin), *old = strstr(word, form->begin_end);
+        const char *end = strstr(word, form->end);
         if (old == NULL || end == NULL || old > end || (size_t)(old - word) >= sizeof name) {
             fail("a table that does not end", "page");
         }
         snprintf(name, sizeof name, "%.*s", (int)(old - word), word);
-        old += strlen(BEGIN_END);
+        old += strlen(form->begin_end);
         fwrite(at, 1, (size_t)(old - at), out);
         write_part(out, name, old, (size_t)(end - old));
         at = end;
@@ -164,8 +233,8 @@ static char *renew(const char *page) {
 /* Every table of this build must have a place on the page. */
 static void require_place(const char *page, const char *name) {
     char line[128], like[128];
-    snprintf(line, sizeof line, BEGIN "%s" BEGIN_END, name);
-    snprintf(like, sizeof like, BEGIN "%s" LIKE, name);
+    snprintf(line, sizeof line, "%s%s%s", form->begin, name, form->begin_end);
+    snprintf(like, sizeof like, "%s%s" LIKE, form->begin, name);
     if (strstr(page, line) == NULL && strstr(page, like) == NULL) {
         fail("has no table on the page", name);
     }
@@ -193,6 +262,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     char *page = read_page(argv[argc - 1]);
+    form = page[0] == '.' ? &manual : &markdown;
     require_place(page, "core");
     for (size_t i = 0; (driver = dli_registry_at(i)) != NULL; i++) {
         require_place(page, driver->name);

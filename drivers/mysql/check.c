@@ -58,9 +58,9 @@ static void report_server(dli_mysql_check_t *check) {
 
 static void report_tables(dli_mysql_check_t *check) {
     dl_error_t err;
-    char name[sizeof check->mysql->tokens];
+    char name[DLI_MYSQL_TABLE_SHOWN];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
-        dli_mysql_table_name(check->mysql, t, name, sizeof name);
+        dli_mysql_table_show(check->mysql, t, name);
         dl_status_t status = dli_mysql_table_verify(check->mysql, t, dli_mysql_check_until(check), &err);
         dli_mysql_check_note(check, status);
         if (status == DL_OK) {

@@ -34,13 +34,14 @@ static void report_encryption(dli_mysql_check_t *check, const char *cipher) {
     if (cipher[0] != '\0' && e->tls == DLI_MYSQL_TLS_VERIFY) {
         dli_mysql_check_say(check, DL_FINDING_OK, "transport",
                             "TLS (%s), and the server's certificate is verified", cipher);
+    } else if (is_loopback(e->host)) {
+        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
+                            cipher[0] != '\0' ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (cipher[0] != '\0') {
-        dli_mysql_check_say(check, is_loopback(e->host) ? DL_FINDING_OK : DL_FINDING_WARNING, "transport",
+        dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
                             "TLS (%s), but the server's certificate is not verified: who can redirect the "
                             "connection learns the password and decides who holds the locks; set tls: verify",
                             cipher);
-    } else if (is_loopback(e->host)) {
-        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host");
     } else {
         dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
                             "no TLS: lock names and owners cross the network in clear, and who is on the way "
@@ -157,22 +158,25 @@ static bool is_refusal(unsigned error) {
 }
 
 /* false: it is lacking, and reported. */
-static bool try_right(dli_mysql_check_t *check, const right_t *right, const char *table) {
+static bool try_right(dli_mysql_check_t *check, const right_t *right, const dli_mysql_table_t *table) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer;
     dl_error_t err;
     bool is_given = true;
-    dli_mysql_sql_add(&sql, right->sql, table, table);
+    char name[sizeof check->mysql->tokens], shown[DLI_MYSQL_TABLE_SHOWN];
+    dli_mysql_table_name(check->mysql, table, name, sizeof name);
+    dli_mysql_table_show(check->mysql, table, shown);
+    dli_mysql_sql_add(&sql, right->sql, name, name);
     dl_status_t status = dli_mysql_setup_ask(check->mysql, &sql, dli_mysql_check_until(check), &answer, &err);
     dli_mysql_check_note(check, status);
     if (status != DL_OK) {
         dli_mysql_check_say(check, DL_FINDING_ERROR, "rights", "%s on %s could not be tried: %s", right->name,
-                            table, err.message);
+                            shown, err.message);
         return false;
     }
     if (is_refusal(answer.error)) {
         dli_mysql_check_say(check, right->level, right->name, "refused on %s: %s (the server says: %s)",
-                            table, right->cost, answer.message);
+                            shown, right->cost, answer.message);
         is_given = false;
     }
     dli_mysql_answer_free(&answer);
@@ -182,11 +186,9 @@ static bool try_right(dli_mysql_check_t *check, const right_t *right, const char
 /* false: one that locks cannot do without. */
 static bool report_rights(dli_mysql_check_t *check) {
     bool all = true, enough = true;
-    char name[sizeof check->mysql->tokens];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
-        dli_mysql_table_name(check->mysql, t, name, sizeof name);
         for (size_t i = 0; i < sizeof rights / sizeof rights[0]; i++) {
-            bool is_given = try_right(check, &rights[i], name);
+            bool is_given = try_right(check, &rights[i], t);
             all = all && is_given;
             enough = enough && (is_given || rights[i].level != DL_FINDING_ERROR);
         }

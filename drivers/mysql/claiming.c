@@ -35,7 +35,7 @@ static dl_status_t judge_row(dli_mysql_claim_t *c, dli_mysql_answer_t *answer, b
             c, dl_driver_fail(c->err, DL_EFOREIGN, 0,
                               "its row in table '%s' has a committed owner, which no lock of this "
                               "kind has; set the owner to NULL",
-                              c->mysql->table));
+                              c->mysql->table_shown));
     }
     return DL_OK;
 }
@@ -101,9 +101,9 @@ static dl_status_t get_row(dli_mysql_claim_t *c, uint64_t limit_ms) {
             return dli_mysql_claim_leave_unlocked(c, status);
         }
     }
-    return dli_mysql_claim_leave_unlocked(
-        c,
-        dl_driver_fail(c->err, DL_EIO, 0, "its row in table '%s' vanishes again and again", c->mysql->table));
+    return dli_mysql_claim_leave_unlocked(c, dl_driver_fail(c->err, DL_EIO, 0,
+                                                            "its row in table '%s' vanishes again and again",
+                                                            c->mysql->table_shown));
 }
 
 /* A wait for so long, if the deadline leaves time for what has to follow. */

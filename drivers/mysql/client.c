@@ -10,6 +10,7 @@
 
 static dl_status_t read_table(dli_mysql_t *mysql, const dl_option_value_t *values, dl_error_t *err) {
     const char *table = values[DLI_MYSQL_OPT_TABLE].string;
+    const char *shown = dl_driver_shown(mysql->env, values, DLI_MYSQL_OPT_TABLE);
     size_t len = table != NULL ? strlen(table) : 0;
     bool is_plain = len >= 1 && len <= DLI_MYSQL_TABLE_MAX;
     for (size_t i = 0; is_plain && i < len; i++) {
@@ -17,8 +18,9 @@ static dl_status_t read_table(dli_mysql_t *mysql, const dl_option_value_t *value
     }
     if (!is_plain) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "table: '%.60s' is not 1 to %d of letters, digits and _",
-                              table != NULL ? table : "", DLI_MYSQL_TABLE_MAX);
+                              shown, DLI_MYSQL_TABLE_MAX);
     }
+    (void)snprintf(mysql->table_shown, sizeof mysql->table_shown, "%s", shown);
     memcpy(mysql->table, table, len + 1);
     for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {
         if (t->suffix[0] != '\0') {
@@ -61,8 +63,15 @@ static dl_status_t make_endpoint(dli_mysql_t *mysql, const dl_option_value_t *va
         .tls_ca = values[DLI_MYSQL_OPT_TLS_CA].string,
         .tls_cert = values[DLI_MYSQL_OPT_TLS_CERT].string,
         .tls_key = values[DLI_MYSQL_OPT_TLS_KEY].string,
+        .tls_ca_shown = dl_driver_shown(mysql->env, values, DLI_MYSQL_OPT_TLS_CA),
+        .tls_cert_shown = dl_driver_shown(mysql->env, values, DLI_MYSQL_OPT_TLS_CERT),
+        .tls_key_shown = dl_driver_shown(mysql->env, values, DLI_MYSQL_OPT_TLS_KEY),
         .connect_timeout_ms = values[DLI_MYSQL_OPT_CONNECT_TIMEOUT].number,
     };
+    if (strcmp(mysql->table, mysql->table_shown) != 0) {
+        memcpy(parts.table.name, mysql->table, sizeof mysql->table);
+        memcpy(parts.table.shown, mysql->table_shown, sizeof mysql->table_shown);
+    }
     return dli_mysql_endpoint_new(&parts, &mysql->endpoint, err);
 }
 

@@ -119,10 +119,9 @@ static bool look(forgetting_t *f) {
 static bool narrow(forgetting_t *f, const char *column, const char *table, bool is_locking) {
     dli_mysql_answer_t answer;
     begin_sql(f);
-    dli_mysql_sql_add(&f->sql,
-                      "SELECT k.name,$t FROM ($t) n STRAIGHT_JOIN $t k FORCE INDEX(PRIMARY)"
-                      " ON k.name=n.name",
-                      column, f->names.at, table);
+    dli_mysql_sql_add(
+        &f->sql, "SELECT k.name,$t FROM ($t) n STRAIGHT_JOIN $t k " DLI_MYSQL_BY_NAME " ON k.name=n.name",
+        column, f->names.at, table);
     if (is_locking) {
         dli_mysql_sql_add(&f->sql, " FOR UPDATE SKIP LOCKED");
     } else {
@@ -155,7 +154,7 @@ static bool raise_floor(forgetting_t *f) {
 static bool delete_from(forgetting_t *f, const char *table) {
     begin_sql(f);
     dli_mysql_sql_add(&f->sql,
-                      "DELETE k FROM ($t) n STRAIGHT_JOIN $t k FORCE INDEX(PRIMARY) ON k.name=n.name",
+                      "DELETE k FROM ($t) n STRAIGHT_JOIN $t k " DLI_MYSQL_BY_NAME " ON k.name=n.name",
                       f->names.at, table);
     return carry_out(f);
 }

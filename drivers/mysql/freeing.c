@@ -74,7 +74,7 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const d
             return dl_driver_fail(err, DL_EFOREIGN, 0,
                                   "its row in table '%s' has a committed owner, which no lock of this kind "
                                   "has; set the owner to NULL",
-                                  mysql->table);
+                                  mysql->table_shown);
         }
         if (status == DL_OK) {
             status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_READ, r->deadline_ns,

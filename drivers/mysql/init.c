@@ -50,9 +50,15 @@ static void print_account(const report_t *report, const dli_mysql_t *mysql) {
     quote(user, sizeof user, '\'', mysql->endpoint->user);
     quote(database, sizeof database, '`', mysql->endpoint->database);
     say(report, DL_FINDING_NOTE, "access",
-        "an account needs no more than this; put the hosts of the clients in place of %% and a password of "
-        "its own in place of PASSWORD");
-    say(report, DL_FINDING_NOTE, "sql", "CREATE USER IF NOT EXISTS %s@'%%' IDENTIFIED BY 'PASSWORD';", user);
+        "an account needs no more than this; put the hosts of the clients in place of %%; where it is not "
+        "there yet, this makes it, with a password of its own in place of PASSWORD:");
+    /* No statement to be run as it is: it would make an account whose password everybody knows. */
+    say(report, DL_FINDING_NOTE, "account", "CREATE USER IF NOT EXISTS %s@'%%' IDENTIFIED BY 'PASSWORD';",
+        user);
+    say(report, DL_FINDING_NOTE, "access",
+        "with this MariaDB makes no account by GRANT, which would have no password:");
+    say(report, DL_FINDING_NOTE, "sql",
+        "SET SESSION sql_mode = CONCAT(@@sql_mode, /*M! ',NO_AUTO_CREATE_USER', */ '');");
     for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {
         dli_mysql_table_name(mysql, t, name, sizeof name);
         quote(table, sizeof table, '`', name);
@@ -93,8 +99,8 @@ static void print_plan(const report_t *report, const dli_mysql_t *mysql) {
 
 static dl_status_t make_table(const report_t *report, dli_mysql_t *mysql, const dli_mysql_table_t *table,
                               uint64_t deadline_ns, dl_error_t *err) {
-    char name[sizeof mysql->tokens];
-    dli_mysql_table_name(mysql, table, name, sizeof name);
+    char name[DLI_MYSQL_TABLE_SHOWN];
+    dli_mysql_table_show(mysql, table, name);
     dl_status_t status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
     if (status == DL_OK) {
         say(report, DL_FINDING_OK, "table", "nothing to do: %s.%s is ready", mysql->endpoint->database, name);

@@ -57,9 +57,7 @@ static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_exc
     dli_mysql_sql_add(&sql, " THEN 1 ELSE LAST_INSERT_ID(");
     dli_mysql_rows_add_verdict(&sql, mysql);
     dli_mysql_sql_add(&sql, ")=0 END");
-    *exchange = (dli_mysql_exchange_t){
-        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_CLAIM, .deadline_ns = r->deadline_ns, .stop = &r->stop};
-    return dli_mysql_run(mysql, exchange, &sql, "taking", r->name, err);
+    return dli_mysql_rows_claim(mysql, r, &sql, exchange, err);
 }
 
 static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,

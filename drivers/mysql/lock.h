@@ -15,6 +15,11 @@
 /* Server time in microseconds since 1970, as an unsigned number; the start of every token. The session's time
  * zone is UTC. Fixed at the start of its statement. */
 #define DLI_MYSQL_MICROS "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
+/* Behind the table in a statement about the rows of a list of names. Without it a server may go through the
+ * whole table where it thinks that quicker, and lock or wait for rows that nobody has named. It still may
+ * where the statement is about names only, since the index has all of these; so each is about another column
+ * too. */
+#define DLI_MYSQL_BY_NAME "FORCE INDEX(PRIMARY)"
 
 /* What a table has to look like. Checked at open, printed and applied by `dlock init`. */
 typedef struct dli_mysql_column {
@@ -64,6 +69,7 @@ typedef struct dli_mysql {
     dli_mysql_link_t *link;
     char table[DLI_MYSQL_TABLE_MAX + 1];      /* the first */
     char tokens[DLI_MYSQL_TABLE_MAX + 1 + 8]; /* mysql-pessimistic: of the tokens */
+    char table_shown[96];                     /* the first, as messages have it */
     int64_t purge_after_ms;                   /* 0: never */
     int64_t max_total;                        /* as configured; for check */
     atomic_uint_fast64_t acquired;            /* how many; every so many a client purges */

@@ -87,8 +87,10 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t n
 
 /*
  * Heartbeats write nothing, so what is left of a lease is known only to the server: the lease less the time
- * that the holder's session has been idle. An account sees its own sessions; where it may not see the
- * holder's, the marker's own time is taken, and nothing is known when that is over.
+ * that the holder's session has been idle. MySQL tells that in whole seconds, of which the first may be over
+ * in a moment: no less is left than the marker's own time says, which only a heartbeat can have made longer.
+ * An account sees its own sessions; where it may not see the holder's, the marker's own time is taken, and
+ * nothing is known when that is over.
  */
 static void add_idle_times(dli_mysql_t *mysql, dli_mysql_marker_t *markers, size_t n, uint64_t deadline_ns) {
     DLI_MYSQL_SQL(sql);
@@ -112,7 +114,10 @@ static void add_idle_times(dli_mysql_t *mysql, dli_mysql_marker_t *markers, size
         for (size_t i = 0; i < n; i++) {
             if (markers[i].connection_id == id && markers[i].lease_ms >= 0) {
                 uint64_t lease_ms = (uint64_t)markers[i].lease_ms;
-                markers[i].info.remaining_ms = (int64_t)(lease_ms > idle_ms ? lease_ms - idle_ms : 0);
+                int64_t left_ms = (int64_t)(lease_ms > idle_ms ? lease_ms - idle_ms : 0);
+                if (left_ms > markers[i].info.remaining_ms) {
+                    markers[i].info.remaining_ms = left_ms;
+                }
             }
         }
     }

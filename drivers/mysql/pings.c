@@ -26,7 +26,8 @@ typedef struct batch {
     uint64_t deadline_ns;
 } batch_t;
 
-static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, dli_mysql_answer_t *answer);
+static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error_t *err,
+                 dli_mysql_answer_t *answer);
 
 static int poll_not(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     (void)fds;
@@ -49,10 +50,17 @@ static void finish(dl_renewal_t *r, dl_status_t status) {
 }
 
 /* The server may not have noticed the end of the connection. */
-static void lose(batch_t *b, dl_renewal_t *r) {
+static void lose(batch_t *b, dl_renewal_t *r, dl_loss_t loss) {
     dli_mysql_conn_t *conn = dli_mysql_session_take(b->state, r->hold);
     dli_mysql_link_drop(b->mysql->link, conn, true);
+    r->loss = loss;
     finish(r, DL_ELOST);
+}
+
+/* The connection broke, perhaps with these last words. */
+static dl_loss_t loss_of(const dl_error_t *err) {
+    unsigned error = (unsigned)err->native;
+    return error == 0 || dli_mysql_is_library_error(error) ? DL_LOSS_HANG_UP : DL_LOSS_KILLED;
 }
 
 /* ---- on its own connection ----------------------------------------------------------------------------- */
@@ -96,7 +104,7 @@ static void ask(batch_t *b, dl_renewal_t *r, dli_mysql_step_t step) {
     if (status == DL_ETIMEDOUT) {
         b->waiting++;
     } else {
-        hear(b, r, status, &answer);
+        hear(b, r, status, &err, &answer);
     }
 }
 
@@ -116,7 +124,7 @@ static void hear_ping(batch_t *b, dl_renewal_t *r, bool has_marker) {
     dli_mysql_session_t *session = r->hold;
     uint64_t ends_ns = r->sent_ns + (uint64_t)r->lease_ms * DLI_NS_PER_MS;
     if (!has_marker) {
-        lose(b, r); /* the session lives, but its transaction has ended */
+        lose(b, r, DL_LOSS_NOT_OURS); /* the session lives, but its transaction has ended */
         return;
     }
     session->ends_ns = ends_ns > session->ends_ns ? ends_ns : session->ends_ns;
@@ -128,22 +136,24 @@ static void hear_ping(batch_t *b, dl_renewal_t *r, bool has_marker) {
 
 static void hear_end(batch_t *b, dl_renewal_t *r, bool done) {
     if (!done) {
-        lose(b, r);
+        lose(b, r, DL_LOSS_EXPIRED);
         return;
     }
     dli_mysql_conn_t *conn = dli_mysql_session_take(b->state, r->hold);
     dli_mysql_conn_note_patience(conn, 0); /* an answer that was late may have been about that */
     dli_mysql_link_give_back(b->mysql->link, conn);
+    r->loss = DL_LOSS_EXPIRED;
     finish(r, DL_ELOST);
 }
 
-static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, dli_mysql_answer_t *answer) {
+static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error_t *err,
+                 dli_mysql_answer_t *answer) {
     dli_mysql_session_t *session = r->hold;
     bool done = answer->error == 0;
     bool has_row = answer->rows != NULL && mysql_num_rows(answer->rows) > 0;
     dli_mysql_answer_free(answer);
     if (status != DL_OK) {
-        lose(b, r); /* the connection is broken, and so is the hold */
+        lose(b, r, loss_of(err)); /* the connection is broken, and so is the hold */
         return;
     }
     b->mysql->env->count(b->mysql->env->core, DL_COUNT_ROUND_TRIP, 1);
@@ -197,7 +207,7 @@ static bool await_some(batch_t *b) {
             dl_error_t err;
             b->waiting--;
             dl_status_t status = dli_mysql_conn_resume(session->conn, &bounds, &answer, &err);
-            hear(b, r, status, &answer);
+            hear(b, r, status, &err, &answer);
         }
     }
     return true;
@@ -236,7 +246,7 @@ static void judge_looks(batch_t *b, size_t from, size_t to, dl_status_t status, 
         if (session->step == DLI_MYSQL_STEP_LOOK) {
             r->sent_ns = sent_ns;
             if (status == DL_OK && r->status != DL_OK) {
-                lose(b, r);
+                lose(b, r, DL_LOSS_NOT_OURS);
             } else {
                 finish(r, status);
             }
@@ -280,8 +290,9 @@ static void start(batch_t *b, dl_renewal_t *r) {
     r->sent_ns = b->mysql->env->now_ns();
     if (session->conn == NULL || session->hold_id != r->hold_id) {
         r->status = DL_ELOST;
+        r->loss = DL_LOSS_HANG_UP; /* or it would be there */
     } else if (dli_mysql_conn_is_broken(session->conn)) {
-        lose(b, r);
+        lose(b, r, DL_LOSS_HANG_UP);
     } else if (r->lease_ms == 0 && r->sent_ns < session->ends_ns) {
         session->step = DLI_MYSQL_STEP_LOOK;
     } else if (dli_mysql_conn_is_asking(session->conn)) {

@@ -115,10 +115,11 @@ static bool raise_first(purge_t *p) {
     return done;
 }
 
+/* By the names alone, or the server may go through the table and lock all of it (DLI_MYSQL_BY_NAME). */
 static void delete_stale(purge_t *p, dli_mysql_sql_t *sql) {
     dli_mysql_answer_t answer;
-    dli_mysql_sql_add(sql, "DELETE FROM $t WHERE name IN ($t) AND $t<=$u AND ", p->mysql->table, p->names.at,
-                      p->mysql->kind->token_column, p->highest);
+    dli_mysql_sql_add(sql, "DELETE k FROM $t k " DLI_MYSQL_BY_NAME " WHERE k.name IN ($t) AND $t<=$u AND ",
+                      p->mysql->table, p->names.at, p->mysql->kind->token_column, p->highest);
     add_stale(sql, p->mysql);
     if (run(p, sql, DLI_MYSQL_PLAIN, &answer)) {
         dli_mysql_answer_free(&answer);

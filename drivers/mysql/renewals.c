@@ -53,7 +53,7 @@ static size_t text_size(const dl_renewal_t *r) {
 /*
  * Those that are still their owners' and not expired. SYSDATE is the time of looking at the row, also after
  * a wait for it: a hold that expired meanwhile is not revived. (UTC_TIMESTAMP is the statement's start; the
- * session's time zone is UTC.) The names by themselves are what servers find the rows by.
+ * session's time zone is UTC.) The names by themselves are what the rows are found by.
  */
 static void add_alive(dli_mysql_sql_t *sql, const chunk_t *c) {
     dli_mysql_sql_add(sql, " WHERE name IN (");
@@ -137,7 +137,7 @@ static dl_status_t look(batch_t *b, chunk_t *c, how_t how, bool is_last) {
     } else {
         dli_mysql_sql_add(&sql, "SELECT ");
     }
-    dli_mysql_sql_add(&sql, "name,owner,hold_id FROM $t", b->mysql->table);
+    dli_mysql_sql_add(&sql, "name,owner,hold_id FROM $t " DLI_MYSQL_BY_NAME, b->mysql->table);
     add_alive(&sql, c);
     dli_mysql_sql_add(&sql, "$t",
                       how == AS_IT_IS  ? ""
@@ -177,8 +177,9 @@ static dl_status_t extend(batch_t *b, const chunk_t *c, dli_mysql_intent_t inten
                           uint64_t *extended) {
     dli_mysql_exchange_t exchange;
     dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
-    dli_mysql_sql_add(&sql, "UPDATE $t SET expires_at=GREATEST(expires_at,UTC_TIMESTAMP(6)+INTERVAL ",
-                      b->mysql->table);
+    dli_mysql_sql_add(
+        &sql, "UPDATE $t " DLI_MYSQL_BY_NAME " SET expires_at=GREATEST(expires_at,UTC_TIMESTAMP(6)+INTERVAL ",
+        b->mysql->table);
     add_lease(&sql, c);
     dli_mysql_sql_add(&sql, " MICROSECOND)");
     add_alive(&sql, c);

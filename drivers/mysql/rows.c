@@ -37,7 +37,12 @@ dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, co
     }
     show_name(name, shown);
     (void)snprintf(what, sizeof what, name[0] != '\0' ? "%s '%s'" : "%s", doing, shown);
-    if (dli_mysql_is_contention(error)) {
+    if (exchange->was_ended) {
+        /* That it could be ended shows that it waited for a lock: of its one row, or of what this is in. */
+        status = dl_driver_fail(err, DL_EIO, (int)error,
+                                "%s: another transaction keeps the row locked, or the table (%s)", what,
+                                exchange->answer.message);
+    } else if (dli_mysql_is_contention(error)) {
         status = dl_driver_fail(err, DL_EIO, (int)error, "%s: another transaction keeps the row locked (%s)",
                                 what, exchange->answer.message);
     } else {
@@ -87,6 +92,16 @@ dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
     return DL_OK;
 }
 
+dl_status_t dli_mysql_rows_claim(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_sql_t *sql,
+                                 dli_mysql_exchange_t *exchange, dl_error_t *err) {
+    *exchange = (dli_mysql_exchange_t){.lane = DLI_MYSQL_CALLS,
+                                       .intent = DLI_MYSQL_CLAIM,
+                                       .deadline_ns = r->deadline_ns,
+                                       .stop = &r->stop,
+                                       .may_be_ended = true};
+    return dli_mysql_run(mysql, exchange, sql, "taking", r->name, err);
+}
+
 /* ---- what came of it --------------------------------------------------------------------------------- */
 
 static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r, uint64_t verdict,
@@ -96,7 +111,7 @@ static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r
         char shown[NAME_SHOWN + 4];
         show_name(r->name, shown);
         return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s': its row in table '%s' has no %s that could be ours",
-                              shown, mysql->table, mysql->kind->token_column);
+                              shown, mysql->table_shown, mysql->kind->token_column);
     }
     grant->busy_is_dlock = (verdict & DLI_MYSQL_BY_DLOCK) != 0;
     if (left_us == DLI_MYSQL_ENDLESS) {
@@ -139,8 +154,11 @@ dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request
 static dl_status_t insert(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_sql_t *sql,
                           bool *is_there, dl_error_t *err) {
     /* A free row that comes late harms nobody, so that nothing has to be killed for it. */
-    dli_mysql_exchange_t exchange = {
-        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_READ, .deadline_ns = r->deadline_ns, .stop = &r->stop};
+    dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_CALLS,
+                                     .intent = DLI_MYSQL_READ,
+                                     .deadline_ns = r->deadline_ns,
+                                     .stop = &r->stop,
+                                     .may_be_ended = true};
     dl_status_t status = dli_mysql_run(mysql, &exchange, sql, "making a row for", r->name, err);
     *is_there = status == DL_OK && exchange.answer.affected > 0;
     if (status == DL_OK) {
@@ -190,7 +208,8 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
     dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_CALLS,
                                      .intent = DLI_MYSQL_FREE,
                                      .deadline_ns = request->deadline_ns,
-                                     .stop = &request->stop};
+                                     .stop = &request->stop,
+                                     .may_be_ended = true};
     dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "freeing", request->name, err);
     if (status != DL_OK) {
         return status;
@@ -198,5 +217,6 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
     bool freed = exchange.answer.affected > 0;
     dli_mysql_answer_free(&exchange.answer);
     dli_mysql_rows_purge(mysql, request);
-    return freed ? DL_OK : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in table '%s'", mysql->table);
+    return freed ? DL_OK
+                 : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in table '%s'", mysql->table_shown);
 }

@@ -29,6 +29,10 @@ void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql);
 
 /* May the request's numbers be used in the above? */
 dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
+/* Runs a statement that takes. Statuses of dli_mysql_run; DL_EIO also where it had to wait for too long for a
+ * row that somebody keeps locked, so that this is no unknown outcome. */
+dl_status_t dli_mysql_rows_claim(dli_mysql_t *mysql, const dl_request_t *request, const dli_mysql_sql_t *sql,
+                                 dli_mysql_exchange_t *exchange, dl_error_t *err);
 /* What a statement that takes came to: DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
 dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
                                  dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err);

@@ -15,13 +15,18 @@
 typedef struct look {
     dli_mysql_t *mysql;
     const dli_mysql_table_t *table;
-    char name[sizeof((dli_mysql_t *)0)->tokens];
+    char name[sizeof((dli_mysql_t *)0)->tokens], shown[DLI_MYSQL_TABLE_SHOWN];
     uint64_t deadline_ns;
     dl_error_t *err;
 } look_t;
 
 void dli_mysql_table_name(const dli_mysql_t *mysql, const dli_mysql_table_t *table, char *name, size_t size) {
     (void)snprintf(name, size, "%s%s", mysql->table, table->suffix);
+}
+
+void dli_mysql_table_show(const dli_mysql_t *mysql, const dli_mysql_table_t *table,
+                          char shown[DLI_MYSQL_TABLE_SHOWN]) {
+    (void)snprintf(shown, DLI_MYSQL_TABLE_SHOWN, "%s%s", mysql->table_shown, table->suffix);
 }
 
 void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *table, dli_mysql_sql_t *sql) {
@@ -41,7 +46,7 @@ static dl_status_t wrong(const look_t *look, const char *format, ...) {
     (void)vsnprintf(what, sizeof what, format, args);
     va_end(args);
     return dl_driver_fail(look->err, DL_ECONFIG, 0,
-                          "table '%s' %s; `dlock init --print` shows what it has to be", look->name, what);
+                          "table '%s' %s; `dlock init --print` shows what it has to be", look->shown, what);
 }
 
 /* Looks at the names as they stand in every other statement, without quotes. */
@@ -56,15 +61,15 @@ static dl_status_t ask_columns(const look_t *look, dli_mysql_answer_t *answer) {
         return dl_driver_fail(look->err, DL_ECONFIG, SYNTAX_ERROR,
                               "table '%s': the server cannot take that for a name (a number, or a word of "
                               "SQL); choose another",
-                              look->name);
+                              look->shown);
     }
     if (answer->error == DLI_MYSQL_NO_SUCH_TABLE) {
         return dl_driver_fail(look->err, DL_ECONFIG, DLI_MYSQL_NO_SUCH_TABLE,
-                              "table '%s' is missing in database '%s'; `dlock init` makes it", look->name,
+                              "table '%s' is missing in database '%s'; `dlock init` makes it", look->shown,
                               look->mysql->endpoint->database);
     }
-    char what[96];
-    (void)snprintf(what, sizeof what, "looking at table '%s'", look->name);
+    char what[DLI_MYSQL_TABLE_SHOWN + 24];
+    (void)snprintf(what, sizeof what, "looking at table '%s'", look->shown);
     return dli_mysql_refused(answer->error, answer->message, what, look->err);
 }
 
@@ -115,11 +120,6 @@ static dl_status_t judge_others(const look_t *look, MYSQL_RES *rows) {
         while (c->name != NULL && strcasecmp(c->name, row[FIELD]) != 0) {
             c++;
         }
-        bool is_key = strcmp(row[KEY], "PRI") == 0;
-        if (is_key && strcasecmp(row[FIELD], "name") != 0) {
-            return wrong(look, "has column '%s' in its primary key, which must be the name alone",
-                         row[FIELD]);
-        }
         if (c->name == NULL && strcmp(row[MAY_BE_NULL], "NO") == 0 && row[DEFAULT_VALUE] == NULL &&
             row[EXTRA][0] == '\0') {
             return wrong(look, "has a column '%s' that rows cannot be made without", row[FIELD]);
@@ -138,28 +138,29 @@ static dl_status_t judge_columns(const look_t *look, MYSQL_RES *rows) {
             return wrong(look, "has a column '%s' of type %s, which has to be %s", c->name, row[TYPE],
                          c->type);
         }
-        if (strcmp(c->name, "name") == 0 && strcmp(row[KEY], "PRI") != 0) {
-            return wrong(look, "has no primary key on its column 'name'");
-        }
     }
     return judge_others(look, rows);
 }
 
-/* The engine, and unique keys that would let two names meet: on a part of the name, or on other columns. */
-static dl_status_t judge_engine(const look_t *look) {
+/* The engine, and the keys. Unique keys on a part of the name, or on other columns, would let two names meet.
+ * The primary key has to be one by that name, for DLI_MYSQL_BY_NAME: SHOW COLUMNS calls a column PRI for a
+ * unique key too where there is no other. */
+static dl_status_t judge_engine_and_keys(const look_t *look) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer;
     dli_mysql_sql_add(&sql,
                       "SELECT TABLE_TYPE, ENGINE, (SELECT COUNT(*) FROM information_schema.STATISTICS"
                       " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '$t' AND NON_UNIQUE = 0"
-                      " AND (SUB_PART IS NOT NULL OR COLUMN_NAME <> 'name'))"
+                      " AND (SUB_PART IS NOT NULL OR NOT COLUMN_NAME <=> 'name')),"
+                      " (SELECT COUNT(*) FROM information_schema.STATISTICS"
+                      " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '$t' AND INDEX_NAME = 'PRIMARY')"
                       " FROM information_schema.TABLES"
                       " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '$t'",
-                      look->name, look->name);
+                      look->name, look->name, look->name);
     dl_status_t status = dli_mysql_setup_ask(look->mysql, &sql, look->deadline_ns, &answer, look->err);
     if (status == DL_OK && answer.error != 0) {
-        status =
-            dli_mysql_refused(answer.error, answer.message, "looking at the lock table's engine", look->err);
+        status = dli_mysql_refused(answer.error, answer.message,
+                                   "looking at the lock table's engine and keys", look->err);
     }
     MYSQL_ROW row = status == DL_OK ? dli_mysql_answer_row(&answer, NULL) : NULL;
     if (status == DL_OK && row == NULL) {
@@ -170,7 +171,9 @@ static dl_status_t judge_engine(const look_t *look) {
         status = wrong(look, "is kept by the engine %s; locks need InnoDB's row locks and transactions",
                        row[1] != NULL ? row[1] : "?");
     } else if (status == DL_OK && dli_mysql_number(row[2]) != 0) {
-        status = wrong(look, "has a unique key on something else than the whole name");
+        status = wrong(look, "has a primary or unique key on something else than the whole name");
+    } else if (status == DL_OK && dli_mysql_number(row[3]) == 0) {
+        status = wrong(look, "has no primary key on its column 'name' (a unique key is none)");
     }
     dli_mysql_answer_free(&answer);
     return status;
@@ -181,6 +184,7 @@ dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *
     look_t look = {.mysql = mysql, .table = table, .deadline_ns = deadline_ns, .err = err};
     dli_mysql_answer_t answer;
     dli_mysql_table_name(mysql, table, look.name, sizeof look.name);
+    dli_mysql_table_show(mysql, table, look.shown);
     dl_status_t status = ask_columns(&look, &answer);
     if (status == DL_OK && (answer.rows == NULL || mysql_num_fields(answer.rows) < COLUMN_FACTS)) {
         status = dl_driver_fail(err, DL_EPROTO, 0, "an answer to SHOW COLUMNS that makes no sense");
@@ -189,7 +193,7 @@ dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *
         status = judge_columns(&look, answer.rows);
     }
     dli_mysql_answer_free(&answer);
-    return status == DL_OK ? judge_engine(&look) : status;
+    return status == DL_OK ? judge_engine_and_keys(&look) : status;
 }
 
 dl_status_t dli_mysql_schema_verify(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
@@ -209,8 +213,8 @@ dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *
     dli_mysql_table_ddl(mysql, table, &sql);
     dl_status_t status = dli_mysql_setup_ask(mysql, &sql, deadline_ns, &answer, err);
     if (status == DL_OK && answer.error != 0) {
-        char what[96];
-        (void)snprintf(what, sizeof what, "making table '%s%s'", mysql->table, table->suffix);
+        char what[DLI_MYSQL_TABLE_SHOWN + 24];
+        (void)snprintf(what, sizeof what, "making table '%s%s'", mysql->table_shown, table->suffix);
         status = dli_mysql_refused(answer.error, answer.message, what, err);
         if (status == DL_EAUTH) {
             dl_error_t why = *err;

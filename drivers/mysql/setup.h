@@ -5,6 +5,8 @@
 
 #include "lock.h"
 
+#define DLI_MYSQL_TABLE_SHOWN (sizeof((dli_mysql_t *)0)->table_shown + 8)
+
 /* The lane that a client asks on before any lock is held: one that a held lock needs too, so that its
  * connection is there by then, whether or not descriptors and memory are left. */
 dli_mysql_lane_t dli_mysql_steady_lane(const dli_mysql_t *mysql);
@@ -36,8 +38,10 @@ dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *
                                    dl_error_t *err);
 dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
                                    dl_error_t *err);
-/* The table's whole name. */
+/* The table's whole name; as messages have it. */
 void dli_mysql_table_name(const dli_mysql_t *mysql, const dli_mysql_table_t *table, char *name, size_t size);
+void dli_mysql_table_show(const dli_mysql_t *mysql, const dli_mysql_table_t *table,
+                          char shown[DLI_MYSQL_TABLE_SHOWN]);
 /* The statement that makes it. */
 void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *table, dli_mysql_sql_t *sql);
 

@@ -41,6 +41,55 @@ bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_l
     return true;
 }
 
+#define UUID_LEN 36
+
+void dli_redis_label_key(const dli_redis_t *redis, const dl_lock_info_t *info, dli_key_t *key) {
+    bool is_client = info->hold_id != 0 && strlen(info->owner) > UUID_LEN && info->owner[UUID_LEN] == ':';
+    key->len = is_client ? (size_t)snprintf(key->at, sizeof key->at, "%s" DLI_LABEL_INFIX "%.*s",
+                                            redis->token_key, UUID_LEN, info->owner)
+                         : 0;
+}
+
+void dli_redis_read_label(const redisReply *reply, dl_lock_info_t *info) {
+    if (reply != NULL && reply->type == REDIS_REPLY_STRING) {
+        copy_text(info->client, sizeof info->client, reply->str, reply->len);
+    }
+}
+
+/* Asks for the labels of clients that hold locks, all at once. It is for people: whatever goes wrong, there
+ * is none. */
+static void ask_labels(dli_redis_t *redis, dl_lock_info_t *infos, redisReply **replies, size_t n,
+                       uint64_t deadline_ns) {
+    dli_commands_t commands = {0};
+    dl_error_t err;
+    dli_key_t key;
+    for (size_t i = 0; i < n; i++) {
+        replies[i] = NULL;
+        dli_redis_label_key(redis, &infos[i], &key);
+        if (key.len > 0) {
+            dli_commands_add_words(&commands, "GET", key.at, NULL);
+        }
+    }
+    if (commands.count > 0 && !commands.out_of_memory) {
+        dli_exchange_t exchange = {.commands = &commands,
+                                   .replies = replies,
+                                   .lane = DLI_LANE_CALLS,
+                                   .intent = DLI_READ,
+                                   .deadline_ns = deadline_ns};
+        (void)dli_link_run(redis->link, &exchange, &err);
+    }
+    for (size_t i = 0, j = 0; i < n; i++) {
+        dli_redis_label_key(redis, &infos[i], &key);
+        if (key.len > 0) {
+            dli_redis_read_label(replies[j++], &infos[i]);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        freeReplyObject(replies[i]);
+    }
+    dli_commands_free(&commands);
+}
+
 /* ---- one lock --------------------------------------------------------------------------------------- */
 
 /* One script on one lock. DL_OK: *reply is the caller's. */
@@ -71,18 +120,22 @@ dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, ui
         status = dli_redis_fail(redis, &key, reply, err);
     }
     freeReplyObject(reply);
+    if (status == DL_OK && info->held) {
+        ask_labels(redis, info, &reply, 1, deadline_ns);
+    }
     return status;
 }
 
 dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                     dl_error_t *err) {
     dli_redis_t *redis = state;
-    dli_key_t key, channel;
+    dli_key_t key, channel, peers;
     redisReply *reply;
     dli_redis_key(redis, name, name_len, &key);
     redis->layout->channel(redis, name, name_len, &channel);
-    const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}};
-    dli_script_call_t call = {redis->layout->force, 1, 2, argv};
+    redis->layout->peers(redis, name, name_len, &peers);
+    const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}, {peers.at, peers.len}};
+    dli_script_call_t call = {redis->layout->force, 1, sizeof argv / sizeof argv[0], argv};
     dl_status_t status = ask(redis, &call, DLI_FREE, deadline_ns, &reply, err);
     int64_t number;
     if (status == DL_OK && (!dli_reply_int(reply, &number) || number < 0 || number > 1)) {
@@ -135,7 +188,7 @@ static int compare_names(const void *a, const void *b) {
 static bool is_candidate(const dli_redis_t *redis, const redisReply *key) {
     return key->type == REDIS_REPLY_STRING && key->len > redis->prefix_len &&
            key->len <= redis->prefix_len + DL_NAME_MAX && memchr(key->str, '\0', key->len) == NULL &&
-           strcmp(key->str, redis->token_key) != 0;
+           !dli_redis_is_own_key(redis, key->str, key->len);
 }
 
 /* Reports the lock at a key, once. */
@@ -161,27 +214,38 @@ static dl_status_t report(listing_t *l, const dli_slice_t *key, const dl_lock_in
 typedef struct questions {
     dli_slice_t words[CHUNK + 1];
     size_t n;
+    /* The locks among them. */
+    dl_lock_info_t infos[CHUNK];
+    size_t places[CHUNK];
+    redisReply *labels[CHUNK];
 } questions_t;
 
 /* What the server says of them: for each lock its place among them and who holds it. */
-static dl_status_t judge(listing_t *l, const questions_t *q, const redisReply *reply) {
-    bool makes_sense = reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0;
+static dl_status_t judge(listing_t *l, questions_t *q, const redisReply *reply) {
+    bool makes_sense =
+        reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0 && reply->elements / 2 <= q->n;
+    size_t n = 0;
     dl_status_t status = DL_OK;
-    for (size_t i = 0; makes_sense && i < reply->elements && status == DL_OK && !l->ended; i += 2) {
-        dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    for (size_t i = 0; makes_sense && i < reply->elements; i += 2, n++) {
         int64_t place;
+        q->infos[n] = (dl_lock_info_t)DL_LOCK_INFO_INIT;
         makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= q->n &&
-                      dli_redis_read_info(l->redis, reply->element[i + 1], &info);
-        if (makes_sense) {
-            status = report(l, &q->words[place - 1], &info);
-        }
+                      dli_redis_read_info(l->redis, reply->element[i + 1], &q->infos[n]);
+        q->places[n] = makes_sense ? (size_t)place - 1 : 0;
     }
-    return makes_sense ? status : dli_redis_fail(l->redis, NULL, reply, l->err);
+    if (!makes_sense) {
+        return dli_redis_fail(l->redis, NULL, reply, l->err);
+    }
+    ask_labels(l->redis, q->infos, q->labels, n, l->deadline_ns);
+    for (size_t i = 0; i < n && status == DL_OK && !l->ended; i++) {
+        status = report(l, &q->words[q->places[i]], &q->infos[i]);
+    }
+    return status;
 }
 
 static dl_status_t ask_all(listing_t *l, questions_t *q) {
     redisReply *reply = NULL;
-    /* What others wrote is a lock only where nothing but locks should be. */
+    /* What others wrote is a lock where nothing but locks should be. */
     bool only_locks = l->redis->prefix_len > 0 || strcmp(l->redis->layout->redis_type, "hash") == 0;
     q->words[q->n] = dli_slice(only_locks ? "1" : "0");
     dli_script_call_t call = {l->redis->layout->list, q->n, q->n + 1, q->words};

@@ -85,12 +85,13 @@ static void report_transport(const dli_check_t *check) {
         dli_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
     } else if (e->tls && e->tls_verify) {
         dli_check_say(check, DL_FINDING_OK, "transport", "TLS, and the server's certificate is verified");
+    } else if (is_loopback(e->host)) {
+        dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
+                      e->tls ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (e->tls) {
         dli_check_say(check, DL_FINDING_WARNING, "transport",
                       "TLS, but the server's certificate is not verified: who can redirect the connection "
                       "learns the password and decides who holds the locks; set tls_verify");
-    } else if (is_loopback(e->host)) {
-        dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host");
     } else {
         dli_check_say(check, DL_FINDING_WARNING, "transport",
                       "no TLS: %slock names and owners cross the network in clear, and who is on the way can "

@@ -10,8 +10,11 @@
 #define A_TOKEN_KEY "<token key>"
 #define A_MARKER_KEY "<marker key>"
 #define A_QUARANTINE_KEY "<quarantine key>"
+#define A_LABEL_KEY "<label key>"
 #define A_CHANNEL "<channel>"
 #define A_BRACED_CHANNEL "<channel of a name with a brace>"
+#define A_PEERS "<where others wait>"
+#define A_BRACED_PEERS "<where others wait for a name with a brace>"
 
 #define WORDS_MAX 8
 
@@ -52,11 +55,31 @@ static const right_t rights[] = {
      "the server goes on telling of releases that nobody waits for any more"},
     {{"PING"}, DL_FINDING_WARNING, "dead connections are noticed later, by the first call that fails"},
     {{"SCAN", "0", "MATCH", A_KEY, "COUNT", "1"}, DL_FINDING_NOTE, "locks cannot be listed"},
+    {{"GET", A_LABEL_KEY},
+     DL_FINDING_NOTE,
+     "dlock status and list do not show on which host a holder runs, and as which process"},
 };
 
 /* Only asked for where the configuration makes grants wait. */
 static const right_t wait_right = {
     {"WAIT", "0", "1"}, DL_FINDING_ERROR, "no lock can be taken, since min_replicas asks for it"};
+
+/* Only asked for where locks are hashes. */
+static const right_t hash_rights[] = {
+    {{"HDEL", A_KEY, "dlock-check"},
+     DL_FINDING_WARNING,
+     "a lock that is lost since others have written into its hash keeps everybody out until its lease ends"},
+    {{"LRANGE", A_PEERS, "0", "0"},
+     DL_FINDING_NOTE,
+     "a release wakes nobody who waits for a fair lock of Redisson's: they look again when its lease is "
+     "over"},
+    {{"LRANGE", A_BRACED_PEERS, "0", "0"}, DL_FINDING_NOTE, "the same, of locks with a brace in their names"},
+};
+
+/* Only asked for where the configuration names a channel of others. */
+static const right_t peers_right = {{"PUBLISH", A_PEERS, "0"},
+                                    DL_FINDING_WARNING,
+                                    "a release wakes nobody who waits on the channel of also_publish"};
 
 /* Only asked for where the server is a node. */
 static const right_t marker_right = {
@@ -65,17 +88,20 @@ static const right_t marker_right = {
     "the user may not access the keys that say whether the node has a vote, so it has none; see dlock init "
     "--print"};
 
-#define RIGHTS_MAX (sizeof rights / sizeof rights[0] + 1)
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define RIGHTS_MAX (COUNT_OF(rights) + COUNT_OF(hash_rights) + 1)
 
 static void add_try(const dli_check_t *check, const right_t *right, dli_commands_t *commands) {
     dli_slice_t argv[WORDS_MAX];
-    dli_key_t key, channel, braced;
+    dli_key_t key, channel, braced, peers, braced_peers;
     size_t argc = 0;
     /* A name of the same shape as locks; nobody uses it. */
     static const char name[] = "dlock-check";
     dli_redis_key(check->redis, name, sizeof name - 1, &key);
     check->redis->layout->channel(check->redis, name, sizeof name - 1, &channel);
     check->redis->layout->channel(check->redis, "{dlock-check", sizeof name, &braced);
+    check->redis->layout->peers(check->redis, name, sizeof name - 1, &peers);
+    check->redis->layout->peers(check->redis, "{dlock-check", sizeof name, &braced_peers);
     for (; argc < WORDS_MAX && right->words[argc] != NULL; argc++) {
         const char *word = right->words[argc];
         argv[argc] = dli_slice(word);
@@ -83,6 +109,8 @@ static void add_try(const dli_check_t *check, const right_t *right, dli_commands
             argv[argc] = (dli_slice_t){key.at, key.len};
         } else if (strcmp(word, A_TOKEN_KEY) == 0) {
             argv[argc] = dli_slice(check->redis->token_key);
+        } else if (strcmp(word, A_LABEL_KEY) == 0) {
+            argv[argc] = dli_slice(check->redis->label_key);
         } else if (strcmp(word, A_MARKER_KEY) == 0) {
             argv[argc] = dli_slice(check->node->marker_key);
         } else if (strcmp(word, A_QUARANTINE_KEY) == 0) {
@@ -91,6 +119,10 @@ static void add_try(const dli_check_t *check, const right_t *right, dli_commands
             argv[argc] = (dli_slice_t){channel.at, channel.len};
         } else if (strcmp(word, A_BRACED_CHANNEL) == 0) {
             argv[argc] = (dli_slice_t){braced.at, braced.len};
+        } else if (strcmp(word, A_PEERS) == 0) {
+            argv[argc] = (dli_slice_t){peers.at, peers.len};
+        } else if (strcmp(word, A_BRACED_PEERS) == 0) {
+            argv[argc] = (dli_slice_t){braced_peers.at, braced_peers.len};
         }
     }
     dli_commands_add(commands, argc, argv);
@@ -123,7 +155,7 @@ static bool report_keys(const dli_check_t *check, const redisReply *reply) {
         check, DL_FINDING_ERROR, "keys",
         "the user may not access keys '%s*' and '%s', so no lock can be taken; see dlock init --print (the "
         "server says: %s)",
-        check->redis->prefix, check->redis->token_key, reply->str);
+        check->redis->prefix_shown, check->redis->token_key_shown, reply->str);
     return false;
 }
 
@@ -133,8 +165,15 @@ bool dli_check_rights(const dli_check_t *check) {
     dli_commands_t commands = {0};
     dl_error_t err;
     size_t n = 0;
-    for (; n < sizeof rights / sizeof rights[0]; n++) {
+    bool is_hash = strcmp(check->redis->layout->redis_type, "hash") == 0;
+    for (; n < COUNT_OF(rights); n++) {
         asked[n] = &rights[n];
+    }
+    for (size_t i = 0; i < COUNT_OF(hash_rights) && is_hash; i++) {
+        asked[n++] = &hash_rights[i];
+    }
+    if (check->redis->also_publish[0] != '\0') {
+        asked[n++] = &peers_right;
     }
     if (check->node != NULL && check->node->quarantines) {
         asked[n++] = &marker_right;

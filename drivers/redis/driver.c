@@ -7,18 +7,35 @@
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-dl_status_t dli_redis_read_names(dli_redis_t *redis, const char *prefix, const char *token_key,
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, const int at[3],
                                  dl_error_t *err) {
-    prefix = prefix != NULL ? prefix : "";
+    const char *prefix = values[at[0]].string != NULL ? values[at[0]].string : "";
+    const char *token_key = values[at[1]].string;
+    const char *also_publish = at[2] != 0 && values[at[2]].string != NULL ? values[at[2]].string : "";
     if (strlen(prefix) > DLI_PREFIX_MAX) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "prefix is longer than %d bytes", DLI_PREFIX_MAX);
     }
     if (token_key == NULL || token_key[0] == '\0' || strlen(token_key) > DLI_PREFIX_MAX) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "token_key has to have 1 to %d bytes", DLI_PREFIX_MAX);
     }
+    if (strlen(also_publish) > DLI_PREFIX_MAX) {
+        return dl_driver_fail(err, DL_ECONFIG, 0, "also_publish is longer than %d bytes", DLI_PREFIX_MAX);
+    }
+    memcpy(redis->also_publish, also_publish, strlen(also_publish) + 1);
     redis->prefix_len = strlen(prefix);
     memcpy(redis->prefix, prefix, redis->prefix_len + 1);
     memcpy(redis->token_key, token_key, strlen(token_key) + 1);
+    if (dli_redis_is_own_key(redis, prefix, redis->prefix_len) && redis->prefix_len > strlen(token_key)) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "prefix begins with token_key and '" DLI_LABEL_INFIX
+                              "', where clients write who they are");
+    }
+    snprintf(redis->label_key, sizeof redis->label_key, "%s" DLI_LABEL_INFIX "%.36s", token_key,
+             redis->env->client_uuid);
+    snprintf(redis->prefix_shown, sizeof redis->prefix_shown, "%s",
+             dl_driver_shown(redis->env, values, (size_t)at[0]));
+    snprintf(redis->token_key_shown, sizeof redis->token_key_shown, "%s",
+             dl_driver_shown(redis->env, values, (size_t)at[1]));
     return DL_OK;
 }
 
@@ -58,24 +75,30 @@ dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_
     return DL_OK;
 }
 
-void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_option_value_t *block) {
+void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
+                        const dl_option_value_t *values, size_t at) {
+    const dl_option_value_t *block = &values[at];
     extras->tls_ca = block[DLI_BLOCK_TLS_CA].string;
     extras->tls_cert = block[DLI_BLOCK_TLS_CERT].string;
     extras->tls_key = block[DLI_BLOCK_TLS_KEY].string;
+    extras->tls_ca_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_CA);
+    extras->tls_cert_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_CERT);
+    extras->tls_key_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_KEY);
     extras->tls_server_name = block[DLI_BLOCK_TLS_SERVER_NAME].string;
     extras->tls_verify = block[DLI_BLOCK_TLS_VERIFY].number != 0;
 }
 
-static dl_status_t make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
     const dl_option_value_t *database = &values[DLI_REDIS_OPT_DATABASE];
     dli_endpoint_extras_t extras = {
         .username = values[DLI_REDIS_OPT_USERNAME].string,
+        .username_shown = dl_driver_shown(redis->env, values, DLI_REDIS_OPT_USERNAME),
         .password = values[DLI_REDIS_OPT_PASSWORD].string,
         .database = database->is_set ? database->number : -1,
         .connect_timeout_ms = values[DLI_REDIS_OPT_CONNECT_TIMEOUT].number,
         .keepalive_ms = values[DLI_REDIS_OPT_KEEPALIVE].number,
     };
-    dli_redis_read_tls(&extras, &values[DLI_REDIS_OPT_TLS_CA]);
+    dli_redis_read_tls(&extras, redis->env, values, DLI_REDIS_OPT_TLS_CA);
     return dli_endpoint_make(&redis->endpoint, values[DLI_REDIS_OPT_URL].string, &extras, err);
 }
 
@@ -107,7 +130,7 @@ dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t
     dl_status_t status = dli_redis_fail(redis, &key, run, err);
     dl_error_t why = *err;
     return dl_driver_fail(err, status, why.native, "running a script on the token key '%s': %s",
-                          redis->token_key, why.message);
+                          redis->token_key_shown, why.message);
 }
 
 /* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better
@@ -132,7 +155,7 @@ static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_err
         dli_exchange_t exchange = {.commands = &commands,
                                    .replies = replies,
                                    .lane = DLI_LANE_RENEWALS,
-                                   .intent = DLI_PLAIN,
+                                   .intent = DLI_READ, /* nothing is left behind that could be in doubt */
                                    .deadline_ns = deadline_ns};
         status = dli_link_run(redis->link, &exchange, err);
     }
@@ -166,8 +189,8 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
     dli_pool_options_t pool;
     redis->env = env;
     redis->layout = layout;
-    dl_status_t status = dli_redis_read_names(redis, values[DLI_REDIS_OPT_PREFIX].string,
-                                              values[DLI_REDIS_OPT_TOKEN_KEY].string, err);
+    const int names[] = {DLI_REDIS_OPT_PREFIX, DLI_REDIS_OPT_TOKEN_KEY, layout->also_publish};
+    dl_status_t status = dli_redis_read_names(redis, values, names, err);
     if (status == DL_OK) {
         status = read_replicas(redis, values, err);
     }
@@ -175,9 +198,10 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         status = dli_redis_read_pool(&pool, &values[DLI_REDIS_OPT_MAX_TOTAL], err);
     }
     if (status == DL_OK) {
-        status = make_endpoint(redis, values, err);
+        status = dli_redis_make_endpoint(redis, values, err);
     }
     if (status == DL_OK) {
+        pool.label_key = redis->label_key;
         status = dli_link_open(&redis->endpoint, &pool, env, &redis->link, err);
     }
     if (status == DL_OK) {
@@ -203,12 +227,21 @@ void dli_redis_close(void *state, int forked) {
     redis->env = NULL;
 }
 
+bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len) {
+    size_t counter = strlen(redis->token_key), infix = strlen(DLI_LABEL_INFIX);
+    return len >= counter && memcmp(key, redis->token_key, counter) == 0 &&
+           (len == counter || (len >= counter + infix && memcmp(key + counter, DLI_LABEL_INFIX, infix) == 0));
+}
+
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
     const dli_redis_t *redis = state;
     dli_key_t key;
     dli_redis_key(redis, name, name_len, &key);
-    if (key.len == strlen(redis->token_key) && memcmp(key.at, redis->token_key, key.len) == 0) {
-        return dl_driver_fail(err, DL_EINVAL, 0, "'%s' is the key of the token counter", redis->token_key);
+    if (dli_redis_is_own_key(redis, key.at, key.len)) {
+        bool is_counter = key.len == strlen(redis->token_key);
+        return dl_driver_fail(err, DL_EINVAL, 0, "'%s%s' is the key of %s", redis->token_key_shown,
+                              is_counter ? "" : DLI_LABEL_INFIX "...",
+                              is_counter ? "the token counter" : "a client's name");
     }
     return DL_OK;
 }

@@ -4,24 +4,32 @@
 
 #include "lock.h"
 
-static const dl_option_t options[] = {DLI_REDIS_OPTIONS("\"\"")};
+static const dl_option_t options[] = {DLI_REDIS_OPTIONS("\"\""), {.name = NULL}};
 
-static void append(dli_key_t *channel, const char *bytes, size_t len) {
-    memcpy(channel->at + channel->len, bytes, len);
-    channel->len += len;
+static void append(dli_key_t *to, const char *bytes, size_t len) {
+    memcpy(to->at + to->len, bytes, len);
+    to->len += len;
 }
 
-/* The channel that Redisson listens to: no braces around a key that has one already. */
-static void name_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel) {
-    static const char before[] = "redisson_lock__channel:";
+/* A name of Redisson's: no braces around a key that has one already. */
+static void name_after(const char *before, const dli_redis_t *redis, const char *name, size_t name_len,
+                       dli_key_t *to) {
     dli_key_t key;
     dli_redis_key(redis, name, name_len, &key);
     size_t brace = memchr(key.at, '{', key.len) == NULL ? 1 : 0;
-    channel->len = 0;
-    append(channel, before, sizeof before - 1);
-    append(channel, "{", brace);
-    append(channel, key.at, key.len);
-    append(channel, "}", brace);
+    to->len = 0;
+    append(to, before, strlen(before));
+    append(to, "{", brace);
+    append(to, key.at, key.len);
+    append(to, "}", brace);
+}
+
+static void name_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel) {
+    name_after("redisson_lock__channel:", redis, name, name_len, channel);
+}
+
+static void name_queue(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *queue) {
+    name_after("redisson_lock_queue:", redis, name, name_len, queue);
 }
 
 static const dli_layout_t layout = {
@@ -34,6 +42,7 @@ static const dli_layout_t layout = {
     .force = &dli_script_hash_force,
     .redis_type = "hash",
     .channel = name_channel,
+    .peers = name_queue,
 };
 
 static dl_status_t open_hash(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,

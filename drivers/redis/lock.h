@@ -13,9 +13,13 @@
 /* Numbers below this are exact in the server's scripts, which count in double. */
 #define DLI_EXACT_END ((uint64_t)1 << 53)
 
-/* Longest key and channel: prefix (at most DLI_PREFIX_MAX), name and what surrounds them. */
+/* Longest key and channel: prefix (at most DLI_PREFIX_MAX), name and what surrounds them, such as
+ * also_publish. */
 #define DLI_PREFIX_MAX 128
-#define DLI_KEY_MAX (DLI_PREFIX_MAX + DL_NAME_MAX + 64)
+#define DLI_KEY_MAX (2 * DLI_PREFIX_MAX + DL_NAME_MAX + 64)
+
+/* Behind token_key, and before a client's uuid: the key that says which host and process the client is. */
+#define DLI_LABEL_INFIX ":client:"
 
 typedef struct dli_key {
     char at[DLI_KEY_MAX];
@@ -32,6 +36,11 @@ typedef struct dli_layout {
     /* Where releases are told, with the message "0". redis-string: "dlock:released:" and the key, a name
      * that no other client of such keys uses. redis-hash-reentrant: Redisson's channel of the key. */
     void (*channel)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
+    /* Where else a release is told, for other libraries; of no length: nowhere. redis-string: a channel, with
+     * the key as message. redis-hash-reentrant: the list of those who wait for a fair lock of Redisson's,
+     * each of whom has a channel of its own. */
+    void (*peers)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers);
+    int also_publish; /* the place of that option in the driver's table; 0: it has none */
 } dli_layout_t;
 
 /* string.c */
@@ -48,14 +57,19 @@ struct dli_redis {
     dli_subscriber_t *subscriber;
     char prefix[DLI_PREFIX_MAX + 1];
     size_t prefix_len;
-    char token_key[DLI_PREFIX_MAX + 1]; /* one counter for all locks of the database */
+    char token_key[DLI_PREFIX_MAX + 1];    /* one counter for all locks of the database */
+    char label_key[DLI_PREFIX_MAX + 48];   /* of this client: token_key, DLI_LABEL_INFIX, uuid */
+    char also_publish[DLI_PREFIX_MAX + 1]; /* "": nothing */
+    char prefix_shown[DLI_PREFIX_MAX + 1], token_key_shown[DLI_PREFIX_MAX + 1]; /* as messages have them */
     int64_t min_replicas, replica_timeout_ms;
     dli_shortfall_t shortfall;
-    atomic_uint_fast64_t warned_ns; /* when a shortfall of replicas was last reported; 0: never */
+    atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
 };
 
 /* prefix + name */
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
+/* A key of the driver's own, which no lock may have: the counter, or a client's label. */
+bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
 bool dli_redis_is_foreign(const redisReply *reply);
 /* The status for an answer of a script on this key (NULL: on no single one) that is an error or makes no
@@ -69,11 +83,14 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close(void *state, int forked);
-/* Parts of it. The last two take the block of options that begins at this place of a table. */
-dl_status_t dli_redis_read_names(dli_redis_t *redis, const char *prefix, const char *token_key,
+/* Parts of it. `at`: the places of prefix, token_key and also_publish (0: none) in the table; the first of
+ * the block of TLS. read_pool takes a block. */
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, const int at[3],
                                  dl_error_t *err);
 dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_t *block, dl_error_t *err);
-void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_option_value_t *block);
+dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
+void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
+                        const dl_option_value_t *values, size_t at);
 /* Of n answers to SCRIPT LOAD, and of one to running a script on the token key: can locks be had here? */
 dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
                                     redisReply *const *replies, dl_error_t *err);
@@ -101,6 +118,10 @@ dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_l
                                     dl_error_t *err);
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
+/* The key of the label of the client that holds this; of no length: it is nobody's of this library. */
+void dli_redis_label_key(const dli_redis_t *redis, const dl_lock_info_t *info, dli_key_t *key);
+/* The answer to GET of that key. */
+void dli_redis_read_label(const redisReply *reply, dl_lock_info_t *info);
 /* The answer of an inspect script to something that is a lock. False: it makes no sense. */
 bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info);
 
@@ -112,9 +133,9 @@ dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *
                            uint64_t deadline_ns, dl_error_t *err);
 
 /* What a user of the server needs, with these keys beside the lock's and the counter's (ended by NULL; NULL:
- * none). username NULL: "dlock". */
-void dli_redis_print_rule(const dli_redis_t *redis, const char *username, const char *const *more_keys,
-                          dl_finding_fn fn, void *arg);
+ * none). */
+void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys, dl_finding_fn fn,
+                          void *arg);
 
 /* All but open and init, which each driver gives its layout. */
 #define DLI_REDIS_OPS                                                                                     \

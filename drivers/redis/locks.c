@@ -24,15 +24,22 @@ bool dli_redis_is_foreign(const redisReply *reply) {
 #define KEY_SHOWN 64
 #define LABEL_SHOWN 64
 
-/* The key for people: its beginning, without what controls terminals, and no character cut in half. */
-static void show_key(const char *key, size_t len, char text[KEY_SHOWN + 4]) {
+/* The key for people: what the options give of it as they are shown, its beginning, without what controls
+ * terminals, and no character cut in half. */
+static void show_key(const dli_redis_t *redis, const char *key, size_t key_len, char text[KEY_SHOWN + 4]) {
+    char whole[DLI_KEY_MAX];
+    bool is_counter = key_len == strlen(redis->token_key) && memcmp(key, redis->token_key, key_len) == 0;
+    size_t given = is_counter || key_len < redis->prefix_len ? key_len : redis->prefix_len;
+    size_t len = (size_t)snprintf(whole, sizeof whole, "%s%.*s",
+                                  is_counter ? redis->token_key_shown : redis->prefix_shown,
+                                  (int)(key_len - given), key + given);
     size_t shown = len <= KEY_SHOWN ? len : KEY_SHOWN;
-    while (shown < len && shown > 0 && ((unsigned char)key[shown] & 0xc0) == 0x80) {
+    while (shown < len && shown > 0 && ((unsigned char)whole[shown] & 0xc0) == 0x80) {
         shown--;
     }
     for (size_t i = 0; i < shown; i++) {
-        unsigned char byte = (unsigned char)key[i];
-        text[i] = byte < ' ' || byte == 0x7f ? '?' : key[i];
+        unsigned char byte = (unsigned char)whole[i];
+        text[i] = byte < ' ' || byte == 0x7f ? '?' : whole[i];
     }
     strcpy(text + shown, shown < len ? "..." : "");
 }
@@ -41,7 +48,7 @@ static void show_key(const char *key, size_t len, char text[KEY_SHOWN + 4]) {
 static dl_status_t fail_foreign(const dli_redis_t *redis, const char *key, size_t len, const char *what,
                                 const char *wanted, const char *of, dl_error_t *err) {
     char text[KEY_SHOWN + 4];
-    show_key(key, len, text);
+    show_key(redis, key, len, text);
     return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s' at %.*s: the key holds %s, not %s%s", text, LABEL_SHOWN,
                           redis->endpoint.label, what, wanted, of);
 }
@@ -60,15 +67,25 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
     if (reply->type != REDIS_REPLY_ERROR) {
         dli_link_distrust(redis->link); /* perhaps the answer to something else */
     }
-    const char *user = redis->endpoint.username != NULL ? redis->endpoint.username : "default";
     dl_status_t status = dli_reply_unexpected(reply, "a lock script", err);
     dl_error_t why = *err;
     if (status == DL_EAUTH) {
-        return dl_driver_fail(err, status, 0,
-                              "%.*s: user '%.32s' lacks rights: see `dlock init --print` (%s)", LABEL_SHOWN,
-                              redis->endpoint.label, user, why.message);
+        char user[DLI_ENDPOINT_USER_MAX];
+        dli_endpoint_show_user(&redis->endpoint, user);
+        return dl_driver_fail(err, status, 0, "%.*s: %s lacks rights: see `dlock init --print` (%s)",
+                              LABEL_SHOWN, redis->endpoint.label, user, why.message);
     }
     return dl_driver_fail(err, status, 0, "%.*s: %s", LABEL_SHOWN, redis->endpoint.label, why.message);
+}
+
+/* At most once a second. */
+static void warn(dli_redis_t *redis, const char *text) {
+    uint_fast64_t now = redis->env->now_ns();
+    uint_fast64_t last = atomic_load(&redis->warned_ns);
+    if ((last == 0 || now - last >= NS_PER_S) &&
+        atomic_compare_exchange_strong(&redis->warned_ns, &last, now)) {
+        redis->env->report(redis->env->core, DL_LOG_WARNING, text);
+    }
 }
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
@@ -79,8 +96,8 @@ typedef struct attempt {
     const dl_request_t *request;
     dl_error_t *err;
     dli_script_call_t call;
-    dli_slice_t argv[7];
-    dli_key_t key;
+    dli_slice_t argv[9];
+    dli_key_t key, channel, peers;
     char hold_id[24], level[24], lease_ms[24], floor[24];
     redisReply *replies[2]; /* the script's, and WAIT's */
     uint64_t sent_ns;
@@ -96,7 +113,14 @@ static void prepare(attempt_t *a) {
     a->argv[4] = dli_slice_int(a->level, r->level);
     a->argv[5] = dli_slice_int(a->lease_ms, r->lease_ms);
     a->argv[6] = dli_slice_int(a->floor, (int64_t)r->token_floor);
-    a->call = (dli_script_call_t){a->redis->layout->acquire, 2, 7, a->argv};
+    size_t words = 7;
+    if (r->level > 1) { /* which may find that the hold is over, and then tells those who wait */
+        a->redis->layout->channel(a->redis, r->name, r->name_len, &a->channel);
+        a->redis->layout->peers(a->redis, r->name, r->name_len, &a->peers);
+        a->argv[words++] = (dli_slice_t){a->channel.at, a->channel.len};
+        a->argv[words++] = (dli_slice_t){a->peers.at, a->peers.len};
+    }
+    a->call = (dli_script_call_t){a->redis->layout->acquire, 2, words, a->argv};
 }
 
 static bool is_durable(const attempt_t *a) {
@@ -240,15 +264,6 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
 
 /* ---- replicas --------------------------------------------------------------------------------------- */
 
-static void warn_of_shortfall(dli_redis_t *redis, const char *text) {
-    uint_fast64_t now = redis->env->now_ns();
-    uint_fast64_t last = atomic_load(&redis->warned_ns);
-    if ((last == 0 || now - last >= NS_PER_S) &&
-        atomic_compare_exchange_strong(&redis->warned_ns, &last, now)) {
-        redis->env->report(redis->env->core, DL_LOG_WARNING, text);
-    }
-}
-
 /* The lock is taken, but too few replicas know of it. After DL_EIO the core frees nothing, so the hold has to
  * be gone for sure by then. */
 static dl_status_t refuse(const attempt_t *a, const char *text) {
@@ -279,7 +294,7 @@ static dl_status_t confirm(const attempt_t *a) {
     if (redis->shortfall == DLI_SHORTFALL_REFUSE) {
         return refuse(a, text);
     }
-    warn_of_shortfall(redis, text);
+    warn(redis, text);
     return DL_OK;
 }
 
@@ -317,7 +332,7 @@ dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *r
 static dl_status_t judge_release(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
                                  dl_error_t *err) {
     int64_t number;
-    if (dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
+    if (dli_reply_int(reply, &number) && number >= 0 && number <= 1) {
         return DL_OK;
     }
     if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
@@ -330,18 +345,20 @@ dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *reque
     (void)hold;
     dli_redis_t *redis = state;
     char hold_id[24], level[24];
-    dli_key_t key, channel;
+    dli_key_t key, channel, peers;
     if (request->hold_id >= DLI_EXACT_END) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id is too large for this server");
     }
     dli_redis_key(redis, request->name, request->name_len, &key);
     redis->layout->channel(redis, request->name, request->name_len, &channel);
+    redis->layout->peers(redis, request->name, request->name_len, &peers);
     const dli_slice_t argv[] = {{key.at, key.len},
                                 dli_slice(request->owner),
                                 dli_slice_int(hold_id, (int64_t)request->hold_id),
                                 dli_slice_int(level, request->level),
-                                {channel.at, channel.len}};
-    dli_script_call_t call = {redis->layout->release, 1, 5, argv};
+                                {channel.at, channel.len},
+                                {peers.at, peers.len}};
+    dli_script_call_t call = {redis->layout->release, 1, sizeof argv / sizeof argv[0], argv};
     redisReply *reply = NULL;
     dli_exchange_t exchange = {.replies = &reply,
                                .lane = DLI_LANE_CALLS,

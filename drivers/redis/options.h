@@ -28,6 +28,7 @@ enum {
     DLI_REDIS_OPT_REPLICA_TIMEOUT,
     DLI_REDIS_OPT_REPLICA_SHORTFALL,
     DLI_REDIS_TLS_BLOCK(DLI_REDIS_OPT),
+    DLI_REDIS_OPT_ALSO_PUBLISH, /* of redis-string only, so the last */
     DLI_REDIS_OPT_COUNT
 };
 
@@ -81,12 +82,9 @@ enum {
         DLI_REDIS_TEXT(opt##_TLS_SERVER_NAME, "tls_server_name", NULL,                               \
                        "The name that the server's certificate has to bear; unset: the host"),       \
         DLI_REDIS_SWITCH(opt##_TLS_VERIFY, "tls_verify", "true",                                     \
-                         "Verify the server's certificate; off is for tests only"),                  \
-    {                                                                                                \
-        .name = NULL                                                                                 \
-    }
+                         "Verify the server's certificate; off is for tests only")
 
-/* The initialiser of a driver's table; the drivers differ in the prefix. */
+/* Of a driver's table, the options that both have; they differ in the prefix. */
 #define DLI_REDIS_OPTIONS(default_prefix)                                                              \
     [DLI_REDIS_OPT_URL] = {.name = "url",                                                              \
                            .type = DL_OPTION_STRING,                                                   \

@@ -9,12 +9,12 @@
 #define CHUNK 256
 /* So few are renewed without memory of the heap. */
 #define FEW 6
-#define RENEW_WORDS 4
+#define RENEW_WORDS 6
 
 /* One entry on its way. */
 typedef struct item {
     dl_renewal_t *entry;
-    dli_key_t key;
+    dli_key_t key, channel, peers;
     char hold_id[24], lease_ms[24];
     dli_slice_t argv[RENEW_WORDS];
 } item_t;
@@ -53,10 +53,14 @@ static bool make_room(room_t *room, size_t n) {
 static void encode(const dli_redis_t *redis, dl_renewal_t *r, item_t *item, dli_script_call_t *call) {
     item->entry = r;
     dli_redis_key(redis, r->name, r->name_len, &item->key);
+    redis->layout->channel(redis, r->name, r->name_len, &item->channel);
+    redis->layout->peers(redis, r->name, r->name_len, &item->peers);
     item->argv[0] = (dli_slice_t){item->key.at, item->key.len};
     item->argv[1] = dli_slice(r->owner);
     item->argv[2] = dli_slice_int(item->hold_id, (int64_t)r->hold_id);
     item->argv[3] = dli_slice_int(item->lease_ms, r->lease_ms);
+    item->argv[4] = (dli_slice_t){item->channel.at, item->channel.len};
+    item->argv[5] = (dli_slice_t){item->peers.at, item->peers.len};
     *call = (dli_script_call_t){redis->layout->renew, 1, RENEW_WORDS, item->argv};
 }
 

@@ -4,7 +4,11 @@
 
 #include "lock.h"
 
-static const dl_option_t options[] = {DLI_REDIS_OPTIONS("\"dlock:\"")};
+static const dl_option_t options[] = {
+    DLI_REDIS_OPTIONS("\"dlock:\""),
+    DLI_REDIS_TEXT(DLI_REDIS_OPT_ALSO_PUBLISH, "also_publish", NULL,
+                   "Releases are told on this and the key too, with the key as message, at most 128 bytes"),
+    {.name = NULL}};
 
 /* A namespace of our own: keys of this kind have no channel that others would agree on. */
 static void name_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel) {
@@ -14,6 +18,19 @@ static void name_channel(const dli_redis_t *redis, const char *name, size_t name
     memcpy(channel->at, before, sizeof before - 1);
     memcpy(channel->at + sizeof before - 1, key.at, key.len);
     channel->len = sizeof before - 1 + key.len;
+}
+
+/* A channel that the user has named. */
+static void name_peers(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers) {
+    dli_key_t key;
+    size_t len = strlen(redis->also_publish);
+    peers->len = 0;
+    if (len > 0) {
+        dli_redis_key(redis, name, name_len, &key);
+        memcpy(peers->at, redis->also_publish, len);
+        memcpy(peers->at + len, key.at, key.len);
+        peers->len = len + key.len;
+    }
 }
 
 const dli_layout_t dli_redis_string_layout = {
@@ -26,6 +43,8 @@ const dli_layout_t dli_redis_string_layout = {
     .force = &dli_script_string_force,
     .redis_type = "string",
     .channel = name_channel,
+    .peers = name_peers,
+    .also_publish = DLI_REDIS_OPT_ALSO_PUBLISH,
 };
 
 static dl_status_t open_string(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,

@@ -21,7 +21,7 @@ static void fill_info(const dli_store_t *store, sqlite3_stmt *s, dl_lock_info_t 
     copy_text(info->owner, sizeof info->owner, s, 0);
     info->hold_id = (uint64_t)sqlite3_column_int64(s, 1);
     copy_text(info->client, sizeof info->client, s, 2);
-    info->remaining_ms = (sqlite3_column_int64(s, 3) + NS_PER_MS - 1) / NS_PER_MS;
+    info->remaining_ms = dli_store_ms(sqlite3_column_int64(s, 3));
     info->token = (uint64_t)sqlite3_column_int64(s, 4);
     size_t uuid_len = strlen(store->env->client_uuid);
     info->ours = strncmp(info->owner, store->env->client_uuid, uuid_len) == 0 && info->owner[uuid_len] == ':';
@@ -78,7 +78,7 @@ static int force_by(dli_connection_t *c, dli_sql_t which, forcing_t *f) {
     int rc = dli_connection_statement(c, which, &s);
     if (rc == SQLITE_OK) {
         sqlite3_bind_blob(s, 1, f->name, (int)f->name_len, SQLITE_STATIC);
-        rc = dli_connection_step(c, s);
+        rc = dli_connection_step(s);
     }
     f->done = rc == SQLITE_OK && sqlite3_changes(c->db) > 0;
     return rc;

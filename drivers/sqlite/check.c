@@ -12,7 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The log may grow to 16 MiB before it is copied, and the file as much. */
+/* The log may grow to some 4 MiB before it is copied, and the file as much. */
 #define SPACE_WANTED ((uint64_t)64 << 20)
 
 typedef struct report {
@@ -30,51 +30,60 @@ static void say(const report_t *report, dl_finding_level_t level, const char *su
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    for (char *at = text; *at != '\0'; at++) {
+        *at = (unsigned char)*at < ' ' ? ' ' : *at; /* one line, whatever names and the file have */
+    }
     report->fn(report->arg, level, subject, text);
 }
 
 /* ---- asking the file -------------------------------------------------------------------------------- */
 
 typedef struct answers {
-    const dl_driver_env_t *env;
-    uint64_t deadline_ns;
     char journal[32], damage[256];
-    int synchronous;
-    int64_t locks, pages, page_size;
+    int64_t synchronous, locks, pages, page_size;
 } answers_t;
-
-static int past_deadline(void *arg) {
-    const answers_t *a = arg;
-    return a->env->now_ns() >= a->deadline_ns;
-}
 
 static int ask(dli_connection_t *c, const char *sql, int64_t *value, char *text, size_t size) {
     sqlite3_stmt *s = NULL;
-    int rc = sqlite3_prepare_v2(c->db, sql, -1, &s, NULL);
-    c->now_ns = 0;
+    int rc = dli_connection_prepare(c, sql, &s);
     if (rc == SQLITE_OK) {
         rc = sqlite3_step(s);
         if (rc == SQLITE_ROW && value != NULL) {
             *value = sqlite3_column_int64(s, 0);
         }
-        if (rc == SQLITE_ROW && text != NULL) {
-            snprintf(text, size, "%s", (const char *)sqlite3_column_text(s, 0));
+        const char *found = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(s, 0) : NULL;
+        if (text != NULL && found != NULL) {
+            snprintf(text, size, "%s", found);
         }
     }
     int end = sqlite3_finalize(s);
     return rc == SQLITE_ROW ? SQLITE_OK : end;
 }
 
+/* Reads the whole file, in half of the time that is left; others go on meanwhile. */
+static int look_for_damage(dli_connection_t *c, answers_t *a) {
+    const dli_guard_t *all = dli_guard_here();
+    uint64_t now_ns = all->env->now_ns();
+    dli_limits_t half = {.deadline_ns = now_ns + (all->until_ns - now_ns) / 2};
+    dli_guard_t guard;
+    dli_guard_enter(&guard, all->env, all->place, half);
+    int rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
+    dli_guard_leave(&guard);
+    if (!guard.over) {
+        return rc;
+    }
+    snprintf(a->damage, sizeof a->damage, "not checked to the end in the time allowed");
+    return SQLITE_OK;
+}
+
 static int ask_once(dli_connection_t *c, void *arg) {
     answers_t *a = arg;
-    int64_t synchronous = 0;
     if (dli_store_moved(c->store)) {
         return DLI_RC_MOVED;
     }
     int rc = ask(c, "PRAGMA journal_mode", NULL, a->journal, sizeof a->journal);
     if (rc == SQLITE_OK) {
-        rc = ask(c, "PRAGMA synchronous", &synchronous, NULL, 0);
-        a->synchronous = (int)synchronous;
+        rc = ask(c, "PRAGMA synchronous", &a->synchronous, NULL, 0);
     }
     if (rc == SQLITE_OK) {
         rc = ask(c, "SELECT count(*) FROM dlock_locks WHERE expires_ns > dl_now()", &a->locks, NULL, 0);
@@ -85,17 +94,7 @@ static int ask_once(dli_connection_t *c, void *arg) {
     if (rc == SQLITE_OK) {
         rc = ask(c, "PRAGMA page_size", &a->page_size, NULL, 0);
     }
-    if (rc == SQLITE_OK) {
-        /* Reads the whole file; others go on meanwhile, and the deadline ends it. */
-        sqlite3_progress_handler(c->db, 1000, past_deadline, a);
-        rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
-        sqlite3_progress_handler(c->db, 0, NULL, NULL);
-        if ((rc & 0xff) == SQLITE_INTERRUPT) {
-            snprintf(a->damage, sizeof a->damage, "not checked to the end in the time allowed");
-            rc = SQLITE_OK;
-        }
-    }
-    return rc;
+    return rc == SQLITE_OK ? look_for_damage(c, a) : rc;
 }
 
 /* How long the right to write may be waited for before somebody is said to keep it. */
@@ -109,37 +108,103 @@ static int write_once(dli_connection_t *c, void *arg) {
 
 /* ---- the findings ----------------------------------------------------------------------------------- */
 
-static void report_file(const report_t *report, const dli_store_t *store) {
-    struct stat file;
-    if (stat(store->path, &file) != 0) {
-        say(report, DL_FINDING_ERROR, "file", "%s: %s", store->path, strerror(errno));
-        return;
-    }
+static const char *name_of_user(uid_t id, char *text, size_t size) {
     struct passwd entry, *user = NULL;
     char room[4096];
-    (void)getpwuid_r(file.st_uid, &entry, room, sizeof room, &user);
+    (void)getpwuid_r(id, &entry, room, sizeof room, &user);
+    snprintf(text, size, "%.64s (%lu)", user != NULL ? user->pw_name : "?", (unsigned long)id);
+    return text;
+}
+
+/* Neither this user, nor root, who may do everything anyway. */
+static bool is_stranger(uid_t id) {
+    return id != 0 && id != geteuid();
+}
+
+static void report_file(const report_t *report, const dli_store_t *store) {
+    struct stat file;
+    char owner[128];
+    if (stat(store->place.path, &file) != 0) {
+        say(report, DL_FINDING_ERROR, "file", "%s: %s", dli_place_text(&store->place), strerror(errno));
+        return;
+    }
     unsigned mode = file.st_mode & 07777;
+    bool bad = (mode & 02) != 0 || is_stranger(file.st_uid) || file.st_nlink > 1;
     const char *reach = (mode & 07) != 0    ? "every user of this host can read it or stop the locks in it"
                         : (mode & 070) != 0 ? "its group can use it"
                                             : "only its owner can use it";
     say(report,
-        (mode & 02) != 0   ? DL_FINDING_WARNING
+        bad                ? DL_FINDING_WARNING
         : (mode & 07) != 0 ? DL_FINDING_NOTE
                            : DL_FINDING_OK,
-        "file", "%s, mode %04o, owner %s (%lu): %s", store->path, mode, user != NULL ? user->pw_name : "?",
-        (unsigned long)file.st_uid, reach);
+        "file", "%s, mode %04o, owner %s: %s%s%s", dli_place_text(&store->place), mode,
+        name_of_user(file.st_uid, owner, sizeof owner), reach,
+        is_stranger(file.st_uid) ? "; that is another user, who can free or forge every lock in it" : "",
+        file.st_nlink > 1 ? "; it has more than one name, and is refused by whoever opens it now" : "");
+}
+
+/* What others can do by writing in a folder above the file; NULL: nothing. */
+static const char *power_over(const struct stat *folder, bool of_the_file) {
+    if (is_stranger(folder->st_uid)) {
+        return "its owner, another user, can replace the lock file";
+    }
+    if ((folder->st_mode & S_ISVTX) != 0) {
+        /* Each their own; what another user has in it is told of where it stands. */
+        return of_the_file && (folder->st_mode & 022) != 0 ? "others can put files of theirs beside the lock "
+                                                             "file, in the place of those that belong to it"
+                                                           : NULL;
+    }
+    return (folder->st_mode & 02) != 0    ? "every user of this host can replace the lock file"
+           : (folder->st_mode & 020) != 0 ? "its group can replace the lock file"
+                                          : NULL;
+}
+
+/* The folder, and those above it: whoever can move one of them can put another file in our place. */
+static void report_folders(const report_t *report, const dli_store_t *store) {
+    char path[DLI_PATH_LIMIT + 1], shown[DLI_PATH_LIMIT + 32], owner[128];
+    struct stat folder;
+    bool of_the_file = true, safe = true;
+    int up = 0;
+    snprintf(path, sizeof path, "%s", store->place.path);
+    while (path[1] != '\0') {
+        char *slash = strrchr(path, '/');
+        slash[slash == path] = '\0'; /* the last one is "/" */
+        if (stat(path, &folder) != 0) {
+            return;
+        }
+        const char *power = power_over(&folder, of_the_file);
+        up++;
+        if (power != NULL) {
+            /* Nobody knows what the variables of the configuration hold. */
+            const char *text = dli_place_text(&store->place);
+            if (text == store->place.path) {
+                (void)snprintf(shown, sizeof shown, "%s", path);
+            } else {
+                (void)snprintf(shown, sizeof shown, "%s, folder %d above it", text, up);
+            }
+            bool group = (folder.st_mode & 02) == 0 && !is_stranger(folder.st_uid);
+            say(report, group ? DL_FINDING_NOTE : DL_FINDING_WARNING, "folder", "%s, mode %04o, owner %s: %s",
+                shown, (unsigned)folder.st_mode & 07777, name_of_user(folder.st_uid, owner, sizeof owner),
+                power);
+            safe = false;
+        }
+        of_the_file = false;
+    }
+    if (safe) {
+        say(report, DL_FINDING_OK, "folder", "only this user and root can replace the lock file");
+    }
 }
 
 static void report_place(const report_t *report, const dli_store_t *store) {
     char type[64];
     dl_error_t err = {.status = DL_OK};
     struct statvfs fs;
-    if (dli_place_local(store->path, type, sizeof type, &err) != DL_OK) {
+    if (dli_place_local(&store->place, type, sizeof type, &err) != DL_OK) {
         say(report, DL_FINDING_ERROR, "filesystem", "%s", err.message);
     } else {
         say(report, DL_FINDING_OK, "filesystem", "%s, of this host alone", type[0] != '\0' ? type : "local");
     }
-    if (statvfs(store->path, &fs) == 0) {
+    if (statvfs(store->place.path, &fs) == 0) {
         uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize;
         bool enough = space >= SPACE_WANTED;
         say(report, enough ? DL_FINDING_OK : DL_FINDING_WARNING, "space", "%llu MiB are free%s",
@@ -176,7 +241,7 @@ static void report_writer(const report_t *report, dli_store_t *store, uint64_t d
         (void)dli_connection_fail(store, rc, false, &err);
         say(report, DL_FINDING_ERROR, "writing", "%s", err.message);
     } else {
-        long writer = dli_host_writer(store->path);
+        long writer = dli_host_writer(store->place.path);
         say(report, DL_FINDING_ERROR, "writing",
             "process %ld (0: not known) is in the middle of a write and does not go on; nobody can take or "
             "free a lock",
@@ -193,6 +258,12 @@ static void report_host(const report_t *report, const dli_store_t *store) {
             (long long)(store->offset_ns / 1000000000));
     } else {
         say(report, DL_FINDING_OK, "time namespace", "the clock is the host's own");
+    }
+    if (dli_host_own_boot()) {
+        say(report, DL_FINDING_NOTE, "boot",
+            "this container has a boot id of its own: nobody outside of it may use the file, or each would "
+            "take "
+            "the other for an earlier boot and clear its locks");
     }
     int fd = inotify_init1(IN_CLOEXEC);
     if (fd >= 0) {
@@ -220,7 +291,7 @@ dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t 
                              dl_error_t *err) {
     dli_store_t *store = state;
     report_t report = {.fn = fn, .arg = arg};
-    answers_t answers = {.env = store->env, .deadline_ns = deadline_ns};
+    answers_t answers = {.journal = ""};
     int rc;
     dl_status_t status = dli_connection_run(&store->calls, ask_once, &answers,
                                             (dli_limits_t){.deadline_ns = deadline_ns}, &rc, err);
@@ -228,6 +299,7 @@ dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t 
         status = dli_connection_fail(store, rc, false, err);
     }
     report_file(&report, store);
+    report_folders(&report, store);
     report_place(&report, store);
     if (status == DL_OK) {
         report_database(&report, &answers);

@@ -1,6 +1,8 @@
-/* connection.c - one connection: set-up, SQL functions, patience with a busy file, errors in plain words. */
+/* connection.c - one connection: set-up, SQL functions, patience with a busy file. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
+
+#include <errno.h>
 
 /* Pages of the write-ahead log that call for a checkpoint: 4 MiB, two syncs of the disk per 2000 short
  * holds. */
@@ -9,6 +11,10 @@
  * about 10 us. Random, because a queue of equals would starve somebody. */
 #define PAUSE_FIRST_NS (100 * (uint64_t)NS_PER_US)
 #define PAUSE_MAX_NS (2 * (uint64_t)NS_PER_MS)
+/* Of SQLite's virtual machine, some microseconds. */
+#define STEPS_BETWEEN_LOOKS 200
+/* Bytes in a row, a text or a definition; ours have a few hundred. */
+#define LONGEST 4096
 
 /* ---- SQL functions ---------------------------------------------------------------------------------- */
 
@@ -43,6 +49,10 @@ static void sql_token(sqlite3_context *context, int n, sqlite3_value **values) {
     }
     if (token <= previous) {
         token = previous + 1;
+    }
+    if (token > DLI_TOKEN_MAX) {
+        sqlite3_result_error(context, "a token out of all range", -1);
+        return;
     }
     if (token >= c->store->token_ceiling) {
         c->ceiling_for = token;
@@ -93,35 +103,86 @@ static int note_wal_frames(void *arg, sqlite3 *db, const char *schema, int frame
     return SQLITE_OK;
 }
 
-int dli_connection_open(dli_connection_t *c, dli_store_t *store) {
+/* Somebody else's statements never run in ours, whatever the file says. */
+static int switch_off(sqlite3 *db) {
+    static const int off[] = {SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW,
+                              SQLITE_DBCONFIG_ENABLE_FKEY, SQLITE_DBCONFIG_TRUSTED_SCHEMA};
+    int rc = SQLITE_OK;
+    for (size_t i = 0; i < sizeof off / sizeof off[0] && rc == SQLITE_OK; i++) {
+        rc = sqlite3_db_config(db, off[i], 0, NULL);
+    }
+    sqlite3_limit(db, SQLITE_LIMIT_LENGTH, LONGEST);
+    sqlite3_limit(db, SQLITE_LIMIT_SQL_LENGTH, LONGEST);
+    return rc == SQLITE_OK ? sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL) : rc;
+}
+
+/* SQLite compiles a statement anew, unasked, when the definitions in the file have changed. */
+static int authorize(void *arg, int action, const char *a, const char *b, const char *schema,
+                     const char *trigger) {
+    (void)action;
+    (void)a;
+    (void)b;
+    (void)schema;
+    (void)trigger;
+    dli_connection_t *c = arg;
+    if (c->compiling || !c->looked) {
+        return SQLITE_OK;
+    }
+    c->stale = true;
+    return SQLITE_DENY;
+}
+
+/* What is committed or rolled back is so whatever the time. SQLite asks the guard once more when a statement
+ * is done: it must not hear then that it was interrupted. */
+static void set_ending(bool ending) {
+    dli_guard_t *guard = dli_guard_here();
+    if (guard != NULL) {
+        guard->ending = ending;
+    }
+}
+
+static int note_commit(void *unused) {
+    (void)unused;
+    set_ending(true);
+    return 0;
+}
+
+int dli_connection_open(dli_connection_t *c, dli_store_t *store, int flags) {
     c->store = store;
-    /* The turn stands for SQLite's own mutex. The plain "unix" VFS, because forks.c knows that one. */
-    int rc = sqlite3_open_v2(store->path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, "unix");
+    /* The turn stands for SQLite's own mutex. */
+    int rc = sqlite3_open_v2(store->place.path, &c->db, flags | SQLITE_OPEN_NOMUTEX, dli_guard_vfs);
+    if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EACCES) {
+        rc = SQLITE_PERM;
+    }
+    if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EAGAIN) {
+        rc = SQLITE_BUSY; /* its owner has a lease on it (fcntl) */
+    }
     if (rc == SQLITE_OK) {
         sqlite3_extended_result_codes(c->db, 1);
         sqlite3_busy_timeout(c->db, 0);
         /* Closing leaves the log alone, above all that of a file which turns out not to be ours. */
         sqlite3_db_config(c->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-        sqlite3_db_config(c->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+        sqlite3_progress_handler(c->db, STEPS_BETWEEN_LOOKS, dli_guard_progress, NULL);
+        sqlite3_commit_hook(c->db, note_commit, NULL);
+        sqlite3_set_authorizer(c->db, authorize, c);
         /* Takes the place of SQLite's own checkpoints, see dli_checkpoint. */
         sqlite3_wal_hook(c->db, note_wal_frames, store);
         atomic_store(&store->wal_limit, WAL_LIMIT);
-        rc = add_functions(c);
+        rc = switch_off(c->db);
     }
-    /* What ends a transaction must not fail for want of memory, and what begins one comes before it. */
-    static const dli_sql_t early[] = {DLI_SQL_ROLLBACK, DLI_SQL_COMMIT, DLI_SQL_BEGIN};
-    for (size_t i = 0; i < sizeof early / sizeof early[0] && rc == SQLITE_OK; i++) {
-        sqlite3_stmt *unused;
-        rc = dli_connection_statement(c, early[i], &unused);
-    }
-    return rc;
+    return rc == SQLITE_OK ? add_functions(c) : rc;
 }
 
-void dli_connection_close(dli_connection_t *c) {
+void dli_connection_forget(dli_connection_t *c) {
     for (int i = 0; i < DLI_SQL_COUNT; i++) {
         sqlite3_finalize(c->statements[i]);
         c->statements[i] = NULL;
     }
+    c->looked = c->stale = false;
+}
+
+void dli_connection_close(dli_connection_t *c) {
+    dli_connection_forget(c);
     /* Cannot be refused: no statement is left. */
     sqlite3_close(c->db);
     c->db = NULL;
@@ -129,11 +190,30 @@ void dli_connection_close(dli_connection_t *c) {
 
 /* ---- statements ------------------------------------------------------------------------------------- */
 
+static int compile(dli_connection_t *c, const char *text, unsigned flags, sqlite3_stmt **statement) {
+    c->compiling = true;
+    int rc = sqlite3_prepare_v3(c->db, text, -1, flags, statement, NULL);
+    c->compiling = false;
+    return rc;
+}
+
+int dli_connection_prepare(dli_connection_t *c, const char *text, sqlite3_stmt **statement) {
+    c->now_ns = 0;
+    return compile(c, text, 0, statement);
+}
+
+int dli_connection_exec(dli_connection_t *c, const char *text) {
+    c->compiling = true;
+    int rc = sqlite3_exec(c->db, text, NULL, NULL, NULL);
+    c->compiling = false;
+    set_ending(false);
+    return rc;
+}
+
 int dli_connection_statement(dli_connection_t *c, dli_sql_t which, sqlite3_stmt **statement) {
     int rc = SQLITE_OK;
     if (c->statements[which] == NULL) {
-        rc = sqlite3_prepare_v3(c->db, dli_sql[which], -1, SQLITE_PREPARE_PERSISTENT, &c->statements[which],
-                                NULL);
+        rc = compile(c, dli_sql[which], SQLITE_PREPARE_PERSISTENT, &c->statements[which]);
     }
     c->now_ns = 0;
     c->token = 0;
@@ -143,25 +223,26 @@ int dli_connection_statement(dli_connection_t *c, dli_sql_t which, sqlite3_stmt 
     return rc;
 }
 
-int dli_connection_step(dli_connection_t *c, sqlite3_stmt *statement) {
-    (void)c;
+int dli_connection_step(sqlite3_stmt *statement) {
     int rc = sqlite3_step(statement);
     while (rc == SQLITE_ROW) { /* some pragmas answer with a row */
         rc = sqlite3_step(statement);
     }
     /* The reset repeats the error of the step, if there was one. */
     int reset = sqlite3_reset(statement);
+    set_ending(false);
     return rc == SQLITE_DONE ? reset : rc;
 }
 
 int dli_connection_do(dli_connection_t *c, dli_sql_t which) {
     sqlite3_stmt *statement;
     int rc = dli_connection_statement(c, which, &statement);
-    return rc == SQLITE_OK ? dli_connection_step(c, statement) : rc;
+    set_ending(which == DLI_SQL_ROLLBACK);
+    return rc == SQLITE_OK ? dli_connection_step(statement) : rc;
 }
 
-/* Ends a transaction whose own end failed: it would keep every other process out, and what came after it in
- * this one would never be committed. SQLite's result. */
+/* Ends a transaction whose own end failed, or whose beginning was interrupted: it would keep every other
+ * process out, and what came after it in this one would never be committed. SQLite's result. */
 static int end_left_over(dli_connection_t *c) {
     return sqlite3_get_autocommit(c->db) != 0 ? SQLITE_OK : dli_connection_do(c, DLI_SQL_ROLLBACK);
 }
@@ -191,30 +272,52 @@ static dl_status_t pause_briefly(const dl_driver_env_t *env, unsigned tries, dli
     return env->poll(fds, 2, until_ns) > 0 ? DL_ECANCELED : DL_OK;
 }
 
-static dl_status_t gave_up(const dli_store_t *store, dl_status_t status, bool file_busy, dl_error_t *err) {
+static const char too_busy[] = "this process is too busy with the lock file";
+static const char kept_busy[] = "another process keeps the lock file busy (dlock check names it):";
+static const char too_slow[] = "what is in the lock file takes longer than there was time for:";
+
+static dl_status_t gave_up(const dli_store_t *store, dl_status_t status, const char *why, dl_error_t *err) {
     if (status == DL_ECANCELED) {
         return dl_driver_fail(err, DL_ECANCELED, 0, "cancelled while the lock file was busy");
     }
-    if (!file_busy) {
-        return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "this process is too busy with the lock file %s",
-                              store->path);
-    }
-    return dl_driver_fail(err, DL_EIO, SQLITE_BUSY,
-                          "another process keeps the lock file busy (dlock check names it): %s", store->path);
+    return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "%s %s", why, dli_place_text(&store->place));
 }
 
 static bool is_busy(int rc) {
-    /* SQLITE_PROTOCOL is a busy file too: the race for its shared memory was lost too often. */
-    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_PROTOCOL;
+    /* SQLITE_PROTOCOL is a busy file too: the race for its shared memory was lost too often. After
+     * SQLITE_AUTH the definitions are looked at again. */
+    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_PROTOCOL || rc == SQLITE_AUTH;
+}
+
+/* The guard has ended it, and nothing was done. */
+static bool was_ended(const dli_guard_t *guard, int rc) {
+    return guard->over && ((rc & 0xff) == SQLITE_INTERRUPT || rc == SQLITE_IOERR_READ);
 }
 
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
                                  dl_error_t *err) {
+    if (was_ended(dli_guard_here(), rc)) {
+        return gave_up(store, DL_EIO, too_slow, err);
+    }
     if (!is_busy(rc)) {
         return dli_connection_fail(store, rc, false, err);
     }
     dl_status_t status = pause_briefly(store->env, tries, limits);
-    return status == DL_OK ? DL_OK : gave_up(store, status, true, err);
+    return status == DL_OK ? DL_OK : gave_up(store, status, kept_busy, err);
+}
+
+int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg) {
+    int rc = end_left_over(c);
+    if (rc == SQLITE_OK && (!c->looked || c->stale)) {
+        rc = dli_schema_look(c);
+    }
+    if (rc == SQLITE_OK) {
+        rc = attempt(c, arg);
+    }
+    if (rc != SQLITE_OK) {
+        (void)end_left_over(c);
+    }
+    return rc != SQLITE_OK && c->stale ? SQLITE_AUTH : rc;
 }
 
 dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,
@@ -223,58 +326,24 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
     for (unsigned tries = 0;; tries++) {
         dl_status_t status = dli_turn_take(&c->turn, env, limits.deadline_ns, limits.stop);
         if (status != DL_OK) {
-            return gave_up(c->store, status, false, err);
+            return gave_up(c->store, status, too_busy, err);
         }
-        *rc = end_left_over(c);
-        if (*rc == SQLITE_OK) {
-            *rc = attempt(c, arg);
-        }
+        dli_guard_t guard;
+        dli_guard_enter(&guard, env, &c->store->place, limits);
+        *rc = dli_connection_attempt(c, attempt, arg);
+        dli_guard_leave(&guard);
         dli_turn_give(&c->turn, env);
         env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
+        if (was_ended(&guard, *rc)) {
+            return gave_up(c->store, guard.stopped ? DL_ECANCELED : DL_EIO, too_slow, err);
+        }
         if (!is_busy(*rc)) {
             return DL_OK;
         }
         status = pause_briefly(env, tries, limits);
         if (status != DL_OK) {
-            return gave_up(c->store, status, true, err);
+            return gave_up(c->store, status, kept_busy, err);
         }
-    }
-}
-
-/* ---- errors ----------------------------------------------------------------------------------------- */
-
-dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_done, dl_error_t *err) {
-    const char *path = store->path;
-    switch (rc & 0xff) {
-    case DLI_RC_MOVED & 0xff:
-        return dl_driver_fail(err, DL_EIO, 0,
-                              "the lock file was moved, replaced or deleted while in use;"
-                              " close the client and open it again: %s",
-                              path);
-    case SQLITE_FULL:
-        return dl_driver_fail(err, DL_EIO, rc, "no space left for the lock file %s", path);
-    case SQLITE_READONLY:
-    case SQLITE_PERM:
-    case SQLITE_AUTH:
-        return dl_driver_fail(err, DL_EAUTH, rc, "no permission to read and write the lock file %s", path);
-    case SQLITE_CANTOPEN:
-        return dl_driver_fail(err, DL_EIO, rc, "cannot open the lock file or a file beside it: %s", path);
-    case SQLITE_NOMEM:
-        return dl_driver_fail(err, DL_ENOMEM, rc, "out of memory");
-    case SQLITE_CORRUPT:
-    case SQLITE_NOTADB:
-        return dl_driver_fail(err, DL_EPROTO, rc, "the lock file is damaged: %s", path);
-    case SQLITE_IOERR:
-        if ((rc >> 8) == (SQLITE_IOERR_NOMEM >> 8)) {
-            return dl_driver_fail(err, DL_ENOMEM, rc, "out of memory");
-        }
-        /* A failed write may still be found in the log when the file is next recovered. */
-        return dl_driver_fail(
-            err, maybe_done ? DL_EUNKNOWN : DL_EIO, rc,
-            "the disk failed under the lock file, or the file was replaced while it was in use: %s", path);
-    default:
-        return dl_driver_fail(err, DL_EPROTO, rc, "the lock file gave an unexpected answer (%s): %s",
-                              sqlite3_errstr(rc), path);
     }
 }
 
@@ -285,7 +354,25 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
  * 3.51.3 can lose pages when a writer begins the log anew at the very moment another connection starts a
  * checkpoint; with the write lock held nobody can.
  */
-void dli_checkpoint(dli_store_t *store, int times) {
+static void checkpoint(dli_store_t *store) {
+    sqlite3_stmt *unused;
+    if (!store->calls.looked || !store->renewals.looked || end_left_over(&store->calls) != SQLITE_OK) {
+        return;
+    }
+    if (dli_connection_do(&store->calls, DLI_SQL_BEGIN) != SQLITE_OK) {
+        (void)end_left_over(&store->calls);
+        return;
+    }
+    /* A connection that has read nothing yet knows of no log; preparing reads the schema. */
+    if (dli_connection_statement(&store->renewals, DLI_SQL_RENEW, &unused) == SQLITE_OK) {
+        (void)sqlite3_wal_checkpoint_v2(store->renewals.db, "main", SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    }
+    /* The next writer begins the log anew, unless a reader is in the way; then not again at once. */
+    atomic_store(&store->wal_limit, atomic_load(&store->wal_frames) + WAL_LIMIT);
+    (void)dli_connection_do(&store->calls, DLI_SQL_ROLLBACK);
+}
+
+void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits) {
     if (atomic_load(&store->wal_frames) < atomic_load(&store->wal_limit) * times) {
         return;
     }
@@ -293,18 +380,10 @@ void dli_checkpoint(dli_store_t *store, int times) {
         return;
     }
     if (dli_turn_try(&store->renewals.turn)) {
-        if (end_left_over(&store->calls) == SQLITE_OK &&
-            dli_connection_do(&store->calls, DLI_SQL_BEGIN) == SQLITE_OK) {
-            sqlite3_stmt *unused;
-            /* A connection that has read nothing yet knows of no log; preparing reads the schema. */
-            if (dli_connection_statement(&store->renewals, DLI_SQL_RENEW, &unused) == SQLITE_OK) {
-                (void)sqlite3_wal_checkpoint_v2(store->renewals.db, "main", SQLITE_CHECKPOINT_PASSIVE, NULL,
-                                                NULL);
-            }
-            /* The next writer begins the log anew, unless a reader is in the way; then not again at once. */
-            atomic_store(&store->wal_limit, atomic_load(&store->wal_frames) + WAL_LIMIT);
-            (void)dli_connection_do(&store->calls, DLI_SQL_ROLLBACK);
-        }
+        dli_guard_t guard;
+        dli_guard_enter(&guard, store->env, &store->place, limits);
+        checkpoint(store);
+        dli_guard_leave(&guard);
         dli_turn_give(&store->renewals.turn, store->env);
     }
     dli_turn_give(&store->calls.turn, store->env);
@@ -312,5 +391,5 @@ void dli_checkpoint(dli_store_t *store, int times) {
 
 bool dli_store_moved(const dli_store_t *store) {
     struct stat now;
-    return stat(store->path, &now) != 0 || now.st_dev != store->dev || now.st_ino != store->ino;
+    return stat(store->place.path, &now) != 0 || now.st_dev != store->dev || now.st_ino != store->ino;
 }

@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +24,11 @@ static const dl_option_t options[] = {
     {.name = NULL},
 };
 
+static dli_place_option_t path_option(const dl_option_value_t *values, const dl_driver_env_t *env) {
+    return (dli_place_option_t){.value = values[DLI_SQLITE_OPT_PATH].string,
+                                .written = env->written != NULL ? env->written[DLI_SQLITE_OPT_PATH] : NULL};
+}
+
 /* What can be known before a database is touched. */
 static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, bool *made, dl_error_t *err) {
     if (sqlite3_libversion_number() < OLDEST_SQLITE || sqlite3_threadsafe() == 0) {
@@ -32,8 +37,9 @@ static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, 
     }
     dl_status_t status = dli_host_identify(store->boot, sizeof store->boot, &store->offset_ns, err);
     if (status == DL_OK) {
-        status = dli_place_provide(values[DLI_SQLITE_OPT_PATH].string,
-                                   values[DLI_SQLITE_OPT_CREATE].number != 0, &store->path, made, err);
+        dli_place_option_t option = path_option(values, store->env);
+        status =
+            dli_place_provide(&option, values[DLI_SQLITE_OPT_CREATE].number != 0, &store->place, made, err);
     }
     if (status == DL_OK) {
         status = dli_wake_open(store, err);
@@ -46,48 +52,56 @@ static int identify(dli_store_t *store) {
     struct stat file;
     int moved = 1;
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (rc == SQLITE_OK && (moved || stat(store->path, &file) != 0)) {
+    if (rc == SQLITE_OK &&
+        (moved || fstatat(store->place.folder, store->place.name, &file, AT_SYMLINK_NOFOLLOW) != 0)) {
         rc = DLI_RC_MOVED;
     }
     if (rc == SQLITE_OK) {
         store->dev = file.st_dev;
         store->ino = file.st_ino;
+        store->user = file.st_uid;
+        store->group = file.st_gid;
     }
     return rc;
 }
 
-static int settle(dli_connection_t *c) {
-    return sqlite3_exec(c->db, dli_sql_settings, NULL, NULL, NULL);
+static dl_status_t open_one(dli_connection_t *c, dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
+    for (unsigned tries = 0;; tries++) {
+        int rc = dli_connection_open(c, store, SQLITE_OPEN_READWRITE);
+        if (rc == SQLITE_OK) {
+            return DL_OK;
+        }
+        dli_connection_close(c);
+        dl_status_t status = dli_connection_again(store, rc, tries, limits, err);
+        if (status != DL_OK) {
+            return status;
+        }
+    }
 }
 
 /* With both turns held. */
 static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {
-    int rc = dli_connection_open(&store->calls, store);
-    if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(store->calls.db) == EACCES) {
-        rc = SQLITE_PERM;
+    dl_status_t status = open_one(&store->calls, store, limits, err);
+    if (status != DL_OK) {
+        return status;
     }
-    if (rc == SQLITE_OK) {
-        rc = identify(store);
+    int rc = identify(store);
+    if (rc == SQLITE_OK && sqlite3_db_readonly(store->calls.db, "main") != 0) {
+        rc = SQLITE_READONLY;
     }
     if (rc != SQLITE_OK) {
         return dli_connection_fail(store, rc, false, err);
     }
-    if (sqlite3_db_readonly(store->calls.db, "main") != 0) {
-        return dli_connection_fail(store, SQLITE_READONLY, false, err);
+    status = dli_schema_provide(store, limits, made, err);
+    if (status == DL_OK) {
+        status = open_one(&store->renewals, store, limits, err);
     }
-    dl_status_t status = dli_schema_provide(store, limits, made, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    rc = dli_connection_open(&store->renewals, store);
     for (unsigned tries = 0; status == DL_OK; tries++) {
-        rc = rc == SQLITE_OK ? settle(&store->calls) : rc;
-        rc = rc == SQLITE_OK ? settle(&store->renewals) : rc;
+        rc = dli_schema_look(&store->renewals);
         if (rc == SQLITE_OK) {
             return dli_tokens_adopt(store, limits, err);
         }
         status = dli_connection_again(store, rc, tries, limits, err);
-        rc = SQLITE_OK;
     }
     return status;
 }
@@ -107,7 +121,14 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
         status = dli_forks_enter(store, err);
     }
     if (status == DL_OK) {
-        status = open_both(store, (dli_limits_t){.deadline_ns = deadline_ns}, made, err);
+        dli_limits_t limits = {.deadline_ns = deadline_ns};
+        dli_guard_t guard;
+        dli_guard_enter(&guard, env, &store->place, limits);
+        status = dli_guard_install(err);
+        if (status == DL_OK) {
+            status = open_both(store, limits, made, err);
+        }
+        dli_guard_leave(&guard);
         dli_forks_opened(store);
     }
     return status;
@@ -117,6 +138,21 @@ dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *values, const 
                             uint64_t deadline_ns, dl_error_t *err) {
     bool made;
     return open_store(state, values, env, deadline_ns, &made, err);
+}
+
+/* With both turns held. */
+static void close_both(dli_store_t *store) {
+    dli_guard_t guard;
+    uint64_t deadline_ns = store->env->now_ns() + (uint64_t)store->env->call_timeout_ms * NS_PER_MS;
+    dli_guard_enter(&guard, store->env, &store->place, (dli_limits_t){.deadline_ns = deadline_ns});
+    /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
+     * to the next one to open it, which has to read it. A short log is read faster. */
+    if (atomic_load(&store->wal_frames) >= LOG_LEFT) {
+        sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
+    }
+    dli_connection_close(&store->renewals);
+    dli_connection_close(&store->calls);
+    dli_guard_leave(&guard);
 }
 
 void dli_sqlite_close(void *state, int forked) {
@@ -129,35 +165,30 @@ void dli_sqlite_close(void *state, int forked) {
         /* Nobody else wants the turns but a fork(). */
         (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
         (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
-        /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
-         * to the next one to open it, which has to read it. A short log is read faster. */
-        if (atomic_load(&store->wal_frames) >= LOG_LEFT) {
-            sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        }
-        dli_connection_close(&store->renewals);
-        dli_connection_close(&store->calls);
+        close_both(store);
         dli_turn_give(&store->renewals.turn, store->env);
         dli_turn_give(&store->calls.turn, store->env);
     }
     dli_forks_leave(store, forked);
-    free(store->path);
-    store->path = NULL;
+    dli_folder_close(&store->place);
     store->env = NULL;
 }
 
 static void describe(void *state, char *text, size_t size) {
     const dli_store_t *store = state;
     snprintf(text, size, "SQLite %s, %s", sqlite3_libversion(),
-             store->path != NULL ? store->path : "not open");
+             store->place.path != NULL ? dli_place_text(&store->place) : "not open");
 }
 
-static dl_status_t print_plan(const dl_option_value_t *values, dl_finding_fn fn, void *arg, dl_error_t *err) {
+static dl_status_t print_plan(const dli_place_option_t *option, dl_finding_fn fn, void *arg,
+                              dl_error_t *err) {
     char path[PATH_MAX], text[1024];
-    dl_status_t status = dli_place_name(values[DLI_SQLITE_OPT_PATH].string, path, sizeof path, err);
+    const char *name;
+    dl_status_t status = dli_place_name(option, path, sizeof path, &name, err);
     if (status != DL_OK) {
         return status;
     }
-    snprintf(text, sizeof text, "would make %.900s (mode 0600) unless it is there, and fill it by", path);
+    snprintf(text, sizeof text, "would make %.900s (mode 0600) unless it is there, and fill it by", name);
     fn(arg, DL_FINDING_NOTE, "file", text);
     for (const char *line = dli_sql_schema; *line != '\0'; line += strcspn(line, "\n") + 1) {
         snprintf(text, sizeof text, "%.*s", (int)strcspn(line, "\n"), line);
@@ -170,7 +201,8 @@ static dl_status_t print_plan(const dl_option_value_t *values, dl_finding_fn fn,
 static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *env, unsigned flags,
                         dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
     if ((flags & DL_INIT_PRINT) != 0) {
-        return print_plan(values, fn, arg, err);
+        dli_place_option_t option = path_option(values, env);
+        return print_plan(&option, fn, arg, err);
     }
     dli_store_t *store = calloc(1, sizeof *store);
     if (store == NULL) {
@@ -185,7 +217,7 @@ static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *
     dl_status_t status = open_store(store, always, env, deadline_ns, &made, err);
     if (status == DL_OK) {
         snprintf(text, sizeof text, "%s %.900s", made ? "made the lock file" : "nothing to do: ready is",
-                 store->path);
+                 dli_place_text(&store->place));
         fn(arg, DL_FINDING_OK, "file", text);
     }
     dli_sqlite_close(store, 0);

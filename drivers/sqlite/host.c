@@ -3,11 +3,15 @@
 #include "store.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+
+#define BOOT_FOLDER "/proc/sys/kernel/random"
+#define BOOT_ID BOOT_FOLDER "/boot_id"
 
 const char *dli_sqlite_boot_for_test;
 
@@ -22,7 +26,7 @@ static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
         strncat(boot, dli_sqlite_boot_for_test, size - 1);
         return DL_OK;
     }
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    FILE *file = fopen(BOOT_ID, "re");
     int reason = file == NULL ? errno : ENODATA;
     if (file != NULL) {
         if (fgets(boot, (int)size, file) == NULL) {
@@ -33,8 +37,7 @@ static dl_status_t read_boot(char *boot, size_t size, dl_error_t *err) {
     boot[strcspn(boot, "\n")] = '\0';
     if (boot[0] == '\0') {
         return dl_driver_fail(err, unreadable(reason), reason,
-                              "cannot tell this boot from the next: /proc/sys/kernel/random/boot_id: %s",
-                              strerror(reason));
+                              "cannot tell this boot from the next: " BOOT_ID ": %s", strerror(reason));
     }
     return DL_OK;
 }
@@ -78,6 +81,13 @@ static dl_status_t read_offset(int64_t *offset_ns, dl_error_t *err) {
 dl_status_t dli_host_identify(char *boot, size_t size, int64_t *offset_ns, dl_error_t *err) {
     dl_status_t status = read_boot(boot, size, err);
     return status == DL_OK ? read_offset(offset_ns, err) : status;
+}
+
+bool dli_host_own_boot(void) {
+    struct statx folder, id;
+    return statx(AT_FDCWD, BOOT_FOLDER, 0, STATX_MNT_ID, &folder) == 0 &&
+           statx(AT_FDCWD, BOOT_ID, 0, STATX_MNT_ID, &id) == 0 &&
+           (folder.stx_mask & id.stx_mask & STATX_MNT_ID) != 0 && folder.stx_mnt_id != id.stx_mnt_id;
 }
 
 /* Reading /proc/locks makes every lock of the host wait for the kernel's readers for some milliseconds, far

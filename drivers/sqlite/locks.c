@@ -31,7 +31,7 @@ static int step_acquire(dli_connection_t *c, const dl_request_t *r) {
     sqlite3_bind_text(s, 4, c->store->env->client_label, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 5, r->lease_ms * NS_PER_MS);
     sqlite3_bind_int64(s, 6, (sqlite3_int64)r->token_floor);
-    return dli_connection_step(c, s);
+    return dli_connection_step(s);
 }
 
 static int acquire_once(dli_connection_t *c, void *arg) {
@@ -46,7 +46,7 @@ static int acquire_once(dli_connection_t *c, void *arg) {
         if (rc == SQLITE_OK) {
             a->taken = sqlite3_changes(c->db) > 0;
             a->token = c->token;
-            a->busy_ns = c->busy_ns - (int64_t)c->now_ns;
+            a->busy_ns = c->busy_ns > 0 ? c->busy_ns - (int64_t)c->now_ns : -1;
             return SQLITE_OK;
         }
         if (c->ceiling_for == 0) {
@@ -96,14 +96,14 @@ static int sweep_once(dli_connection_t *c, void *arg) {
     if (rc == SQLITE_OK) {
         sqlite3_bind_blob(s, 1, store->cursor, (int)store->cursor_len, SQLITE_STATIC);
         sqlite3_bind_blob(s, 2, sweep->last, (int)sweep->last_len, SQLITE_STATIC);
-        (void)dli_connection_step(c, s); /* if it is busy now, it is not next time */
+        (void)dli_connection_step(s); /* if it is busy now, it is not next time */
     }
     return SQLITE_OK;
 }
 
 /* From time to time, after a hold began. The first look is near its own name, so that clients which live
  * for one hold look everywhere in the end. */
-static void sweep(dli_store_t *store, const dl_request_t *request) {
+static void sweep(dli_store_t *store, const dl_request_t *request, dli_limits_t limits) {
     if (atomic_fetch_add(&store->acquired, 1) % SWEEP_EVERY != SWEEP_EVERY - 1 ||
         atomic_flag_test_and_set(&store->sweeping)) {
         return;
@@ -115,7 +115,10 @@ static void sweep(dli_store_t *store, const dl_request_t *request) {
             memcpy(store->cursor, request->name, request->name_len);
             store->cursor_len = request->name_len;
         }
+        dli_guard_t guard;
+        dli_guard_enter(&guard, store->env, &store->place, limits);
         (void)sweep_once(&store->calls, &sweep);
+        dli_guard_leave(&guard);
         dli_turn_give(&store->calls.turn, store->env);
         store->cursor_len = 0; /* from the beginning again */
         if (sweep.rows == SWEEP_ROWS) {
@@ -132,7 +135,7 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
                                    dl_error_t *err) {
     (void)hold;
     dli_store_t *store = state;
-    if (request->token_floor > INT64_MAX / 2) {
+    if (request->token_floor >= DLI_TOKEN_MAX) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
     }
     acquisition_t a = {.request = request};
@@ -146,7 +149,7 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
         return dli_connection_fail(store, rc, true, err);
     }
     if (!a.taken) {
-        grant->busy_ms = (a.busy_ns + NS_PER_MS - 1) / NS_PER_MS;
+        grant->busy_ms = dli_store_ms(a.busy_ns);
         grant->busy_is_dlock = 1;
         return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
                               (long long)grant->busy_ms);
@@ -154,8 +157,8 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
     grant->token = a.token;
     grant->sent_ns = a.sent_ns;
     grant->session_fd = -1;
-    sweep(store, request);
-    dli_checkpoint(store, 2); /* rather by a release, which nobody waits for */
+    sweep(store, request, limits);
+    dli_checkpoint(store, 2, limits); /* rather by a release, which nobody waits for */
     return DL_OK;
 }
 
@@ -171,7 +174,7 @@ static int release_by(dli_connection_t *c, dli_sql_t which, freeing_t *f) {
         sqlite3_bind_blob(s, 1, f->request->name, (int)f->request->name_len, SQLITE_STATIC);
         sqlite3_bind_text(s, 2, f->request->owner, -1, SQLITE_STATIC);
         sqlite3_bind_int64(s, 3, (sqlite3_int64)f->request->hold_id);
-        rc = dli_connection_step(c, s);
+        rc = dli_connection_step(s);
     }
     f->done = rc == SQLITE_OK && sqlite3_changes(c->db) > 0;
     return rc;
@@ -202,6 +205,6 @@ dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *requ
     if (f.done) {
         dli_wake_all(store, request->name, request->name_len);
     }
-    dli_checkpoint(store, 1);
+    dli_checkpoint(store, 1, limits);
     return f.done ? DL_OK : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in the lock file");
 }

@@ -1,19 +1,19 @@
-/* place.c - where the lock file is: its path, its folder, its filesystem, and making it. */
+/* place.c - where the lock file is: its path, its filesystem, and making it. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* SQLite takes 512 bytes and adds endings to the name. */
-#define PATH_LIMIT 480
 #define FUSE_MAGIC 0x65735546ul
 
 /* ---- the path --------------------------------------------------------------------------------------- */
@@ -42,16 +42,21 @@ static bool user_folder(char *path, size_t size) {
     return home != NULL && home[0] == '/' && add(path, size, home) && add(path, size, "/.local/state/dlock");
 }
 
-dl_status_t dli_place_name(const char *option, char *path, size_t size, dl_error_t *err) {
-    if (option != NULL && option[0] != '\0') {
+dl_status_t dli_place_name(const dli_place_option_t *option, char *path, size_t size, const char **text,
+                           dl_error_t *err) {
+    const char *value = option->value;
+    bool has_variables = option->written != NULL && strchr(option->written, '$') != NULL;
+    *text = has_variables ? option->written : path;
+    if (value != NULL && value[0] != '\0') {
         /* A relative path would be another file, and so another lock, in each working directory. */
-        if (option[0] != '/') {
+        if (value[0] != '/') {
             return dl_driver_fail(err, DL_ECONFIG, 0,
-                                  "the path of the lock file must begin with '/', and is '%s'%s", option,
-                                  option[0] == '~' ? "; '~' is not expanded, write ${HOME}" : "");
+                                  "the path of the lock file must begin with '/', and is '%s'%s",
+                                  has_variables ? option->written : value,
+                                  value[0] == '~' ? "; '~' is not expanded, write ${HOME}" : "");
         }
         path[0] = '\0';
-        if (add(path, size, option)) {
+        if (add(path, size, value)) {
             return DL_OK;
         }
     } else if (user_folder(path, size)) {
@@ -62,7 +67,7 @@ dl_status_t dli_place_name(const char *option, char *path, size_t size, dl_error
         return dl_driver_fail(err, DL_ECONFIG, 0, "this user has no home folder: give the lock file's path");
     }
     return dl_driver_fail(err, DL_ECONFIG, ENAMETOOLONG, "the path of the lock file is longer than %d bytes",
-                          PATH_LIMIT);
+                          DLI_PATH_LIMIT);
 }
 
 /* Makes every missing folder above the file; only for the user's own path. */
@@ -73,29 +78,6 @@ static void make_folders(const char *path) {
         folder[slash - path] = '\0';
         (void)mkdir(folder, 0700); /* what is missing in the end is reported by whoever needs it */
     }
-}
-
-/* The resolved folder of `path` and the file's own name. */
-static dl_status_t split(const char *path, char *folder, const char **name, dl_error_t *err) {
-    char parent[PATH_MAX] = ".";
-    const char *slash = strrchr(path, '/');
-    *name = slash != NULL ? slash + 1 : path;
-    if (slash != NULL) {
-        size_t len = slash == path ? 1 : (size_t)(slash - path);
-        memcpy(parent, path, len);
-        parent[len] = '\0';
-    }
-    if (**name == '\0') {
-        return dl_driver_fail(err, DL_ECONFIG, EISDIR, "the path of the lock file names a folder: %s", path);
-    }
-    if (realpath(parent, folder) == NULL) {
-        return errno == EACCES
-                   ? dl_driver_fail(err, DL_EAUTH, errno,
-                                    "no permission to look into the lock file's folder %s", parent)
-                   : dl_driver_fail(err, errno == EIO ? DL_EIO : DL_ECONFIG, errno,
-                                    "the folder of the lock file, %s: %s", parent, strerror(errno));
-    }
-    return DL_OK;
 }
 
 /* ---- the filesystem --------------------------------------------------------------------------------- */
@@ -161,20 +143,21 @@ static void mount_type(dev_t dev, char *type, size_t size) {
     fclose(file);
 }
 
-dl_status_t dli_place_local(const char *path, char *type, size_t size, dl_error_t *err) {
+dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, dl_error_t *err) {
     struct statfs fs;
-    struct stat file;
-    if (statfs(path, &fs) != 0 || stat(path, &file) != 0) {
-        return dl_driver_fail(err, errno == EACCES ? DL_EAUTH : DL_EIO, errno, "cannot look at %s: %s", path,
-                              strerror(errno));
+    struct stat folder;
+    if (fstatfs(place->folder, &fs) != 0 || fstat(place->folder, &folder) != 0) {
+        return dl_driver_fail(err, DL_EIO, errno, "cannot look at the folder of %s: %s",
+                              dli_place_text(place), strerror(errno));
     }
-    mount_type(file.st_dev, type, size);
+    mount_type(folder.st_dev, type, size);
     /* The kernel's type has no fixed sign or width; the numbers are 32 bits. */
     const char *refused = dli_place_refused((unsigned long)(uint32_t)fs.f_type, type);
     if (refused != NULL) {
         return dl_driver_fail(
             err, DL_ENOTSUP, 0,
-            "a lock file must be on a filesystem of this host alone, and this one is %s: %s", refused, path);
+            "a lock file must be on a filesystem of this host alone, and this one is %s: %s", refused,
+            dli_place_text(place));
     }
     return DL_OK;
 }
@@ -182,22 +165,23 @@ dl_status_t dli_place_local(const char *path, char *type, size_t size, dl_error_
 /* ---- the file --------------------------------------------------------------------------------------- */
 
 /* Gives the file its name only if that is free. 0, or an errno. */
-static int publish(const char *from, const char *to) {
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) {
+static int publish(const dli_place_t *place, const char *draft) {
+    if (renameat2(place->folder, draft, place->folder, place->name, RENAME_NOREPLACE) == 0) {
         return 0;
     }
     if (errno == EINVAL || errno == ENOSYS) {
-        /* A filesystem that does not know this kind of renaming. */
-        if (link(from, to) == 0) {
-            unlink(from);
+        /* A filesystem that does not know this kind of renaming. Who looks just now sees two names, and
+         * refuses. */
+        if (linkat(place->folder, draft, place->folder, place->name, 0) == 0) {
+            unlinkat(place->folder, draft, 0);
             return 0;
         }
     }
     return errno;
 }
 
-static void sync_folder(const char *folder) {
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static void sync_folder(const dli_place_t *place) {
+    int fd = openat(place->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         (void)fsync(fd); /* only matters if the power fails within seconds; then the file is made again */
         close(fd);
@@ -209,93 +193,115 @@ static void sync_folder(const char *folder) {
  * descriptor of the database drops the POSIX locks of every connection of this process, so none of ours may
  * ever be open on a file that somebody can already see. 0, or an errno.
  */
-static int make_file(const char *folder, const char *path) {
-    char draft[PATH_MAX];
-    if (snprintf(draft, sizeof draft, "%s.new-XXXXXX", path) >= (int)sizeof draft) {
-        return ENAMETOOLONG;
-    }
-    int fd = mkostemp(draft, O_CLOEXEC); /* mode 0600 */
+static int make_file(const dli_place_t *place) {
+    char draft[NAME_MAX + 1];
+    uint64_t number;
+    int fd;
+    do {
+        if (getrandom(&number, sizeof number, 0) != sizeof number) {
+            return errno;
+        }
+        if (snprintf(draft, sizeof draft, "%s.new-%016" PRIx64, place->name, number) >= (int)sizeof draft) {
+            return ENAMETOOLONG;
+        }
+        fd = openat(place->folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    } while (fd < 0 && errno == EEXIST);
     if (fd < 0) {
         return errno;
     }
     (void)fsync(fd);
     close(fd);
-    int error = publish(draft, path);
+    int error = publish(place, draft);
     if (error != 0) {
-        unlink(draft);
+        unlinkat(place->folder, draft, 0);
     } else {
-        sync_folder(folder);
+        sync_folder(place);
     }
     return error;
 }
 
-static dl_status_t cannot_make(int error, const char *path, dl_error_t *err) {
+static dl_status_t cannot_make(int error, const dli_place_t *place, dl_error_t *err) {
     dl_status_t status = error == EACCES || error == EPERM    ? DL_EAUTH
                          : error == EMFILE || error == ENFILE ? DL_ELIMIT
                                                               : DL_EIO;
-    return dl_driver_fail(err, status, error, "cannot make the lock file %s: %s", path, strerror(error));
+    return dl_driver_fail(err, status, error, "cannot make the lock file %s: %s", dli_place_text(place),
+                          strerror(error));
 }
 
-/* The file is there, or is made. `path` is its path with a resolved folder. */
-static dl_status_t find_or_make(const char *folder, const char *path, bool create, bool *made,
-                                dl_error_t *err) {
+/* Is it mounted by itself, without the folder that its log lies in? */
+static bool is_mounted(const dli_place_t *place) {
+    struct statx folder, file;
+    return statx(place->folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &folder) == 0 &&
+           statx(place->folder, place->name, AT_SYMLINK_NOFOLLOW, STATX_MNT_ID, &file) == 0 &&
+           (folder.stx_mask & file.stx_mask & STATX_MNT_ID) != 0 && folder.stx_mnt_id != file.stx_mnt_id;
+}
+
+static dl_status_t look_at_file(const dli_place_t *place, const struct stat *file, dl_error_t *err) {
+    if (!S_ISREG(file->st_mode)) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "the path of the lock file names something that is no file: %s",
+                              dli_place_text(place));
+    }
+    /* SQLite names its log after the path: each name would have a log of its own, for the same locks. */
+    if (file->st_nlink > 1 || is_mounted(place)) {
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "the lock file is %s, so that it would have more than one log: %s",
+                              file->st_nlink > 1 ? "known by several names (hard links)"
+                                                 : "mounted by itself, without its folder",
+                              dli_place_text(place));
+    }
+    return DL_OK;
+}
+
+bool dli_place_may_own(const dli_place_t *place, uid_t user) {
     struct stat file;
-    char type[64];
-    dl_status_t status = dli_place_local(folder, type, sizeof type, err);
-    if (status == DL_OK && stat(path, &file) != 0) {
+    return user == 0 || user == geteuid() ||
+           (fstatat(place->folder, place->name, &file, AT_SYMLINK_NOFOLLOW) == 0 &&
+            (user == file.st_uid || (file.st_mode & 022) != 0));
+}
+
+/* The file is there, or is made. */
+static dl_status_t find_or_make(const dli_place_t *place, bool create, bool *made, dl_error_t *err) {
+    struct stat file;
+    if (fstatat(place->folder, place->name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
         if (errno != ENOENT) {
-            return cannot_make(errno, path, err);
+            return cannot_make(errno, place, err);
         }
         if (!create) {
             return dl_driver_fail(err, DL_ECONFIG, ENOENT,
                                   "the lock file is missing and `create` is off (dlock init makes it): %s",
-                                  path);
+                                  dli_place_text(place));
         }
-        int error = make_file(folder, path);
+        int error = make_file(place);
         if (error != 0 && error != EEXIST) {
-            return cannot_make(error, path, err);
+            return cannot_make(error, place, err);
         }
         *made = error == 0;
-        if (stat(path, &file) != 0) {
-            return cannot_make(errno, path, err); /* such as a link that leads nowhere */
+        if (fstatat(place->folder, place->name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
+            return cannot_make(errno, place, err);
         }
     }
-    if (status == DL_OK && !S_ISREG(file.st_mode)) {
-        return dl_driver_fail(err, DL_ECONFIG, 0,
-                              "the path of the lock file names something that is no file: %s", path);
-    }
-    return status;
+    return look_at_file(place, &file, err);
 }
 
-dl_status_t dli_place_provide(const char *option, bool create, char **path, bool *made, dl_error_t *err) {
-    char named[PATH_LIMIT + 1], folder[PATH_MAX], file[PATH_MAX + PATH_LIMIT + 2], type[64];
-    const char *name;
+dl_status_t dli_place_provide(const dli_place_option_t *option, bool create, dli_place_t *place, bool *made,
+                              dl_error_t *err) {
+    char named[DLI_PATH_LIMIT + 1], type[64];
+    const char *text;
     *made = false;
-    *path = NULL;
-    dl_status_t status = dli_place_name(option, named, sizeof named, err);
+    dl_status_t status = dli_place_name(option, named, sizeof named, &text, err);
     if (status != DL_OK) {
         return status;
     }
-    if (create && (option == NULL || option[0] == '\0')) {
+    if (named[strlen(named) - 1] == '/') {
+        return dl_driver_fail(err, DL_ECONFIG, EISDIR, "the path of the lock file names a folder: %s", text);
+    }
+    if (create && (option->value == NULL || option->value[0] == '\0')) {
         make_folders(named);
     }
-    status = split(named, folder, &name, err);
-    if (status != DL_OK) {
-        return status;
+    status = dli_folder_open(named, text, place, err);
+    if (status == DL_OK) {
+        status = dli_place_local(place, type, sizeof type, err);
     }
-    snprintf(file, sizeof file, "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, name);
-    status = find_or_make(folder, file, create, made, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    *path = realpath(file, NULL);
-    if (*path == NULL) {
-        return cannot_make(errno, file, err);
-    }
-    if (strlen(*path) > PATH_LIMIT) {
-        return dl_driver_fail(err, DL_ECONFIG, ENAMETOOLONG,
-                              "the path of the lock file is longer than %d bytes", PATH_LIMIT);
-    }
-    /* A link may have led to another filesystem. */
-    return dli_place_local(*path, type, sizeof type, err);
+    return status == DL_OK ? find_or_make(place, create, made, err) : status;
 }

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <stdlib.h>
+
 /* Holds renewed in one transaction: the write lock is kept for about a millisecond. */
 #define CHUNK 512
 
@@ -21,10 +23,10 @@ static void settle(batch_t *b, dl_status_t status, bool keep_lost) {
 /* ---- a file that is not at its path any more -------------------------------------------------------- */
 
 /* Is the row of this hold in the database? SQLite's result of the step: a row, done, or a failure. */
-static int look_for(sqlite3 *db, const dl_renewal_t *r) {
+static int look_for(dli_connection_t *c, const dl_renewal_t *r) {
     sqlite3_stmt *s = NULL;
-    int rc = sqlite3_prepare_v2(
-        db, "SELECT 1 FROM dlock_locks WHERE name = ?1 AND owner = ?2 AND hold_id = ?3", -1, &s, NULL);
+    int rc = dli_connection_prepare(
+        c, "SELECT 1 FROM dlock_locks WHERE name = ?1 AND owner = ?2 AND hold_id = ?3", &s);
     if (rc == SQLITE_OK) {
         sqlite3_bind_blob(s, 1, r->name, (int)r->name_len, SQLITE_STATIC);
         sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
@@ -35,24 +37,44 @@ static int look_for(sqlite3 *db, const dl_renewal_t *r) {
     return rc;
 }
 
+/* Looks into the file that is at our path now. */
+static void look_there(dli_store_t *there, batch_t *b) {
+    dli_guard_t guard;
+    dli_connection_t c = {.db = NULL};
+    dli_guard_enter(&guard, there->env, &there->place, dli_guard_here()->limits);
+    if (dli_connection_open(&c, there, SQLITE_OPEN_READONLY) == SQLITE_OK) {
+        for (size_t i = 0; i < b->n && !guard.over; i++) {
+            if (look_for(&c, &b->entries[i]) == SQLITE_DONE) {
+                b->entries[i].status = DL_ELOST;
+            }
+        }
+    }
+    dli_connection_close(&c);
+    dli_guard_leave(&guard);
+}
+
 /*
  * Nobody else will look at our file again. Where there is no file at the path now, or one without the hold,
  * the hold is lost, and its holder should know at once. A copy that still has it protects it until its
  * lease ends, though it cannot be renewed any more. No other file is written.
  */
-static void judge_moved(dli_store_t *store, batch_t *b) {
+static void judge_moved(const dli_store_t *store, batch_t *b) {
     struct stat now;
-    bool gone = stat(store->path, &now) != 0 || !S_ISREG(now.st_mode);
-    sqlite3 *db = NULL;
-    if (gone ||
-        sqlite3_open_v2(store->path, &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, "unix") == SQLITE_OK) {
-        for (size_t i = 0; i < b->n; i++) {
-            if (gone || look_for(db, &b->entries[i]) == SQLITE_DONE) {
-                b->entries[i].status = DL_ELOST;
-            }
-        }
+    dl_error_t err;
+    if (stat(store->place.path, &now) != 0 || !S_ISREG(now.st_mode)) {
+        settle(b, DL_ELOST, false);
+        return;
     }
-    sqlite3_close(db);
+    dli_store_t *there = calloc(1, sizeof *there);
+    if (there == NULL) {
+        return;
+    }
+    there->env = store->env;
+    if (dli_folder_open(store->place.path, store->place.path, &there->place, &err) == DL_OK) {
+        look_there(there, b);
+    }
+    dli_folder_close(&there->place);
+    free(there);
 }
 
 /* ---- a batch --------------------------------------------------------------------------------------- */
@@ -65,7 +87,7 @@ static int renew_one(dli_connection_t *c, dl_renewal_t *r) {
         sqlite3_bind_text(s, 2, r->owner, -1, SQLITE_STATIC);
         sqlite3_bind_int64(s, 3, (sqlite3_int64)r->hold_id);
         sqlite3_bind_int64(s, 4, r->lease_ms * NS_PER_MS);
-        rc = dli_connection_step(c, s);
+        rc = dli_connection_step(s);
     }
     if (rc == SQLITE_OK) {
         r->status = sqlite3_changes(c->db) > 0 ? DL_OK : DL_ELOST;
@@ -94,13 +116,7 @@ static int renew_once(dli_connection_t *c, void *arg) {
     for (size_t i = 0; i < b->n && rc == SQLITE_OK; i++) {
         rc = renew_one(c, &b->entries[i]);
     }
-    if (rc == SQLITE_OK) {
-        rc = dli_connection_do(c, DLI_SQL_COMMIT);
-    }
-    if (rc != SQLITE_OK) {
-        (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
-    }
-    return rc;
+    return rc == SQLITE_OK ? dli_connection_do(c, DLI_SQL_COMMIT) : rc;
 }
 
 /* ---- the op ----------------------------------------------------------------------------------------- */
@@ -130,5 +146,5 @@ void dli_sqlite_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t de
         renew_chunk(store, &b, deadline_ns);
     }
     /* A client that only renews has to do it once in a while. */
-    dli_checkpoint(store, 4);
+    dli_checkpoint(store, 4, (dli_limits_t){.deadline_ns = deadline_ns});
 }

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 /* The first bytes of an SQLite file, by its published format. */
@@ -15,7 +16,7 @@ static uint32_t big_endian(const unsigned char *at) {
 
 static dl_status_t foreign(const dli_store_t *store, const char *what, dl_error_t *err) {
     return dl_driver_fail(err, DL_ECONFIG, 0, "%s; it was left as it is, choose another path: %s", what,
-                          store->path);
+                          dli_place_text(&store->place));
 }
 
 /*
@@ -28,7 +29,7 @@ static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *e
     struct stat now; /* SQLite itself takes a file of one byte for an empty one */
     unsigned char header[HEADER_SIZE] = {0};
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_FILE_POINTER, &file);
-    if (rc == SQLITE_OK && stat(store->path, &now) != 0) {
+    if (rc == SQLITE_OK && fstatat(store->place.folder, store->place.name, &now, AT_SYMLINK_NOFOLLOW) != 0) {
         rc = DLI_RC_MOVED;
     }
     *empty = rc == SQLITE_OK && now.st_size == 0;
@@ -52,31 +53,67 @@ static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *e
     if (version != DLI_SCHEMA_VERSION) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
                               "the lock file has format %u, this version of the library knows format %d: %s",
-                              (unsigned)version, DLI_SCHEMA_VERSION, store->path);
+                              (unsigned)version, DLI_SCHEMA_VERSION, dli_place_text(&store->place));
     }
     return DL_OK;
 }
 
-static int number(dli_connection_t *c, const char *sql, int64_t *value) {
+/* ---- definitions ------------------------------------------------------------------------------------ */
+
+/* Inside a transaction. */
+static int compare(dli_connection_t *c) {
     sqlite3_stmt *s = NULL;
-    int rc = sqlite3_prepare_v2(c->db, sql, -1, &s, NULL);
+    int rc = dli_connection_prepare(c, dli_sql_definitions, &s);
+    int verdict = SQLITE_OK;
     if (rc == SQLITE_OK) {
-        rc = sqlite3_step(s);
-        if (rc == SQLITE_ROW) {
-            *value = sqlite3_column_int64(s, 0);
+        sqlite3_bind_text(s, 1, dli_sql_locks, -1, SQLITE_STATIC);
+        sqlite3_bind_text(s, 2, dli_sql_meta, -1, SQLITE_STATIC);
+        if (sqlite3_step(s) == SQLITE_ROW) {
+            int all = sqlite3_column_int(s, 0), locks = sqlite3_column_int(s, 1),
+                meta = sqlite3_column_int(s, 2);
+            if (all != 2 || locks != 1 || meta != 1) {
+                verdict = all < 2 ? SQLITE_CORRUPT : DLI_RC_FOREIGN;
+            }
         }
     }
     int end = sqlite3_finalize(s);
-    return rc == SQLITE_ROW ? SQLITE_OK : end;
+    rc = rc != SQLITE_OK ? rc : end;
+    return rc != SQLITE_OK ? rc : verdict;
 }
+
+int dli_schema_look(dli_connection_t *c) {
+    dli_connection_forget(c);
+    int rc = dli_connection_exec(c, dli_sql_settings);
+    if (rc == SQLITE_OK) {
+        rc = dli_connection_exec(c, dli_sql_snapshot);
+    }
+    if (rc == SQLITE_OK) {
+        rc = compare(c);
+    }
+    /* What ends a transaction must not fail for want of memory, and what begins one comes before it. */
+    static const dli_sql_t early[] = {DLI_SQL_ROLLBACK, DLI_SQL_COMMIT, DLI_SQL_BEGIN};
+    for (size_t i = 0; i < sizeof early / sizeof early[0] && rc == SQLITE_OK; i++) {
+        sqlite3_stmt *unused;
+        rc = dli_connection_statement(c, early[i], &unused);
+    }
+    if (sqlite3_get_autocommit(c->db) == 0) {
+        int end = dli_connection_do(c, DLI_SQL_ROLLBACK);
+        rc = rc != SQLITE_OK ? rc : end;
+    }
+    c->looked = rc == SQLITE_OK;
+    return rc;
+}
+
+/* ---- filling an empty file -------------------------------------------------------------------------- */
 
 /* The log makes commits cheap, and it stays on for good. */
 static int use_wal(dli_connection_t *c) {
     sqlite3_stmt *s = NULL;
-    int rc = sqlite3_prepare_v2(c->db, "PRAGMA journal_mode = WAL", -1, &s, NULL);
+    int rc = dli_connection_prepare(c, "PRAGMA journal_mode = WAL", &s);
     bool on = false;
     if (rc == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW) {
-        on = strcmp((const char *)sqlite3_column_text(s, 0), "wal") == 0;
+        const char *mode = (const char *)sqlite3_column_text(s, 0);
+        on = mode != NULL && strcmp(mode, "wal") == 0;
     }
     int end = sqlite3_finalize(s);
     if (rc == SQLITE_OK) {
@@ -85,38 +122,41 @@ static int use_wal(dli_connection_t *c) {
     return rc == SQLITE_OK && !on ? SQLITE_BUSY : rc;
 }
 
+static int count_definitions(dli_connection_t *c, int *n) {
+    sqlite3_stmt *s = NULL;
+    int rc = dli_connection_prepare(c, "SELECT count(*) FROM sqlite_master", &s);
+    if (rc == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW) {
+        *n = sqlite3_column_int(s, 0);
+    }
+    int end = sqlite3_finalize(s);
+    return rc != SQLITE_OK ? rc : end;
+}
+
 /* Fills the file unless somebody else was faster. */
 static int fill_once(dli_connection_t *c, bool *made) {
-    int64_t tables = 0;
-    int rc = number(c, "SELECT count(*) FROM sqlite_master", &tables);
-    if (rc != SQLITE_OK || tables > 0) {
+    int there = 0;
+    int rc = count_definitions(c, &there);
+    if (rc != SQLITE_OK || there > 0) {
         return rc;
     }
-    rc = sqlite3_exec(c->db, dli_sql_schema, NULL, NULL, NULL);
+    rc = dli_connection_exec(c, dli_sql_schema);
     if (rc == SQLITE_OK) {
         *made = true;
         return SQLITE_OK;
     }
-    (void)sqlite3_exec(c->db, "ROLLBACK", NULL, NULL, NULL);
+    if (sqlite3_get_autocommit(c->db) == 0) {
+        (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
+    }
     /* The tables are there after all: made between our look and our BEGIN. */
     return rc == SQLITE_ERROR ? SQLITE_BUSY : rc;
 }
 
 static int settle_once(dli_connection_t *c, bool empty, bool *made) {
-    int rc = SQLITE_OK;
-    if (empty) {
-        rc = fill_once(c, made);
-    }
+    int rc = empty ? fill_once(c, made) : SQLITE_OK;
     if (rc == SQLITE_OK) {
-        rc = use_wal(c);
+        rc = dli_schema_look(c);
     }
-    int64_t tables = 0;
-    if (rc == SQLITE_OK) {
-        rc = number(c, "SELECT count(*) FROM sqlite_master WHERE name IN ('dlock_locks', 'dlock_meta')",
-                    &tables);
-    }
-    /* Not empty, our mark, but not our tables. */
-    return rc == SQLITE_OK && tables != 2 ? SQLITE_CORRUPT : rc;
+    return rc == SQLITE_OK ? use_wal(c) : rc;
 }
 
 dl_status_t dli_schema_provide(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {

@@ -13,37 +13,55 @@
  *   dl_busy(expires_ns)       false; notes how long the present hold lasts
  */
 
-/* Small pages: a lock is one row of about 100 bytes, and each commit writes a whole page. */
-const char dli_sql_schema[] =
-    "PRAGMA page_size = 1024;\n"
-    "BEGIN EXCLUSIVE;\n"
-    "CREATE TABLE dlock_locks(\n"
-    "  name        BLOB PRIMARY KEY NOT NULL,\n"
-    "  owner       TEXT NOT NULL,    -- uuid:number; '' in a free row\n"
-    "  hold_id     INTEGER NOT NULL,\n"
-    "  client      TEXT NOT NULL,    -- host:pid, for people\n"
-    "  acquired_ns INTEGER NOT NULL, -- CLOCK_BOOTTIME of the host\n"
-    "  expires_ns  INTEGER NOT NULL, -- the same clock; 0: free, kept for its token\n"
-    "  token       INTEGER NOT NULL\n"
-    ") WITHOUT ROWID;\n"
-    "CREATE TABLE dlock_meta(\n"
-    "  id       INTEGER PRIMARY KEY CHECK (id = 1),\n"
-    "  boot     TEXT NOT NULL,    -- the boot of the host that the locks are of\n"
-    "  base_us  INTEGER NOT NULL, -- token = base_us + microseconds since that boot\n"
-    "  ceiling  INTEGER NOT NULL, -- no token reaches it\n"
-    "  reserved INTEGER NOT NULL  -- tokens of the next boot begin here\n"
-    ");\n"
-    "INSERT INTO dlock_meta VALUES (1, '', 0, 0, 0);\n"
-    "PRAGMA application_id = 1145848651;\n" /* DLI_APPLICATION_ID */
-    "PRAGMA user_version = 1;\n"            /* DLI_SCHEMA_VERSION */
-    "COMMIT;\n";
+/* These texts are compared with what is in the file, byte by byte: another one is another format. */
+#define LOCKS                                                                          \
+    "CREATE TABLE dlock_locks(\n"                                                      \
+    "  name        BLOB PRIMARY KEY NOT NULL,\n"                                       \
+    "  owner       TEXT NOT NULL,    -- uuid:number; '' in a free row\n"               \
+    "  hold_id     INTEGER NOT NULL,\n"                                                \
+    "  client      TEXT NOT NULL,    -- host:pid, for people\n"                        \
+    "  acquired_ns INTEGER NOT NULL, -- CLOCK_BOOTTIME of the host\n"                  \
+    "  expires_ns  INTEGER NOT NULL, -- the same clock; 0: free, kept for its token\n" \
+    "  token       INTEGER NOT NULL\n"                                                 \
+    ") WITHOUT ROWID"
+#define META                                                                           \
+    "CREATE TABLE dlock_meta(\n"                                                       \
+    "  id       INTEGER PRIMARY KEY CHECK (id = 1),\n"                                 \
+    "  boot     TEXT NOT NULL,    -- the boot of the host that the locks are of\n"     \
+    "  base_us  INTEGER NOT NULL, -- token = base_us + microseconds since that boot\n" \
+    "  ceiling  INTEGER NOT NULL, -- no token reaches it\n"                            \
+    "  reserved INTEGER NOT NULL  -- tokens of the next boot begin here\n"             \
+    ")"
 
-/* Commits are not synced one by one: no lock outlives a reboot, and tokens do not depend on it (tokens.c). */
+const char dli_sql_locks[] = LOCKS;
+const char dli_sql_meta[] = META;
+
+/* Small pages: a lock is one row of about 100 bytes, and each commit writes a whole page. */
+const char dli_sql_schema[] = "PRAGMA page_size = 1024;\n"
+                              "BEGIN EXCLUSIVE;\n" LOCKS ";\n" META ";\n"
+                              "INSERT INTO dlock_meta VALUES (1, '', 0, 0, 0);\n"
+                              "PRAGMA application_id = 1145848651;\n" /* DLI_APPLICATION_ID */
+                              "PRAGMA user_version = 1;\n"            /* DLI_SCHEMA_VERSION */
+                              "COMMIT;\n";
+
+/* Commits are not synced one by one: no lock outlives a reboot, and tokens do not depend on it (tokens.c).
+ * Sizes of the cache and of a memory map are not left to the file and to the build of SQLite. */
 const char dli_sql_settings[] = "PRAGMA synchronous = NORMAL;"
                                 "PRAGMA journal_size_limit = 16777216;"
                                 "PRAGMA secure_delete = OFF;"
                                 "PRAGMA temp_store = MEMORY;"
-                                "PRAGMA trusted_schema = OFF;";
+                                "PRAGMA cache_size = -2000;"
+                                "PRAGMA mmap_size = 0;";
+
+/* SQLite forgets what it has read of the definitions. The second pragma needs none of them, so that they are
+ * read anew inside the transaction that it begins: what is compiled and what is looked at are one snapshot.
+ */
+const char dli_sql_snapshot[] = "PRAGMA writable_schema = RESET;"
+                                "BEGIN;"
+                                "PRAGMA user_version;";
+const char dli_sql_definitions[] =
+    "SELECT count(*), total(type = 'table' AND name = 'dlock_locks' AND tbl_name = name AND sql = ?1),"
+    " total(type = 'table' AND name = 'dlock_meta' AND tbl_name = name AND sql = ?2) FROM sqlite_master";
 
 const char dli_sql_sync_full[] = "PRAGMA synchronous = FULL";
 const char dli_sql_sync_normal[] = "PRAGMA synchronous = NORMAL";
@@ -84,7 +102,7 @@ const char *const dli_sql[DLI_SQL_COUNT] = {
 
     [DLI_SQL_LIST] = "SELECT owner, hold_id, client, expires_ns - dl_now(), token, name FROM dlock_locks"
                      " WHERE name >= ?1 AND (?2 IS NULL OR name < ?2) AND expires_ns > dl_now()"
-                     " ORDER BY name LIMIT ?3",
+                     " AND length(CAST(name AS BLOB)) BETWEEN 1 AND 255 ORDER BY name LIMIT ?3",
 
     /* Rows that a dead holder left more than a minute ago. */
     [DLI_SQL_SWEEP_LOOK] = "SELECT name, expires_ns < dl_now() - 60000000000 AND token < dl_tick()"

@@ -30,8 +30,14 @@ extern const char *const dli_sql[DLI_SQL_COUNT];
 #define DLI_APPLICATION_ID 0x444c434b /* "DLCK" */
 #define DLI_SCHEMA_VERSION 1
 
-/* What makes an empty file a lock file, in one transaction. */
+/* What makes an empty file a lock file, in one transaction, and the two tables alone. */
 extern const char dli_sql_schema[];
+extern const char dli_sql_locks[];
+extern const char dli_sql_meta[];
+/* Begins a transaction with a fresh look at the definitions. */
+extern const char dli_sql_snapshot[];
+/* How many definitions there are; whether the tables are the two above, which are its parameters. */
+extern const char dli_sql_definitions[];
 /* How every connection is set up. */
 extern const char dli_sql_settings[];
 /* Whether commits wait for the disk. Pragmas take effect when they are compiled, so these are never kept

@@ -13,6 +13,9 @@
 #include "sqlite.h"
 #include "statements.h"
 
+/* SQLite takes 512 bytes and adds endings to the name. */
+#define DLI_PATH_LIMIT 480
+
 /*
  * The locks of this driver, in the order in which they are taken:
  *   forks.c's list   ->   turn of the calls   ->   turn of the renewals   ->   a turn's own mutex
@@ -57,12 +60,29 @@ typedef struct dli_connection {
     sqlite3 *db;
     sqlite3_stmt *statements[DLI_SQL_COUNT];
     struct dli_store *store;
+    bool looked;    /* the definitions in the file are ours; nothing is compiled unasked from here on */
+    bool compiling; /* asked */
+    bool stale;     /* there was something to compile: the definitions have changed */
     /* What the SQL functions leave behind; cleared before every step. */
     uint64_t now_ns;      /* the statement's one instant; 0: not read yet */
     uint64_t token;       /* drawn by dl_token */
     uint64_t ceiling_for; /* dl_token failed because this token would pass the ceiling; 0: it did not */
     int64_t busy_ns;      /* noted by dl_busy: when the holder's lease ends */
 } dli_connection_t;
+
+/* ---- place.c: where the file is --------------------------------------------------------------------- */
+
+typedef struct dli_place {
+    char *path;       /* resolved, absolute; NULL: none yet, and no descriptor */
+    const char *name; /* in it: the file's own */
+    int folder;       /* the folder, opened with O_PATH: what else is opened or made is named from here */
+    char *written;    /* the option, where it has variables in it; else NULL */
+} dli_place_t;
+
+/* The path for messages, which show no variable's value. */
+static inline const char *dli_place_text(const dli_place_t *place) {
+    return place->written != NULL ? place->written : place->path;
+}
 
 /* ---- driver.c: the state ---------------------------------------------------------------------------- */
 
@@ -71,9 +91,11 @@ typedef struct dli_fork_node dli_fork_node_t;
 
 typedef struct dli_store {
     const dl_driver_env_t *env; /* NULL: never opened */
-    char *path;                 /* resolved, absolute */
-    dev_t dev;                  /* the file at `path` when it was opened */
+    dli_place_t place;
+    dev_t dev; /* the file at the path when it was opened */
     ino_t ino;
+    uid_t user;
+    gid_t group;
     char boot[64];          /* which boot of the host this is */
     int64_t offset_ns;      /* this time namespace's CLOCK_BOOTTIME minus the host's */
     int64_t token_base_us;  /* token = base + microseconds since boot */
@@ -95,10 +117,16 @@ static inline uint64_t dli_store_now(const dli_store_t *store) {
     return store->env->now_ns() - (uint64_t)store->offset_ns;
 }
 
+/* What is left of a lease in ms, rounded up; -1 for what no lease can be: then nobody knows. */
+static inline int64_t dli_store_ms(int64_t left_ns) {
+    return left_ns < 0 ? -1 : left_ns / NS_PER_MS + (left_ns % NS_PER_MS != 0);
+}
+
 /* ---- connection.c ----------------------------------------------------------------------------------- */
 
 /* More result codes of an attempt, outside SQLite's range. */
-#define DLI_RC_MOVED (-1) /* the file is not at its path any more */
+#define DLI_RC_MOVED (-1)   /* the file is not at its path any more */
+#define DLI_RC_FOREIGN (-2) /* the file has definitions that are not ours */
 
 /* One attempt with the turn held. SQLITE_BUSY means that nothing was done, and it is made again. */
 typedef int (*dli_attempt_fn)(dli_connection_t *c, void *arg);
@@ -109,46 +137,111 @@ typedef struct dli_limits {
     const dl_stop_t *stop; /* may be NULL */
 } dli_limits_t;
 
-/* Opens and sets up; the file exists. SQLite's result. */
-int dli_connection_open(dli_connection_t *c, dli_store_t *store);
+/* Opens and sets up; the file exists. `flags`: SQLITE_OPEN_READWRITE or READONLY. SQLite's result. */
+int dli_connection_open(dli_connection_t *c, dli_store_t *store, int flags);
 void dli_connection_close(dli_connection_t *c);
+/* Drops what is compiled: the definitions are looked at again before the next use. */
+void dli_connection_forget(dli_connection_t *c);
 
+/* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it. */
+int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg);
 /* Runs `attempt` until the file is not busy. DL_OK: it ended with *rc. Otherwise nothing was done: DL_EIO
  * at the deadline, DL_ECANCELED; err is filled. */
 dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,
                                int *rc, dl_error_t *err);
+/* Compiles and runs a text without parameters, or compiles a statement, to be finalized. SQLite's result. */
+int dli_connection_exec(dli_connection_t *c, const char *text);
+int dli_connection_prepare(dli_connection_t *c, const char *text, sqlite3_stmt **statement);
 /* The statement, prepared at its first use, reset, the notes cleared, ready for binding. SQLite's result. */
 int dli_connection_statement(dli_connection_t *c, dli_sql_t which, sqlite3_stmt **statement);
 /* Steps a statement without rows to its end and resets it. SQLITE_OK, or what went wrong. */
-int dli_connection_step(dli_connection_t *c, sqlite3_stmt *statement);
+int dli_connection_step(sqlite3_stmt *statement);
 /* The same for a statement without parameters. */
 int dli_connection_do(dli_connection_t *c, dli_sql_t which);
-/* The status for a result code other than SQLITE_OK, with err filled. `maybe_done`: the request may have
- * been carried out all the same. */
-dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_done, dl_error_t *err);
 /* Copies the log into the file once it is `times` as long as wanted. Best effort; no turn is held. */
-void dli_checkpoint(dli_store_t *store, int times);
+void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits);
 /* The file at the path is not the one that was opened. */
 bool dli_store_moved(const dli_store_t *store);
 /* For loops that have the turn already: DL_OK after a pause if `rc` says busy, otherwise the failure. */
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
                                  dl_error_t *err);
 
-/* ---- place.c: where the file is --------------------------------------------------------------------- */
+/* ---- guard.c: what SQLite does for us ends in time ---------------------------------------------------- */
 
-/* The path that the option means (NULL or "": the user's own), not yet resolved, in `path`. */
-dl_status_t dli_place_name(const char *option, char *path, size_t size, dl_error_t *err);
+/* The name of our variant of SQLite's "unix" VFS. */
+extern const char dli_guard_vfs[];
+
+/* While one is entered, SQLite in this thread works for us: no longer than the limits say, and only on the
+ * files of this place. On the stack of whoever uses a connection. */
+typedef struct dli_guard {
+    const dl_driver_env_t *env;
+    const dli_place_t *place;
+    dli_limits_t limits;
+    uint64_t until_ns, look_ns;
+    bool over;    /* the time was up, or somebody stopped it */
+    bool stopped; /* the latter */
+    bool ending;  /* a transaction is being committed or rolled back, which is done whatever the time */
+    int made;     /* files.c: the file that was made last; -1: none */
+    struct dli_guard *outer;
+} dli_guard_t;
+
+/* Once a process. */
+dl_status_t dli_guard_install(dl_error_t *err);
+void dli_guard_enter(dli_guard_t *guard, const dl_driver_env_t *env, const dli_place_t *place,
+                     dli_limits_t limits);
+void dli_guard_leave(dli_guard_t *guard);
+/* This thread's, or NULL. */
+dli_guard_t *dli_guard_here(void);
+/* The time is up, or somebody stopped it. */
+bool dli_guard_ended(dli_guard_t *guard);
+/* For sqlite3_progress_handler. */
+int dli_guard_progress(void *unused);
+
+/* ---- files.c: which files SQLite may open and delete for us ------------------------------------------- */
+
+/* Puts ours in the place of SQLite's system calls; false: this SQLite cannot have that. */
+bool dli_files_install(sqlite3_vfs *unix_vfs);
+
+/* ---- folder.c: the folder of the file ----------------------------------------------------------------- */
+
+/* Opens the folder of `path` and finds out the file's resolved path; the file may be missing. To be closed.
+ * `text` is the path for messages. */
+dl_status_t dli_folder_open(const char *path, const char *text, dli_place_t *place, dl_error_t *err);
+void dli_folder_close(dli_place_t *place);
+
+/* ---- place.c ---------------------------------------------------------------------------------------- */
+
+/* The option `path`, and as the configuration has it. */
+typedef struct dli_place_option {
+    const char *value, *written;
+} dli_place_option_t;
+
+/* The path that the option means (NULL or "": the user's own), not yet resolved, in `path`; *text is the one
+ * for messages. */
+dl_status_t dli_place_name(const dli_place_option_t *option, char *path, size_t size, const char **text,
+                           dl_error_t *err);
 /* Makes sure that there is a file, on a filesystem of this host: makes an empty one, mode 0600, if `create`,
- * which *made says. *path is the resolved path, to be freed. */
-dl_status_t dli_place_provide(const char *option, bool create, char **path, bool *made, dl_error_t *err);
-/* DL_ENOTSUP when the filesystem under `path` is not one of this host alone. `type` receives its name. */
-dl_status_t dli_place_local(const char *path, char *type, size_t size, dl_error_t *err);
+ * which *made says. What it finds is to be closed, also after a failure. */
+dl_status_t dli_place_provide(const dli_place_option_t *option, bool create, dli_place_t *place, bool *made,
+                              dl_error_t *err);
+/* DL_ENOTSUP when the filesystem is not one of this host alone. `type` receives its name. */
+dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, dl_error_t *err);
+/* Can what lies beside the lock file be this user's? Not of a stranger who may not write the lock file. */
+bool dli_place_may_own(const dli_place_t *place, uid_t user);
 /* Why a filesystem with this magic number and mount type is not accepted; NULL: it is. */
 const char *dli_place_refused(unsigned long magic, const char *mount_type);
+
+/* ---- errors.c --------------------------------------------------------------------------------------- */
+
+/* The status for a result code other than SQLITE_OK, with err filled. `maybe_done`: the request may have
+ * been carried out all the same. */
+dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_done, dl_error_t *err);
 
 /* ---- host.c: which boot, which clock ---------------------------------------------------------------- */
 
 dl_status_t dli_host_identify(char *boot, size_t size, int64_t *offset_ns, dl_error_t *err);
+/* Somebody has put a boot id of its own over the kernel's, as some containers are given one. */
+bool dli_host_own_boot(void);
 /* The process that holds the write lock of the database at `path` right now; 0: none that can be seen.
  * Expensive for the whole host. */
 long dli_host_writer(const char *path);
@@ -157,8 +250,15 @@ long dli_host_writer(const char *path);
 
 /* Refuses what is not ours without changing it; fills an empty file. */
 dl_status_t dli_schema_provide(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err);
+/* Sets the connection up and looks at the definitions that its statements will be compiled by. SQLITE_OK:
+ * they are ours, and whatever SQLite would compile by others from here on fails, and sets `stale`. SQLite's
+ * result, or DLI_RC_FOREIGN. */
+int dli_schema_look(dli_connection_t *c);
 
 /* ---- tokens.c: where fencing tokens come from ------------------------------------------------------- */
+
+/* A larger one is nothing that this driver has drawn. */
+#define DLI_TOKEN_MAX ((uint64_t)INT64_MAX / 2)
 
 /* Makes this boot the file's boot: everything that was held is free. */
 dl_status_t dli_tokens_adopt(dli_store_t *store, dli_limits_t limits, dl_error_t *err);
@@ -178,6 +278,24 @@ dl_status_t dli_sqlite_watch(void *state, const char *name, size_t name_len, uin
 dl_status_t dli_sqlite_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
                             dl_error_t *err);
 void dli_sqlite_unwatch(void *state, dl_watch_t *watch);
+
+/* ---- wake_files.c: the files that waiters watch; one call at a time --------------------------------- */
+
+typedef struct dli_wake_files {
+    char *name;     /* of their folder, in that of the lock file */
+    int folder;     /* O_PATH; -1: not opened yet */
+    struct stat at; /* which folder that is */
+} dli_wake_files_t;
+
+/* false: no memory. */
+bool dli_wake_files_open(dli_wake_files_t *wake, const dli_store_t *store);
+void dli_wake_files_close(dli_wake_files_t *wake);
+/* Makes the bucket's file unless it is there, and says by which path it can be watched until the next call.
+ * 0, or -1 with errno. */
+int dli_wake_files_provide(dli_wake_files_t *wake, const dli_store_t *store, unsigned bucket, char *path,
+                           size_t size);
+/* Sets the times of the bucket's file. 0, or -1 with errno; ENOENT: nobody ever waited. */
+int dli_wake_files_touch(dli_wake_files_t *wake, const dli_store_t *store, unsigned bucket);
 
 /* ---- forks.c: fork() while connections are open ----------------------------------------------------- */
 

@@ -49,6 +49,12 @@ typedef struct meta {
     int64_t base_us, ceiling, reserved;
 } meta_t;
 
+/* With room for a reserve above the largest token, and for a base below zero. */
+static bool is_sane(int64_t number) {
+    int64_t most = INT64_MAX / 4 * 3;
+    return number >= -most && number <= most;
+}
+
 static int read_meta(dli_connection_t *c, meta_t *meta) {
     sqlite3_stmt *s;
     int rc = dli_connection_statement(c, DLI_SQL_META, &s);
@@ -63,7 +69,9 @@ static int read_meta(dli_connection_t *c, meta_t *meta) {
         meta->base_us = sqlite3_column_int64(s, 1);
         meta->ceiling = sqlite3_column_int64(s, 2);
         meta->reserved = sqlite3_column_int64(s, 3);
-        return sqlite3_reset(s);
+        bool sane = is_sane(meta->base_us) && is_sane(meta->ceiling) && is_sane(meta->reserved);
+        int end = sqlite3_reset(s);
+        return end != SQLITE_OK || sane ? end : SQLITE_CORRUPT;
     }
     int reset = sqlite3_reset(s);
     return rc != SQLITE_DONE ? rc : reset != SQLITE_OK ? reset : SQLITE_CORRUPT; /* the row belongs there */
@@ -94,7 +102,7 @@ static int begin_boot(dli_connection_t *c, meta_t *meta) {
     if (rc == SQLITE_OK) {
         sqlite3_bind_text(s, 1, c->store->boot, -1, SQLITE_STATIC);
         sqlite3_bind_int64(s, 2, meta->base_us);
-        rc = dli_connection_step(c, s);
+        rc = dli_connection_step(s);
     }
     return rc;
 }
@@ -110,19 +118,13 @@ static int adopt_once(dli_connection_t *c, void *arg) {
         return rc;
     }
     rc = begin_boot(c, meta);
-    if (rc == SQLITE_OK) {
-        rc = dli_connection_do(c, DLI_SQL_COMMIT);
-    }
-    if (rc != SQLITE_OK) {
-        (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
-    }
-    return rc;
+    return rc == SQLITE_OK ? dli_connection_do(c, DLI_SQL_COMMIT) : rc;
 }
 
 dl_status_t dli_tokens_adopt(dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
     for (unsigned tries = 0;; tries++) {
         meta_t meta = {.boot = ""};
-        int rc = adopt_once(&store->calls, &meta);
+        int rc = dli_connection_attempt(&store->calls, adopt_once, &meta);
         if (rc == SQLITE_OK) {
             store->token_base_us = meta.base_us;
             store->token_ceiling = (uint64_t)meta.ceiling;
@@ -140,7 +142,7 @@ static int write_number(dli_connection_t *c, dli_sql_t which, int64_t number) {
     int rc = dli_connection_statement(c, which, &s);
     if (rc == SQLITE_OK) {
         sqlite3_bind_int64(s, 1, number);
-        rc = dli_connection_step(c, s);
+        rc = dli_connection_step(s);
     }
     return rc;
 }
@@ -153,11 +155,11 @@ int dli_tokens_raise(dli_connection_t *c, uint64_t token) {
     }
     if ((uint64_t)meta.ceiling <= token) {
         int64_t reserved = (int64_t)token + RESERVE_US;
-        rc = sqlite3_exec(c->db, dli_sql_sync_full, NULL, NULL, NULL);
+        rc = dli_connection_exec(c, dli_sql_sync_full);
         if (rc == SQLITE_OK) {
             rc = write_number(c, DLI_SQL_RESERVE, reserved);
         }
-        int back = sqlite3_exec(c->db, dli_sql_sync_normal, NULL, NULL, NULL);
+        int back = dli_connection_exec(c, dli_sql_sync_normal);
         rc = rc != SQLITE_OK ? rc : back;
         if (rc == SQLITE_OK) {
             rc = write_number(c, DLI_SQL_RAISE, reserved);

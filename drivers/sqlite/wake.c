@@ -3,7 +3,6 @@
 #include "store.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +43,7 @@ struct dli_wake {
     bucket_t buckets[BUCKETS];
     dl_watch_t *watches;
     dl_watch_t *leader;
-    char *path;         /* of a bucket's file, without its two digits */
+    dli_wake_files_t files;
     atomic_bool warned; /* the one that stands alone */
 };
 
@@ -57,13 +56,9 @@ static unsigned bucket_of(const char *name, size_t name_len) {
     return (hash ^ hash >> 8 ^ hash >> 16 ^ hash >> 24) % BUCKETS;
 }
 
-static void path_of(const dli_wake_t *wake, unsigned bucket, char *path, size_t size) {
-    snprintf(path, size, "%s%02x", wake->path, bucket);
-}
-
 dl_status_t dli_wake_open(dli_store_t *store, dl_error_t *err) {
     dli_wake_t *wake = calloc(1, sizeof *wake);
-    if (wake == NULL || asprintf(&wake->path, "%s-wake/", store->path) < 0) {
+    if (wake == NULL || !dli_wake_files_open(&wake->files, store)) {
         free(wake);
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
@@ -88,7 +83,7 @@ void dli_wake_close(dli_store_t *store, int forked) {
     if (!forked) {
         pthread_mutex_destroy(&wake->mutex);
     }
-    free(wake->path);
+    dli_wake_files_close(&wake->files);
     free(wake);
 }
 
@@ -96,49 +91,19 @@ void dli_wake_close(dli_store_t *store, int forked) {
 
 void dli_wake_all(dli_store_t *store, const char *name, size_t name_len) {
     dli_wake_t *wake = store->wake;
-    char path[PATH_MAX], text[160];
-    path_of(wake, bucket_of(name, name_len), path, sizeof path);
-    if (utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW) == 0 || errno == ENOENT || errno == ENOTDIR) {
-        return;
+    char text[160];
+    pthread_mutex_lock(&wake->mutex);
+    int rc = dli_wake_files_touch(&wake->files, store, bucket_of(name, name_len));
+    int error = errno;
+    pthread_mutex_unlock(&wake->mutex);
+    if (rc == 0 || error == ENOENT) {
+        return; /* nobody ever waited */
     }
     if (!atomic_exchange(&wake->warned, true)) {
-        snprintf(text, sizeof text, "waiters are not woken: cannot touch the files in %.60s: %.40s",
-                 wake->path, strerror(errno));
+        snprintf(text, sizeof text, "waiters are not woken: cannot touch the files in %.60s-wake: %.40s",
+                 dli_place_text(&store->place), strerror(error));
         store->env->report(store->env->core, DL_LOG_WARNING, text);
     }
-}
-
-/* ---- the files -------------------------------------------------------------------------------------- */
-
-/* Who may use the lock file may use what lies beside it. */
-static void like_the_file(int fd, mode_t mode, const struct stat *file) {
-    (void)fchmod(fd, mode);
-    if (fchown(fd, geteuid() == 0 ? file->st_uid : (uid_t)-1, file->st_gid) != 0) {
-        return; /* a group that we are not in; then the mode has to do */
-    }
-}
-
-static int provide_file(const dli_store_t *store, const char *path) {
-    struct stat file;
-    if (stat(store->path, &file) != 0) {
-        return -1;
-    }
-    mode_t mode = file.st_mode & 0666;
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%.*s", (int)strlen(store->wake->path) - 1, store->wake->path);
-    if (mkdir(folder, 0700) == 0) {
-        int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0) {
-            like_the_file(fd, mode | (mode & 0444) >> 2, &file);
-            close(fd);
-        }
-    }
-    int fd = open(path, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd >= 0) {
-        like_the_file(fd, mode, &file);
-        close(fd);
-    }
-    return fd >= 0 || errno == EEXIST ? 0 : -1;
 }
 
 /* ---- the side that waits; the mutex is held --------------------------------------------------------- */
@@ -200,15 +165,15 @@ static dl_status_t add_watch(dli_store_t *store, dl_watch_t *watch, dl_error_t *
         }
     }
     if (bucket->wd < 0) {
-        char path[PATH_MAX];
-        path_of(wake, watch->bucket, path, sizeof path);
-        if (provide_file(store, path) != 0) {
-            return dl_driver_fail(err, DL_ENOTSUP, errno, "cannot make the wake-up file %s: %s", path,
-                                  strerror(errno));
+        char path[64];
+        if (dli_wake_files_provide(&wake->files, store, watch->bucket, path, sizeof path) != 0) {
+            return dl_driver_fail(err, DL_ENOTSUP, errno, "cannot make the wake-up file %02x in %s-wake: %s",
+                                  watch->bucket, dli_place_text(&store->place), strerror(errno));
         }
         bucket->wd = inotify_add_watch(wake->inotify, path, EVENTS | IN_DONT_FOLLOW);
         if (bucket->wd < 0) {
-            return dl_driver_fail(err, DL_ENOTSUP, errno, "cannot watch %s: %s", path, strerror(errno));
+            return dl_driver_fail(err, DL_ENOTSUP, errno, "cannot watch the file %02x in %s-wake: %s",
+                                  watch->bucket, dli_place_text(&store->place), strerror(errno));
         }
         bucket->broken = false;
     }

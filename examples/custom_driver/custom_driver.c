@@ -18,7 +18,7 @@
 /* What one client keeps. No descriptor stays open between two ops, so a forked child inherits nothing. */
 typedef struct state {
     const dl_driver_env_t *env;
-    char *path;
+    char *path, *shown; /* the second in messages */
     char boot_id[TABLE_BOOT_ID_MAX];
 } state_t;
 
@@ -60,18 +60,18 @@ static dl_status_t failed_with(dl_error_t *err, const state_t *state, int error)
     case ECANCELED:
         return dl_driver_fail(err, DL_ECANCELED, 0, "stopped");
     case EIO:
-        return dl_driver_fail(err, DL_EUNKNOWN, error, "%s: %s", state->path, strerror(error));
+        return dl_driver_fail(err, DL_EUNKNOWN, error, "%s: %s", state->shown, strerror(error));
     case EINVAL:
-        return dl_driver_fail(err, DL_EPROTO, 0, "%s is not a file of locks", state->path);
+        return dl_driver_fail(err, DL_EPROTO, 0, "%s is not a file of locks", state->shown);
     case EMFILE:
     case ENFILE:
-        return dl_driver_fail(err, DL_ELIMIT, error, "%s: %s", state->path, strerror(error));
+        return dl_driver_fail(err, DL_ELIMIT, error, "%s: %s", state->shown, strerror(error));
     case EACCES:
     case EPERM:
     case EROFS:
-        return dl_driver_fail(err, DL_EAUTH, error, "%s: %s", state->path, strerror(error));
+        return dl_driver_fail(err, DL_EAUTH, error, "%s: %s", state->shown, strerror(error));
     default:
-        return dl_driver_fail(err, DL_EIO, error, "%s: %s", state->path, strerror(error));
+        return dl_driver_fail(err, DL_EIO, error, "%s: %s", state->shown, strerror(error));
     }
 }
 
@@ -117,7 +117,8 @@ static dl_status_t custom_open(void *opaque, const dl_option_value_t *values, co
 
     state->env = env;
     state->path = strdup(values[OPTION_PATH].string);
-    if (!state->path)
+    state->shown = strdup(dl_driver_shown(env, values, OPTION_PATH));
+    if (!state->path || !state->shown)
         return dl_driver_fail(err, DL_ENOMEM, ENOMEM, "out of memory");
     int error = read_boot_id(state->boot_id, sizeof state->boot_id);
     if (error == EMFILE || error == ENFILE)
@@ -127,7 +128,7 @@ static dl_status_t custom_open(void *opaque, const dl_option_value_t *values, co
                               "the machine's boot id cannot be read: %s", strerror(error));
     int fd = enter(state, deadline_ns, NULL);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EISDIR))
-        return dl_driver_fail(err, DL_ECONFIG, errno, "%s: %s", state->path, strerror(errno));
+        return dl_driver_fail(err, DL_ECONFIG, errno, "%s: %s", state->shown, strerror(errno));
     if (fd < 0)
         return failed_with(err, state, errno);
     table_end(fd);
@@ -140,7 +141,8 @@ static void custom_close(void *opaque, int forked) {
     /* Nothing here is shared with a parent process, so both cases are one. */
     (void)forked;
     free(state->path);
-    state->path = NULL;
+    free(state->shown);
+    state->path = state->shown = NULL;
 }
 
 /* Larger than every token before it: the file's own, the client's floor, and, should the file have been
@@ -353,7 +355,7 @@ static dl_status_t custom_list(void *opaque, const char *prefix, size_t prefix_l
 static void custom_describe(void *opaque, char *text, size_t size) {
     const state_t *state = opaque;
 
-    snprintf(text, size, "%s", state->path);
+    snprintf(text, size, "%s", state->shown);
 }
 
 static const dl_driver_t driver = {

@@ -35,7 +35,11 @@ extern "C" {
  *   close or free of an object must be the last call that starts on that object.
  * - Names are C strings of 1 to 255 bytes and are compared byte by byte.
  * - After fork() the child owns nothing: calls on inherited objects return DL_EFORKED.
- * - No call is a cancellation point of pthread_cancel; use dl_cancel_t.
+ * - No call is a cancellation point of pthread_cancel, nor is a callback while a call runs it; use
+ *   dl_cancel_t.
+ * - A struct with a `size` may become longer in a later release. `size`, set by the struct's _INIT, is how
+ *   much of it the program was built with: as much is read and written, and the rest is as _INIT has it. A
+ *   size that no release up to the library's had, such as that of a newer header, is DL_EINVAL.
  * - "Longest" is the longest time a call blocks. call_timeout is an option of the backend, 2 s unless
  *   configured. Every call named with call_timeout ends by call_timeout + 100 ms.
  * - Since 0.1 applies to everything here.
@@ -125,7 +129,8 @@ DL_API void dl_client_close(dl_client_t *client);
 #define DL_CAP_NATIVE_WAIT 0x10u  /* the server itself can block a waiter */
 #define DL_CAP_NOTIFY 0x20u       /* a release wakes waiters */
 
-typedef struct dl_client_info {
+/* The tag is not the function's name, which C++ would have it hide; nor is that of the statistics. */
+typedef struct dl_client_info_data {
     size_t size;             /* set by DL_CLIENT_INFO_INIT */
     char backend[64];        /* the name in the configuration */
     char driver[32];         /* the driver's name */
@@ -140,11 +145,11 @@ typedef struct dl_client_info {
 #define DL_CLIENT_INFO_INIT \
     { sizeof(dl_client_info_t), "", "", "", 0, 0, 0, 0, 0, "" }
 
-/* Fills `info`, whose `size` says how much of it there is. DL_EINVAL, DL_EFORKED. No I/O. */
+/* Fills `info`. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info);
 
 /* Counters since the client was opened. Times are totals in microseconds. */
-typedef struct dl_client_stats {
+typedef struct dl_client_stats_data {
     size_t size;                      /* set by DL_CLIENT_STATS_INIT */
     uint64_t acquired;                /* holds that began */
     uint64_t reentered;               /* further levels entered */
@@ -355,7 +360,8 @@ DL_API void dl_drivers(dl_driver_fn fn, void *arg);
 typedef int (*dl_backend_fn)(void *arg, const char *backend, const char *driver, int compiled_in,
                              int selected);
 /* Reports the backends of a configuration after checking the whole of it. path as in dl_client_open.
- * `source`, when not NULL, receives the file's path. DL_ECONFIG. */
+ * `source`, when not NULL, receives the file's path, also where the file is wrong; "" where there is none.
+ * DL_ECONFIG. */
 DL_API dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_backend_fn fn,
                                void *arg, dl_error_t *err);
 

@@ -31,7 +31,12 @@ extern "C" {
  * - err is never NULL. A status other than DL_OK comes with err filled through dl_driver_fail.
  */
 
+/* 1 in release 0.1.0. dl_renewal_t has `loss` since; where pointers have 64 bits that was padding. */
+#if UINTPTR_MAX > 0xffffffffu
 #define DL_DRIVER_ABI 1u
+#else
+#define DL_DRIVER_ABI 2u
+#endif
 #define DL_NO_DEADLINE UINT64_MAX
 
 /* ---- options ----------------------------------------------------------------------------------- */
@@ -92,6 +97,10 @@ typedef struct dl_driver_env {
     /* A line for the log; from DL_LOG_WARNING on it is an event too. */
     void (*report)(void *core, dl_log_level_t level, const char *text);
     void (*count)(void *core, dl_count_t what, uint64_t n);
+    /* The values of the options as the configuration has them, ${VARIABLES} not replaced, in the order of the
+     * table: what messages show, since nobody knows what a variable holds. NULL: not set, a secret or a list.
+     * Owned by the core, valid during open and init. Since 0.2. */
+    const char *const *written;
 } dl_driver_env_t;
 
 /* Readable means: give up and return DL_ECANCELED (or DL_EUNKNOWN when a request is on its way). Entries
@@ -125,6 +134,14 @@ typedef struct dl_grant {
     int busy_is_dlock; /* DL_EBUSY: 1: the holder is a client of this library and will notify */
 } dl_grant_t;
 
+/* What was seen of a hold that is lost; the event of its loss says it. */
+typedef enum dl_loss {
+    DL_LOSS_NOT_OURS = 0, /* the server says that another holds it, or nobody */
+    DL_LOSS_HANG_UP = 1,  /* SESSION: its connection has ended, and nobody said why */
+    DL_LOSS_KILLED = 2,   /* SESSION: the server says that it has ended its connection */
+    DL_LOSS_EXPIRED = 3   /* its lease was over before it was renewed */
+} dl_loss_t;
+
 /* One entry of a batch. The driver fills status and sent_ns of every entry, whatever happens. */
 typedef struct dl_renewal {
     const char *name;
@@ -135,6 +152,7 @@ typedef struct dl_renewal {
     int64_t lease_ms; /* remaining = max(remaining, lease_ms); 0 (SESSION only): is it alive? */
     void *hold;
     dl_status_t status; /* DL_OK, DL_ELOST (the server says it is not this hold), DL_EUNKNOWN, DL_EIO, ... */
+    dl_loss_t loss;     /* with DL_ELOST; DL_LOSS_NOT_OURS unless the driver changes it */
     uint64_t sent_ns;
 } dl_renewal_t;
 
@@ -144,7 +162,7 @@ typedef struct dl_watch dl_watch_t; /* the driver's own; it defines the struct *
 
 typedef struct dl_driver {
     uint32_t abi;               /* DL_DRIVER_ABI */
-    size_t size;                /* sizeof(dl_driver_t) */
+    size_t size;                /* sizeof(dl_driver_t); later releases have ops more, which are NULL then */
     const char *name;           /* lower case, digits, '-'; at most 31 bytes */
     const char *summary;        /* one line */
     uint32_t caps;              /* DL_CAP_...: exactly one of LEASE and SESSION */
@@ -220,10 +238,16 @@ DL_API dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int nativ
 #endif
     ;
 
+/* The string option at this place of the table, for messages: as env->written has it, or its value where that
+ * says nothing (a secret, a list, a test without a core); "" when it is not set. Valid during open and init.
+ * Since 0.2. */
+DL_API const char *dl_driver_shown(const dl_driver_env_t *env, const dl_option_value_t *values,
+                                   size_t option);
+
 /*
  * Opens a client on a driver from outside the library. `options` is the YAML mapping that would stand
  * under the backend's name, without `driver:` (NULL or "": all defaults); errors call it "<options>".
- * The table goes through the same checks as the built-in ones and must outlive the client.
+ * The table goes through the same checks as the built-in ones; what it points to must outlive the client.
  * DL_EINVAL: the table breaks the contract (the message says where). Otherwise as dl_client_open.
  */
 DL_API DL_MUST_CHECK dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options,

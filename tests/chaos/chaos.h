@@ -3,7 +3,6 @@
 #ifndef CHAOS_H
 #define CHAOS_H
 
-#include <ftw.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -78,8 +77,6 @@ bool chaos_await_int(const atomic_int *number, int at_least, int64_t within_ms);
 /* Of the command line; another ends the program. */
 int chaos_number(const char *text, int min, int max);
 void chaos_make_dir(char *dir, size_t size);
-/* For nftw: removes everything. */
-int chaos_remove_entry(const char *path, const struct stat *info, int type, struct FTW *where);
 
 /* ---- record.c --------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "chaos.h"
+#include "support/scratch.h"
 
 uint64_t chaos_now_ns(void) {
     struct timespec t;
@@ -74,16 +75,7 @@ int chaos_number(const char *text, int min, int max) {
 }
 
 void chaos_make_dir(char *dir, size_t size) {
-    const char *base = getenv("DLOCK_TEST_DIR") != NULL ? getenv("DLOCK_TEST_DIR") : getenv("TMPDIR");
-    snprintf(dir, size, "%s/dlock-chaos-XXXXXX", base == NULL ? "/tmp" : base);
-    if (mkdtemp(dir) == NULL) {
-        chaos_die("no folder %s", dir);
+    if (!scratch_make("chaos", dir, size)) {
+        chaos_die("no folder: errno %d", errno);
     }
-}
-
-int chaos_remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
 }

@@ -1,6 +1,5 @@
 /* disturb.c - what befalls the network, the server and the workers, at random. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "chaos.h"
 #include "disturb.h"
 #include "support/ct.h"
+#include "support/scratch.h"
 
 #define LINKS_FEW 64
 
@@ -111,7 +111,7 @@ static void restart(void) {
 static void remove_data(void) {
     char path[REDIS_PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/appendonlydir", at->server->dir); /* from 7.0 on; before it is one file */
-    (void)nftw(path, chaos_remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(path);
     snprintf(path, sizeof path, "%s/appendonly.aof", at->server->dir);
     (void)unlink(path);
 }

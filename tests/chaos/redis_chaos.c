@@ -16,7 +16,6 @@
  * Ends with 0 only if nothing was violated. The same seed draws the same disturbances, not the same races.
  */
 #include <errno.h>
-#include <ftw.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,6 +28,7 @@
 #include "chaos.h"
 #include "disturb.h"
 #include "support/ct.h"
+#include "support/scratch.h"
 
 chaos_settings_t chaos = {.seconds = 8,
                           .processes = 4,
@@ -191,6 +191,6 @@ int main(int argc, char **argv) {
     printf("%d s, seed %llu: %lu violations\n", chaos.seconds, (unsigned long long)chaos.seed, violations);
     proxy_stop(ct_current(), place.proxy);
     redis_server_stop(place.server);
-    (void)nftw(dir, chaos_remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(dir);
     return violations > 0;
 }

@@ -30,6 +30,7 @@
 #include "support/ct.h"
 #include "support/proxy.h"
 #include "support/redlock_nodes.h"
+#include "support/scratch.h"
 
 #define PATIENCE_MS 20000
 
@@ -237,6 +238,6 @@ int main(int argc, char **argv) {
         proxy_stop(ct_current(), proxies[i]);
     }
     redlock_nodes_stop(&nodes);
-    (void)nftw(dir, chaos_remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(dir);
     return verdict;
 }

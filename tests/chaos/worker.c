@@ -353,7 +353,7 @@ static void close_all(void) {
 int chaos_work(int number, const char *url) {
     int descriptors = open_descriptors();
     chaos_start_ticking();
-    int threads = count_entries("/proc/self/task");
+    int threads = running_threads();
     open_clients(number, url);
     atomic_fetch_add(&shared->opened, 1);
     run_threads(number);
@@ -372,9 +372,9 @@ int chaos_work(int number, const char *url) {
         chaos_sleep_ms(5);
     }
     close_all();
-    if (open_descriptors() != descriptors || count_entries("/proc/self/task") != threads) {
+    if (open_descriptors() != descriptors || running_threads() != threads) {
         chaos_violated("after closing %d descriptors (%d before) and %d threads (%d before)",
-                       open_descriptors(), descriptors, count_entries("/proc/self/task"), threads);
+                       open_descriptors(), descriptors, running_threads(), threads);
     }
     chaos_stop_ticking();
     return 0;

@@ -64,7 +64,7 @@ static void cancel_try(ct_t *ct, ct_mode_t mode) {
     caller_t caller = CALLER(lock, DL_WAIT_FOREVER);
     caller.opts.cancel = new_cancel(ct);
     start_caller(ct, &caller);
-    CT_AWAIT(ct_calls(ct, CT_OP_TRY) == 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_TRY), ==, 1, 5000);
     ct_sleep_ms(ct, 20);
     cancel_caller(ct, &caller);
     ct_expect_free(ct, "trying", ct_tolerance_ms(ct));
@@ -130,7 +130,7 @@ CT_CASE(cancel, while_waiting_for_the_holder) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     caller_t caller;
     wait_for_other(ct, a, b, &caller);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, b, "held") >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, "held"), >=, 1, 5000);
     ct_sleep_ms(ct, ct_lease_ms(ct) / 2);
     cancel_caller(ct, &caller);
     CT_EQ(ct_calls(ct, CT_OP_WATCH), ct_calls(ct, CT_OP_UNWATCH));
@@ -148,7 +148,7 @@ CT_CASE(cancel, while_subscribing, .needs = DL_CAP_NOTIFY) {
     ct_fault(ct, CT_OP_WATCH, CT_NEVER, 1);
     caller_t caller;
     wait_for_other(ct, a, b, &caller);
-    CT_AWAIT(ct_calls(ct, CT_OP_WATCH) == 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WATCH), ==, 1, 5000);
     ct_sleep_ms(ct, 20);
     cancel_caller(ct, &caller);
     CT_EQ(ct_stats(ct, b).waiting_now, 0);
@@ -159,7 +159,7 @@ CT_CASE(cancel, while_the_notification_is_awaited, .needs = DL_CAP_NOTIFY) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     caller_t caller;
     wait_for_other(ct, a, b, &caller);
-    CT_AWAIT(ct_calls(ct, CT_OP_WAIT) >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >=, 1, 5000);
     ct_sleep_ms(ct, 20);
     cancel_caller(ct, &caller);
     CT_EQ(ct_calls(ct, CT_OP_UNWATCH), 1);

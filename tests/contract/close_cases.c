@@ -82,8 +82,8 @@ CT_CASE(close, ends_waits_wherever_they_are) {
         start_caller(ct, &callers[i]);
     }
     ct_await_waiting(ct, c, 5, 5000);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, c, "mute") == 1, 5000);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, c, "theirs") >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, c, "mute"), ==, 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, c, "theirs"), >=, 1, 5000);
     int64_t before_ms = ct_now_ms(ct);
     /* The request to the mute server can no longer be freed there: that may take call_timeout. */
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
@@ -163,7 +163,7 @@ CT_CASE(close, with_a_dead_server_and_a_renewal_under_way_ends_in_time) {
     CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));
     ct_fault(ct, CT_OP_RENEW, CT_NEVER, CT_ALWAYS);
     ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
-    CT_AWAIT(ct_calls(ct, CT_OP_RENEW) == 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RENEW), ==, 1, ct_lease_ms(ct));
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
 }
 
@@ -173,7 +173,7 @@ CT_CASE(close, with_a_dead_server_and_a_background_free_under_way_ends_in_time) 
     ct_fault(ct, CT_OP_TRY, CT_LOSE_REPLY, 1);
     ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
     CT_STATUS(dl_trylock(ct_lock(ct, c, "orphan"), CT_ERR), DL_EUNKNOWN);
-    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) == 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), ==, 1, 5000);
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
 }
 

@@ -27,7 +27,7 @@ static void close_two(bench_t *a, bench_t *b) {
 
 static int stop_fd(ct_t *ct) {
     int fd = eventfd(1, EFD_CLOEXEC);
-    CT_CHECK(fd >= 0);
+    CT_GE(fd, 0);
     return fd;
 }
 
@@ -150,7 +150,7 @@ CT_CASE(driver, a_dropped_hold_frees_the_lock_when_the_server_notices, .needs = 
     dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
     bench_drop(&a, 5);
-    CT_AWAIT(bench_inspect(&b, "orders").held == 0, 1000);
+    CT_AWAIT_THAT(bench_inspect(&b, "orders").held, ==, 0, 1000);
     close_two(&a, &b);
 }
 

@@ -14,7 +14,7 @@ static int is_readable(dl_client_t *c) {
 static void lose(ct_t *ct, dl_client_t *c, const char *name) {
     uint64_t before = ct_stats(ct, c).lost;
     take(ct, ct_lock_owned(ct, c, name, 1), DL_LEASE_MIN_MS);
-    CT_AWAIT(ct_stats(ct, c).lost == before + 1, 5000);
+    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, before + 1, 5000);
 }
 
 CT_CASE(events, make_the_descriptor_readable_until_the_last_is_taken) {
@@ -75,7 +75,7 @@ CT_CASE(events, go_to_the_callback_in_their_order_and_nowhere_else) {
     CT_EQ(dl_client_on_event(c, see, &seen), DL_OK);
     lose(ct, c, "one");
     lose(ct, c, "two");
-    CT_AWAIT(count_of(&seen) == 3, 1000);
+    CT_AWAIT_THAT(count_of(&seen), ==, 3, 1000);
     CT_STR_EQ(seen.names[0], "before");
     CT_STR_EQ(seen.names[1], "one");
     CT_STR_EQ(seen.names[2], "two");
@@ -192,7 +192,7 @@ CT_CASE(events, of_a_closed_client_are_nobodys) {
     lose(ct, c, "unread");
     CT_OK(dl_lock(ct_lock(ct, c, "held"), CT_ERR));
     CT_EQ(dl_client_on_event(c, see, &seen), DL_OK);
-    CT_AWAIT(count_of(&seen) == 1, 1000);
+    CT_AWAIT_THAT(count_of(&seen), ==, 1, 1000);
     ct_close(ct, c);
     ct_sleep_ms(ct, ct_lease_ms(ct));
     CT_EQ(count_of(&seen), 1); /* a close is no loss */

@@ -80,7 +80,7 @@ CT_CASE(exclusion, owned_handles_of_one_thread_count_as_different_owners) {
 
 static int read_number(ct_t *ct, int fd) {
     char text[16] = "";
-    CT_CHECK(pread(fd, text, sizeof text - 1, 0) >= 0);
+    CT_GE(pread(fd, text, sizeof text - 1, 0), 0);
     return atoi(text);
 }
 
@@ -177,7 +177,7 @@ CT_CASE(exclusion, a_number_of_a_task_never_meets_the_number_of_a_thread) {
     /* And on the server: the two texts differ, whatever the number. */
     dl_lock_t *twin = ct_lock_owned(ct, client, "orders", candidates[0]);
     CT_OK(dl_lock(twin, CT_ERR));
-    CT_CHECK(strcmp(ct_call(ct, CT_OP_TRY, -1).owner, call.owner) != 0);
+    CT_NE(strcmp(ct_call(ct, CT_OP_TRY, -1).owner, call.owner), 0);
     CT_OK(dl_unlock(twin, CT_ERR));
 }
 
@@ -206,7 +206,7 @@ CT_CASE(exclusion, an_owner_is_the_clients_uuid_and_a_number) {
     dl_client_info_t info_a = DL_CLIENT_INFO_INIT, info_b = DL_CLIENT_INFO_INIT;
     CT_OK(dl_client_info(a, &info_a));
     CT_OK(dl_client_info(b, &info_b));
-    CT_CHECK(strcmp(info_a.uuid, info_b.uuid) != 0);
+    CT_NE(strcmp(info_a.uuid, info_b.uuid), 0);
     dl_lock_t *lock = ct_lock(ct, a, "orders");
     CT_OK(dl_lock(lock, CT_ERR));
     ct_call_t call = ct_call(ct, CT_OP_TRY, -1);

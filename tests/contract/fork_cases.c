@@ -117,7 +117,7 @@ CT_CASE(fork, child_that_closes_leaves_the_parents_waits_intact) {
     start_caller(ct, &waiter);
     start_caller(ct, &queued);
     ct_await_waiting(ct, f.client, 2, 5000);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, f.client, "waited for") >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, f.client, "waited for"), >=, 1, 5000);
     ct_process_wait(ct, ct_fork(ct, close_everything, &f));
     ct_sleep_ms(ct, 20);
     CT_EQ(ct_stats(ct, f.client).waiting_now, 2);

@@ -57,7 +57,7 @@ static void be_stopped(ct_t *ct, void *arg) {
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_lock(lock, CT_ERR));
     /* Right after a renewal the next is far away: it is not stopped in the middle of a write. */
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     ct_send(ct, NULL, (int64_t)dl_token(lock));
     (void)ct_recv(ct, NULL); /* stopped here */
     CT_EQ(dl_valid_ms(lock), 0);

@@ -296,7 +296,7 @@ CT_CASE(leases, a_renewal_that_arrives_after_an_extension_shortens_nothing, .nee
     ct_pause_await(ct, pause, ct_lease_ms(ct));
     ct_join(ct, ct_thread(ct, extend_far, lock)); /* overtakes the renewal */
     ct_pause_go(ct, pause);
-    CT_AWAIT(ct_stats(ct, client).renewed == 1, 5000);
+    CT_AWAIT_THAT(ct_stats(ct, client).renewed, ==, 1, 5000);
     CT_GE(dl_valid_ms(lock), validity_ms(300000) - 10);
     CT_GE(ct_server_info(ct, "orders").remaining_ms, 300000 - 10);
     ct_sleep_ms(ct, 100000); /* and so do the later ones */

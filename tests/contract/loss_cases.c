@@ -73,6 +73,8 @@ static void check_lost_levels(ct_t *ct, dl_lock_t *lock, uint32_t levels) {
         CT_EQ(dl_valid_ms(lock), 0);
         CT_EQ(dl_token(lock), 0);
         CT_STATUS(dl_lock(lock, CT_ERR), DL_ELOST);
+        CT_HAS(ct_last_err()->message, left == 1 ? " with 1 level still entered; unlock it first"
+                                                 : " levels still entered; unlock them first");
         CT_STATUS(dl_trylock(lock, CT_ERR), DL_ELOST);
         CT_STATUS(dl_trylock_for(lock, 1000, DL_LEASE_MIN_MS, CT_ERR), DL_ELOST);
         CT_STATUS(dl_extend(lock, DL_LEASE_AUTO, CT_ERR), DL_ELOST);
@@ -129,7 +131,7 @@ CT_CASE(loss, opens_the_gate_to_the_next_thread_of_the_process) {
     next.keep = ct_latch(ct, 1);
     start_caller(ct, &next);
     ct_await_waiting(ct, c, 1, 5000);
-    CT_AWAIT(next.ended_ms != 0, 2 * lease_ms);
+    CT_AWAIT_THAT(next.ended_ms, !=, 0, 2 * lease_ms);
     CT_EQ(next.status, DL_OK);
     CT_BETWEEN(next.ended_ms - before_ms, validity_of(lease_ms) - 1, lease_ms + 500 + ct_tolerance_ms(ct));
     /* The loser's levels are its own business, and its unlock frees nothing of the successor's. */

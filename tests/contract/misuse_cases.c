@@ -266,7 +266,7 @@ CT_CASE(misuse, driver_tables_without_what_is_needed_are_refused, ONE_FIXTURE) {
     refuse(ct, NULL);
     REFUSE_WITH(t.abi = DL_DRIVER_ABI + 1);
     REFUSE_WITH(t.abi = 0);
-    REFUSE_WITH(t.size = sizeof t - 8);
+    REFUSE_WITH(t.size = sizeof t - 16);
     REFUSE_WITH(t.size = sizeof t + 8);
     REFUSE_WITH(t.name = NULL);
     REFUSE_WITH(t.name = "");

@@ -109,7 +109,7 @@ CT_CASE(outages, an_outage_during_a_wait_is_survived, .needs_not = DL_CAP_NATIVE
     ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .skip = 1, .count = 3, .client = client};
     int fault = ct_fault_add(ct, &outage);
     ct_thread_t *thread = ct_thread(ct, get_it, ct_lock(ct, client, "orders"));
-    CT_AWAIT(ct_fault_hits(ct, fault) == 3, 5000);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), ==, 3, 5000);
     CT_OK(dl_unlock(held, CT_ERR));
     int64_t start_ms = ct_now_ms(ct);
     ct_join(ct, thread);
@@ -129,4 +129,11 @@ CT_CASE(outages, a_later_outage_has_a_patience_of_its_own, .needs_not = DL_CAP_N
     CT_OK(dl_unlock(held, CT_ERR));
     ct_join(ct, thread);
     CT_EQ(ct_fault_hits(ct, fault), 2);
+}
+
+CT_CASE(outages, nothing_is_unknown_about_a_client_that_could_not_be_opened) {
+    ct_fault_t fault = {.op = CT_OP_OPEN, .mode = CT_ANSWER, .status = DL_EUNKNOWN};
+    ct_fault_add(ct, &fault);
+    dl_client_t *client = NULL;
+    CT_STATUS(ct_try_open(ct, NULL, &client, CT_ERR), DL_EIO);
 }

@@ -34,7 +34,7 @@ CT_CASE(renewal, comes_every_third_of_the_lease) {
     CT_LE(renewals, (ct_now_ms(ct) - before_ms) * 3 / lease_ms);
     check_periods(ct, lease_ms / 3);
     /* One may be on its way: begun, and not counted yet. */
-    CT_AWAIT((int)ct_stats(ct, c).renewed == renewals_of(ct, "period"), ct_tolerance_ms(ct));
+    CT_AWAIT_THAT((int)ct_stats(ct, c).renewed, ==, renewals_of(ct, "period"), ct_tolerance_ms(ct));
     CT_EQ(ct_stats(ct, c).lost, 0);
     ct_expect_held(ct, "period");
     CT_OK(dl_unlock(lock, CT_ERR));
@@ -156,7 +156,7 @@ CT_CASE(renewal, that_arrives_after_the_loss_creates_nothing, .needs = DL_CAP_LE
     ct_expect_free(ct, "gone", lease_ms);
     ct_pause_go(ct, pause);
     ct_sleep_ms(ct, lease_ms / 10);
-    CT_CHECK(ct_call(ct, CT_OP_RENEW, 0).status != DL_OK);
+    CT_NE(ct_call(ct, CT_OP_RENEW, 0).status, DL_OK);
     ct_expect_free(ct, "gone", 0);
     CT_EQ(dl_valid_ms(lock), 0);
 }
@@ -187,7 +187,7 @@ CT_CASE(renewal, that_arrives_after_an_extension_does_not_shorten, .traits = CT_
     dl_lock_t *lock = ct_lock(ct, c, "crossed");
     int64_t lease_ms = ct_lease_ms(ct);
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(renewals_of(ct, "crossed") > 0, lease_ms);
+    CT_AWAIT_THAT(renewals_of(ct, "crossed"), >, 0, lease_ms);
     CT_OK(dl_extend(lock, 10 * lease_ms, CT_ERR));
     ct_call_t renewal = ct_call(ct, CT_OP_RENEW, 0);
     CT_EQ(renewal.lease_ms, lease_ms);
@@ -298,7 +298,7 @@ CT_CASE(renewal, ends_with_the_unlock) {
     dl_lock_t *lock = ct_lock(ct, c, "ended");
     int64_t lease_ms = ct_lease_ms(ct);
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(renewals_of(ct, "ended") > 0, lease_ms);
+    CT_AWAIT_THAT(renewals_of(ct, "ended"), >, 0, lease_ms);
     CT_OK(dl_unlock(lock, CT_ERR));
     int before = renewals_of(ct, "ended");
     ct_sleep_ms(ct, 2 * lease_ms);

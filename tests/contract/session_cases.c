@@ -1,5 +1,7 @@
 /* session_cases.c - contract: holds that end with a connection, where one op at a time may use it. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "callers.h"
 
 CT_CASE(session, hang_up_is_a_loss_at_once, .needs = DL_CAP_SESSION, .traits = CT_CAN_FORCE) {
@@ -11,6 +13,7 @@ CT_CASE(session, hang_up_is_a_loss_at_once, .needs = DL_CAP_SESSION, .traits = C
     ct_wipe(ct, "hang up");
     dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, "hang up", ct_tolerance_ms(ct));
     CT_EQ(lost.status, DL_ELOST);
+    CT_CHECKF(strstr(lost.text, "connection") != NULL, "it says: %s", lost.text);
     CT_EQ(dl_valid_ms(lock), 0);
     ct_wipe(ct, "explicit");
     ct_expect_event(ct, c, DL_EVENT_LOST, "explicit", ct_tolerance_ms(ct));
@@ -25,7 +28,7 @@ CT_CASE(session, hang_up_after_an_answered_ping_is_a_loss_at_once, .needs = DL_C
         .traits = CT_CAN_FORCE) {
     dl_client_t *c = ct_open(ct, NULL);
     CT_OK(dl_lock(ct_lock(ct, c, "pinged"), CT_ERR));
-    CT_AWAIT(renewals_of(ct, "pinged") >= 2, ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "pinged"), >=, 2, ct_lease_ms(ct));
     ct_wipe(ct, "pinged");
     ct_expect_event(ct, c, DL_EVENT_LOST, "pinged", ct_tolerance_ms(ct));
 }
@@ -66,7 +69,7 @@ CT_CASE(session, unlock_waits_for_a_ping_that_comes_back, .needs = DL_CAP_SESSIO
     ct_fault_t fault = {.op = CT_OP_RENEW, .mode = CT_LATE_REPLY, .delay_ms = delay_ms};
     ct_fault_add(ct, &fault);
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(renewals_of(ct, "slow ping") == 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "slow ping"), ==, 1, ct_lease_ms(ct));
     int64_t before_ms = ct_now_ms(ct);
     CT_OK(dl_unlock(lock, CT_ERR));
     CT_BETWEEN(ct_now_ms(ct) - before_ms, delay_ms / 2, delay_ms + ct_tolerance_ms(ct));
@@ -151,5 +154,5 @@ CT_CASE(session, connections_of_lost_holds_are_dropped, .needs = DL_CAP_SESSION)
         ct_expect_free(ct, "dropped", ct_tolerance_ms(ct));
     }
     /* With nobody calling: whoever had the last use of it ends it. */
-    CT_AWAIT(ct_calls(ct, CT_OP_DROP) == 3, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_DROP), ==, 3, ct_tolerance_ms(ct));
 }

@@ -29,8 +29,8 @@ CT_CASE(smoke, a_waiter_of_another_client_gets_the_lock_after_the_unlock) {
     ct_await_waiting(ct, b, 1, 1000);
     ct_sleep_ms(ct, ct_lease_ms(ct) * 2); /* the watchdog keeps it meanwhile */
     CT_CHECK(!ct_thread_done(ct, waiter));
-    CT_CHECK(dl_valid_ms(mine) > 0);
-    CT_CHECK(ct_calls(ct, CT_OP_RENEW) >= 4);
+    CT_GT(dl_valid_ms(mine), 0);
+    CT_GE(ct_calls(ct, CT_OP_RENEW), 4);
     CT_OK(dl_unlock(mine, CT_ERR));
     ct_join(ct, waiter);
     CT_EQ(ct_stats(ct, b).acquired, 1);

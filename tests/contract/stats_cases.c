@@ -110,7 +110,7 @@ CT_CASE(stats, lost_replies_and_their_mending_are_counted) {
     ct_fault(ct, CT_OP_TRY, CT_LOSE_REPLY, 1);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
     CT_EQ(ct_stats(ct, client).unknown_outcomes, 1);
-    CT_AWAIT(ct_stats(ct, client).background_frees == 1, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, client).background_frees, ==, 1, ct_tolerance_ms(ct));
     ct_expect_free(ct, "orders", ct_tolerance_ms(ct));
     CT_EQ(ct_stats(ct, client).acquired, 0);
     CT_OK(dl_trylock(lock, CT_ERR));
@@ -127,10 +127,10 @@ CT_CASE(stats, renewals_are_counted_by_their_outcome) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, client).renewed == 2, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, client).renewed, ==, 2, 2 * ct_lease_ms(ct));
     CT_EQ(ct_stats(ct, client).renewals_failed, 0);
     ct_fault(ct, CT_OP_RENEW, CT_FAIL_BEFORE, 1);
-    CT_AWAIT(ct_stats(ct, client).renewed == 3, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, client).renewed, ==, 3, 2 * ct_lease_ms(ct));
     dl_client_stats_t stats = ct_stats(ct, client);
     CT_EQ(stats.renewals_failed, 1);
     CT_LE(stats.renewal_lateness_us_max, 1000 * ct_tolerance_ms(ct));

@@ -68,7 +68,7 @@ CT_CASE(thread_exit, lets_the_next_thread_in) {
     dl_client_t *c = ct_open(ct, NULL);
     leaver_t leaver = {.lock = ct_lock(ct, c, "next"), .levels = 2, .stays_ms = 60};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
-    CT_AWAIT(ct_stats(ct, c).held_now == 1, 5000);
+    CT_AWAIT_THAT(ct_stats(ct, c).held_now, ==, 1, 5000);
     caller_t waiter = CALLER(leaver.lock, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     ct_await_waiting(ct, c, 1, 5000);
@@ -89,7 +89,7 @@ CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
     CT_OK(dl_trylock(leaver.lock, CT_ERR));
     CT_EQ(ct_stats(ct, c).held_now, 1);
     if (ct_caps(ct) & DL_CAP_SESSION) { /* and nothing is kept of it */
-        CT_AWAIT(ct_calls(ct, CT_OP_DROP) == 1, ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(ct_calls(ct, CT_OP_DROP), ==, 1, ct_tolerance_ms(ct));
     }
     CT_OK(dl_unlock(leaver.lock, CT_ERR));
 }
@@ -98,7 +98,7 @@ CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_CAN_FORCE, .needs = D
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
     leaver_t leaver = {.lock = ct_lock(ct, c, "wiped"), .levels = 1, .stays_for = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
-    CT_AWAIT(ct_stats(ct, c).held_now == 1, 5000);
+    CT_AWAIT_THAT(ct_stats(ct, c).held_now, ==, 1, 5000);
     ct_wipe(ct, "wiped");
     dl_lock_t *successor = ct_lock(ct, other, "wiped");
     CT_OK(dl_trylock(successor, CT_ERR));
@@ -156,7 +156,7 @@ CT_CASE(thread_exit, is_freed_in_the_background_when_the_server_is_away) {
     run_leaver(ct, &leaver);
     dl_event_t event = ct_expect_event(ct, c, DL_EVENT_THREAD_EXITED, "away", ct_tolerance_ms(ct));
     CT_EQ(event.status, DL_EIO);
-    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) >= 4, 1000 + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >=, 4, 1000 + ct_tolerance_ms(ct));
     ct_expect_free(ct, "away", ct_tolerance_ms(ct));
     CT_EQ(ct_calls(ct, CT_OP_RELEASE), 4);
 }

@@ -57,7 +57,7 @@ CT_CASE(timeouts, a_lock_that_became_free_during_the_last_pause_is_obtained) {
     /* No pause of this client ends before its wait does. */
     dl_client_t *client = ct_open(ct, "backoff_min: 60s\nbackoff_max: 60s");
     ct_thread_t *thread = ct_thread(ct, wait_with_success, ct_lock(ct, client, "orders"));
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, client, NULL) > 0, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, client, NULL), >, 0, 5000);
     ct_sleep_ms(ct, short_wait_ms(ct) / 2);
     CT_OK(dl_unlock(held, CT_ERR));
     ct_join(ct, thread);
@@ -76,6 +76,36 @@ CT_CASE(timeouts, nothing_is_asked_or_left_after_a_wait_has_ended) {
     CT_EQ(ct_calls(ct, CT_OP_TRY), tries);
     ct_expect_free(ct, "orders", 0);
     CT_OK(dl_trylock(lock, CT_ERR));
+}
+
+/* Waits for its turn in this process, gets it left_ms before its wait is over, and from then on each try
+ * fails after delay_ms. */
+static void wait_and_fail(ct_t *ct, ct_mode_t mode, int64_t left_ms, int64_t delay_ms, dl_status_t expected) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, client, "orders");
+    int64_t wait_ms = 2 * ct_tolerance_ms(ct);
+    caller_t caller = CALLER(ct_lock(ct, client, "orders"), wait_ms);
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    start_caller(ct, &caller);
+    ct_await_waiting(ct, client, 1, 5000);
+    ct_sleep_ms(ct, wait_ms - left_ms);
+    ct_fault_t fault = {
+        .op = CT_OP_TRY, .mode = mode, .count = CT_ALWAYS, .status = DL_EIO, .delay_ms = delay_ms};
+    ct_fault_add(ct, &fault);
+    CT_OK(dl_unlock(held, CT_ERR));
+    end_caller(ct, &caller, expected);
+    CT_LE(caller.ended_ms - caller.began_ms, wait_ms + ct_tolerance_ms(ct));
+    ct_fault_end(ct, -1);
+}
+
+CT_CASE(timeouts, no_answer_at_the_end_of_a_wait_is_no_news_of_the_server) {
+    wait_and_fail(ct, CT_ANSWER, 30, 40, DL_ETIMEDOUT);
+    wait_and_fail(ct, CT_NEVER, 30, 40, DL_ETIMEDOUT);
+}
+
+CT_CASE(timeouts, a_refusal_in_time_is_news_of_the_server, .traits = CT_VIRTUAL) {
+    wait_and_fail(ct, CT_ANSWER, 80, 0, DL_EIO);
+    wait_and_fail(ct, CT_ANSWER, 40, 0, DL_ETIMEDOUT);
 }
 
 CT_CASE(timeouts, a_wait_of_zero_is_a_single_try) {

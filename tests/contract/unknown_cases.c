@@ -72,7 +72,7 @@ CT_CASE(unknown, request_that_arrives_late_is_freed_too, .traits = CT_REPLAY) {
     int asked = ct_calls(ct, CT_OP_RELEASE);
     CT_GE(asked, 1);
     CT_EQ(ct_replay(ct, &tried), DL_OK);
-    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) > asked, 1000 + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >, asked, 1000 + ct_tolerance_ms(ct));
     ct_expect_free(ct, "late", ct_tolerance_ms(ct));
     CT_EQ(dl_hold_count(lock), 0);
     /* Found and freed, it cannot come again: the looking ends. */
@@ -101,7 +101,7 @@ CT_CASE(unknown, late_duplicates_of_an_ended_hold_cannot_touch_a_newer_one,
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "newer");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(renewals_of(ct, "newer") > 0, ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "newer"), >, 0, ct_lease_ms(ct));
     CT_OK(dl_unlock(lock, CT_ERR));
     CT_OK(dl_lock(lock, CT_ERR));
     dl_lock_info_t before = ct_server_info(ct, "newer");
@@ -191,7 +191,7 @@ CT_CASE(unknown, unlock_is_repeated_in_the_background_until_it_is_heard) {
     int renewals = renewals_of(ct, "unheard");
     int fault = ct_fault(ct, CT_OP_RELEASE, CT_LOSE_REQUEST, 4);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_EUNKNOWN);
-    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) >= 5, 1000 + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >=, 5, 1000 + ct_tolerance_ms(ct));
     ct_expect_free(ct, "unheard", ct_tolerance_ms(ct));
     CT_EQ(ct_fault_hits(ct, fault), 4);
     CT_EQ(ct_call(ct, CT_OP_RELEASE, 4).status, DL_OK);
@@ -272,7 +272,7 @@ CT_CASE(unknown, trouble_that_begins_while_waiting_is_survived) {
     caller_t waiter = CALLER(theirs, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     ct_await_waiting(ct, b, 1, 5000);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, b, NULL) >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, NULL), >=, 1, 5000);
     ct_fault_t fault = {.op = CT_OP_TRY, .mode = CT_LOSE_REPLY, .count = 2, .client = b};
     ct_fault_add(ct, &fault);
     CT_OK(dl_unlock(mine, CT_ERR));

@@ -50,7 +50,7 @@ static void be_stopped_with_work_in_hand(ct_t *ct, void *arg) {
     dl_lock_t *lock = ct_lock(ct, c, arg), *explicit_lock = ct_lock(ct, c, "row 2 explicit");
     CT_OK(dl_lock(lock, CT_ERR));
     take(ct, explicit_lock, ct_lease_ms(ct));
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     ct_send(ct, NULL, 1);
     (void)ct_recv(ct, NULL); /* stopped here */
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);

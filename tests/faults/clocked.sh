@@ -1,34 +1,21 @@
 #!/usr/bin/env bash
-# clocked.sh - for scripts that set clocks: servers and clients whose time is moved by libfaketime; sourced.
+# clocked.sh - for scripts that set clocks: servers and clients whose time is moved by clock_shim.c; sourced.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Needs, when its functions are called: $holder, the program; $driver; $dir, a folder that is there; $clock, the file that
-# moves the clock. Ends the script with 77 (skipped) without libfaketime. What it starts ends with the script.
+# Needs, when its functions are called: checks.sh; $holder, the program; $shim, what is preloaded; $driver; $dir, a folder that is
+# there; $clock, the file that moves the clock. What it starts ends with the script.
 # shellcheck disable=SC2034,SC2154
 export LC_ALL=C.UTF-8
 unset DLOCK_BACKEND DLOCK_CONFIG
 
-die() {
-    printf '%s\n' "$*"
-    exit 1
-}
-
-faketime=""
-for file in /usr/lib/*/faketime/libfaketimeMT.so.1 /usr/lib{,64}/faketime/libfaketimeMT.so.1; do
-    [ ! -e "$file" ] || faketime=$file
-done
-[ -n "$faketime" ] || { echo "libfaketime is missing"; exit 77; }
-
 # Whoever runs by this has a wall clock that is as far from the machine's as the file $clock says, from one question to
-# the next. Behind it the C library by name, because the allocator of some servers asks for the time before libfaketime
-# is ready.
+# the next.
 set_clock() { # SECONDS
     echo "$1" >"$clock.new"
     mv "$clock.new" "$clock"
 }
 clocked() { # COMMAND [ARG]...: in place of this process
-    exec env LD_PRELOAD="$faketime libc.so.6" FAKETIME_TIMESTAMP_FILE="$clock" FAKETIME_NO_CACHE=1 \
-        FAKETIME_DONT_FAKE_MONOTONIC=1 setpriv --pdeathsig KILL "$@"
+    exec env LD_PRELOAD="$shim" DLOCK_TEST_CLOCK="$clock" setpriv --pdeathsig KILL "$@"
 }
 
 declare -A to from
@@ -70,11 +57,15 @@ start_redis() { # NAME: empty, by the clock of the file
     (clocked "${DLOCK_REDIS_SERVER:-redis-server}" --port 0 --unixsocket "$dir/$1.sock" --save "" --appendonly no \
         --dir "$dir" --logfile "") >"$dir/$1.log" 2>&1 </dev/null &
     pids[$1]=$!
-    local log line
+    local log line said=""
     exec {log}<>"$dir/$1.log"
-    while read -r -t 20 -u "$log" line; do
-        [[ $line != *"eady to accept connections"* ]] || break
+    # Nobody reads on after that: what it still says has room in the pipe, and the descriptor keeps it open.
+    until [[ $said == *"eady to accept connections"* ]]; do
+        if read -r -t 1 -u "$log" line; then
+            said+=$line$'\n'
+        elif ! kill -0 "${pids[$1]}" 2>/dev/null; then
+            die "$driver: the server $1 has ended: $said"
+        fi
     done
-    # Nobody reads on: what it still says has room in the pipe, and the descriptor keeps it open.
     rm "$dir/$1.log"
 }

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/scratch.h"
+
 #define WORDS_MAX 32
 #define WATCHED_MAX 64
 
@@ -33,12 +35,13 @@ uint64_t now_boot_ns(void) {
 
 void write_file(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
-    cr_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "cannot write %s", path);
+    cr_assert_not_null(file, "cannot write %s", path);
+    cr_assert_geq(fputs(text, file), 0, "cannot write %s", path);
+    cr_assert_eq(fclose(file), 0, "cannot write %s", path);
 }
 
 void fixture_open(void) {
-    (void)snprintf(work_dir, sizeof work_dir, "/tmp/dlock-command-XXXXXX");
-    cr_assert(mkdtemp(work_dir) != NULL);
+    cr_assert(scratch_make("command", work_dir, sizeof work_dir));
     (void)snprintf(config_path, sizeof config_path, "%s/dlock.yaml", work_dir);
     (void)snprintf(database_path, sizeof database_path, "%s/locks.db", work_dir);
     char text[512];
@@ -49,6 +52,9 @@ void fixture_open(void) {
     write_file(config_path, text);
     (void)unsetenv("DLOCK_BACKEND");
     (void)unsetenv("DLOCK_CONFIG");
+    (void)unsetenv("COLUMNS");
+    (void)unsetenv("NO_COLOR");
+    (void)setenv("TERM", "xterm", 1);
     (void)sigemptyset(&to_block);
     (void)sigemptyset(&to_ignore);
     (void)signal(SIGPIPE, SIG_IGN);
@@ -59,9 +65,7 @@ void fixture_close(void) {
         (void)syscall(SYS_pidfd_send_signal, all_watched[i], SIGKILL, NULL, 0);
         (void)close(all_watched[i]);
     }
-    char remove[128];
-    (void)snprintf(remove, sizeof remove, "rm -rf '%s'", work_dir);
-    cr_assert_eq(system(remove), 0);
+    scratch_remove(work_dir);
 }
 
 void block_signal(int number) {
@@ -87,7 +91,7 @@ static void start_words(program_t *program, char **words) {
     make_pipe(&program->err, &err);
     make_pipe(&program->report, &report);
     program->pid = fork();
-    cr_assert(program->pid >= 0);
+    cr_assert_geq(program->pid, 0);
     if (program->pid == 0) {
         /* Out of the way of 0, 1, 2 and 9 first. */
         int from[] = {fcntl(in, F_DUPFD_CLOEXEC, 20), fcntl(out, F_DUPFD_CLOEXEC, 20),
@@ -107,7 +111,7 @@ static void start_words(program_t *program, char **words) {
         _exit(99);
     }
     program->pidfd = (int)syscall(SYS_pidfd_open, program->pid, 0);
-    cr_assert(program->pidfd >= 0);
+    cr_assert_geq(program->pidfd, 0);
     (void)close(in);
     (void)close(out);
     (void)close(err);
@@ -116,7 +120,7 @@ static void start_words(program_t *program, char **words) {
 
 static void take_words(char **words, size_t at, va_list args) {
     while ((words[at] = va_arg(args, char *)) != NULL) {
-        cr_assert(++at < WORDS_MAX);
+        cr_assert_lt(++at, WORDS_MAX);
     }
 }
 
@@ -154,7 +158,7 @@ static bool collect(int fd, char *text, size_t *len, size_t size) {
     ssize_t got = read(fd, text + *len, size - 1 - *len);
     *len += got > 0 ? (size_t)got : 0;
     text[*len] = '\0';
-    cr_assert(*len < size - 1, "more output than expected");
+    cr_assert_lt(*len, size - 1, "more output than expected");
     return got > 0;
 }
 
@@ -247,7 +251,7 @@ void read_line(program_t *program, char *line, size_t size) {
             line[len] = '\0';
             return;
         }
-        cr_assert(len < size - 1);
+        cr_assert_lt(len, size - 1);
         line[len++] = byte;
     }
 }
@@ -256,14 +260,15 @@ pid_t read_pid(program_t *program, const char *word) {
     char line[128];
     read_line(program, line, sizeof line);
     size_t len = strlen(word);
-    cr_assert(strncmp(line, word, len) == 0 && line[len] == ' ', "'%s' came instead of '%s'", line, word);
+    cr_assert_eq(strncmp(line, word, len), 0, "'%s' came instead of '%s'", line, word);
+    cr_assert_eq(line[len], ' ', "'%s' came instead of '%s'", line, word);
     return (pid_t)atoi(line + len);
 }
 
 int watched(pid_t pid) {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    cr_assert(fd >= 0, "no process %d: %s", (int)pid, strerror(errno));
-    cr_assert(watched_count < WATCHED_MAX);
+    cr_assert_geq(fd, 0, "no process %d: %s", (int)pid, strerror(errno));
+    cr_assert_lt(watched_count, WATCHED_MAX);
     all_watched[watched_count++] = fd;
     return fd;
 }

@@ -11,20 +11,21 @@
 
 static mysql_server_t *server;
 static char database[MYSQL_DATABASE_MAX];
+static const char *account = MYSQL_USER;
 
-static void write_config(const char *driver) {
+static void write_config(const char *driver, const char *call_timeout) {
     char text[768];
     (void)snprintf(text, sizeof text,
-                   "use: test\ndefaults: {lease: %dms, call_timeout: 300ms}\n"
+                   "use: test\ndefaults: {lease: %dms, call_timeout: %s}\n"
                    "backends:\n  test: {driver: %s, socket: \"%s\", user: %s, password: %s, database: %s}\n",
-                   LEASE_MS, driver, server->path, MYSQL_USER, MYSQL_SECRET, database);
+                   LEASE_MS, call_timeout, driver, server->path, account, MYSQL_SECRET, database);
     write_file(config_path, text);
 }
 
 /* Its table is there, so that only the lock counts. */
 static void use_driver(const char *driver) {
     program_t program;
-    write_config(driver);
+    write_config(driver, "300ms");
     (void)dlock(&program, "init", NULL);
     cr_assert_eq(program.status, 0, "%s", program.err_text);
 }
@@ -87,6 +88,116 @@ Test(command_mysql, a_row_lock_that_was_freed_by_force_ends_the_command_at_once)
     end_at_once_when_forgotten();
 }
 
+/* ---- somebody keeps the row locked -------------------------------------------------------------------- */
+
+/* With what it could not know, it would try for all of call_timeout to free it. */
+static void expect_short_wait(const char *driver, const char *table) {
+    program_t program;
+    use_driver(driver);
+    (void)dlock(&program, "run", "x", "--", "true", NULL);
+    cr_assert_eq(program.status, 0, "%s", program.err_text);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    mysql_hand_ask(hand, "BEGIN");
+    mysql_hand_ask(hand, "SELECT 1 FROM %s WHERE name='x' FOR UPDATE", table);
+    write_config(driver, "10s");
+    uint64_t began_ns = now_boot_ns();
+    (void)dlock(&program, "run", "x", "--wait", "300ms", "--", "true", NULL);
+    double took_ms = (double)(now_boot_ns() - began_ns) / 1e6;
+    cr_assert_eq(program.status, 69, "status %d; err: %s", program.status, program.err_text);
+    cr_assert_has(program.err_text, "another transaction keeps the row locked");
+    cr_assert_lt(took_ms, 10000, "%.0f ms", took_ms);
+    mysql_hand_close(hand);
+}
+
+Test(command_mysql, a_short_wait_for_a_row_that_is_kept_ends_and_says_so) {
+    expect_short_wait("mysql-lease", "dlock_lease");
+    expect_short_wait("mysql-optimistic", "dlock_optimistic");
+}
+
+/* ---- SQL for an administrator ------------------------------------------------------------------------- */
+
+static void need_client(void) {
+    if (system("command -v mariadb >/dev/null || command -v mysql >/dev/null") != 0) {
+        cr_skip_test("neither mariadb nor mysql, the clients, is there");
+    }
+}
+
+/* A pipe of the shell, with dlock as $0 and the configuration as $1, into a client as root. */
+static int pipe_sql(program_t *program, const char *filter) {
+    char line[512];
+    (void)snprintf(line, sizeof line,
+                   "set -o pipefail; \"$0\" init --sql --config \"$1\" | %s "
+                   "\"$(command -v mariadb || command -v mysql)\" --no-defaults -S '%s' -u root %s",
+                   filter, server->path, database);
+    start_plain(program, "bash", "-c", line, DLOCK_COMMAND, config_path, NULL);
+    (void)finish(program);
+    cr_assert_str_empty(program->out_text);
+    return program->status;
+}
+
+static void expect_no_complaint(const char *driver) {
+    program_t program;
+    (void)dlock(&program, "check", NULL);
+    cr_assert_eq(program.status, 0, "%s: %s%s", driver, program.out_text, program.err_text);
+    cr_assert_has(program.out_text, "the account may do all that locks need");
+    cr_assert_null(strstr(program.out_text, "\nerror "), "%s: %s", driver, program.out_text);
+}
+
+/* The first account is there and may nothing; the second is made by the same SQL, with the password put in.
+ */
+static const char put_password[] =
+    "sed \"s/^-- CREATE USER/CREATE USER/; s/'PASSWORD'/'" MYSQL_SECRET "'/\" |";
+
+Test(command_mysql, the_sql_for_an_administrator_makes_all_that_an_account_needs) {
+    static const char *const drivers[] = {"mysql-lease", "mysql-optimistic", "mysql-pessimistic"};
+    program_t program;
+    need_client();
+    mysql_ask(server, "CREATE USER there@'%%' IDENTIFIED BY '%s'", MYSQL_SECRET);
+    for (size_t i = 0; i < sizeof drivers / sizeof drivers[0]; i++) {
+        account = "there";
+        write_config(drivers[i], "300ms");
+        cr_assert_eq(pipe_sql(&program, ""), 0, "%s", program.err_text);
+        expect_no_complaint(drivers[i]);
+        mysql_ask(server, "DROP USER IF EXISTS fresh@'%%'");
+        account = "fresh";
+        write_config(drivers[i], "300ms");
+        cr_assert_eq(pipe_sql(&program, put_password), 0, "%s", program.err_text);
+        expect_no_complaint(drivers[i]);
+    }
+}
+
+/* Whose password would be known to everybody, or which would have none. */
+Test(command_mysql, the_sql_as_it_is_makes_no_account) {
+    program_t program;
+    need_client();
+    mysql_ask(server, "SET GLOBAL sql_mode = ''");
+    account = "fresh";
+    write_config("mysql-lease", "300ms");
+    cr_assert_eq(pipe_sql(&program, ""), 1, "%s", program.err_text);
+    cr_assert_has(program.err_text, "ERROR ");
+    cr_assert_eq(mysql_number(server, "SELECT COUNT(*) FROM mysql.user WHERE User = 'fresh'"), 0);
+}
+
+Test(command_mysql, the_sql_is_nothing_but_sql_and_has_no_secret) {
+    program_t program;
+    account = "fresh";
+    write_config("mysql-lease", "300ms");
+    (void)dlock(&program, "init", "--sql", NULL);
+    cr_assert_eq(program.status, 0, "%s", program.err_text);
+    cr_assert_has(program.out_text, "\n-- CREATE USER IF NOT EXISTS 'fresh'@'%' IDENTIFIED BY 'PASSWORD';\n");
+    cr_assert_null(strstr(program.out_text, MYSQL_SECRET), "%s", program.out_text);
+    for (const char *line = program.out_text; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        bool is_comment = strncmp(line, "-- ", 3) == 0;
+        cr_assert(is_comment || line[strcspn(line, "\n") - 1] == ';', "no SQL: %s", line);
+    }
+    (void)dlock(&program, "init", "--sql", "--quiet", NULL);
+    cr_assert_eq(program.status, 0, "%s", program.err_text);
+    cr_assert_str_empty(program.out_text);
+    (void)dlock(&program, "init", "--sql", "--json", NULL);
+    cr_assert_eq(program.status, 64);
+    cr_assert_str_eq(program.err_text, "dlock: --sql prints SQL; leave out --json\n");
+}
+
 /* ---- what the command inherits ---------------------------------------------------------------------- */
 
 /* Both client libraries ignore SIGPIPE for the whole process, and what is ignored is inherited. */
@@ -100,7 +211,7 @@ static void expect_signals_as_they_were(const char *driver) {
     cr_assert_eq(ignored >> (SIGPIPE - 1) & 1, 0, "the command ignores SIGPIPE: %s", program.out_text);
     /* A writer whose reader has gone ends by the signal, and not by an error. */
     (void)dlock(&program, "run", "x", "--", "sh", "-c", "(yes; echo $? >&2) | head -n 1; wait", NULL);
-    cr_assert_not_null(strstr(program.err_text, "141"), "%s", program.err_text);
+    cr_assert_has(program.err_text, "141");
 }
 
 Test(command_mysql, the_command_has_its_pipe_signal_with_leases) {

@@ -81,18 +81,34 @@ void list_compared(program_t *list, const char *backend) {
     cr_assert_eq(list->status, 0, "%s", list->err_text);
 }
 
+/* One hold of a list in JSON, of the first lock there. */
+typedef struct seen_hold {
+    char owner[64];
+    unsigned long long id;
+    long long remaining_ms;
+} seen_hold_t;
+
+static bool read_hold(const char *json, seen_hold_t *hold) {
+    const char *at = strstr(json, "\"owner\": \"");
+    return at != NULL && sscanf(at, "\"owner\": \"%63[^\"]\", \"hold_id\": %llu, \"remaining_ms\": %lld",
+                                hold->owner, &hold->id, &hold->remaining_ms) == 3;
+}
+
+/* Before it measures, each thread takes and frees a lock, and numbers of holds are each client's own. One
+ * hold that was renewed is none of these: it has more time left than before. */
 void await_long_hold(const char *backend) {
     uint64_t since_ns = now_boot_ns();
-    uint64_t seen = 0, again = 0;
-    while (seen == 0 || seen != again) {
-        cr_assert_lt(now_boot_ns() - since_ns, (uint64_t)PATIENCE_MS * 1000000u, "nothing is held");
+    seen_hold_t seen = {.id = 0}, again = {.id = 0};
+    do {
         program_t list;
+        cr_assert_lt(now_boot_ns() - since_ns, (uint64_t)PATIENCE_MS * 1000000u, "nothing is held for long");
         list_compared(&list, backend);
-        static const char key[] = "\"hold_id\": ";
-        const char *at = strstr(list.out_text, key);
         seen = again;
-        again = at != NULL ? strtoull(at + sizeof key - 1, NULL, 10) : 0;
-    }
+        if (!read_hold(list.out_text, &again)) {
+            again = (seen_hold_t){.id = 0};
+        }
+    } while (again.id == 0 || again.id != seen.id || strcmp(again.owner, seen.owner) != 0 ||
+             again.remaining_ms <= seen.remaining_ms);
 }
 
 void freeze_server(pid_t server) {

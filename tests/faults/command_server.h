@@ -12,8 +12,7 @@ void start_redis(program_t *server, const char *socket_path);
 void end_server(program_t *server);
 /* What dlock compare holds on the backend, as JSON. */
 void list_compared(program_t *list, const char *backend);
-/* Waits until the measured time has begun: the locks of before are not held for long enough to be seen
- * twice. */
+/* Waits until the measured time has begun: until some lock was renewed. Those of before are freed at once. */
 void await_long_hold(const char *backend);
 
 void freeze_server(pid_t server); /* returns when it has stopped */

@@ -66,9 +66,11 @@ Test(command, a_command_that_is_not_there_is_127_and_one_that_cannot_run_126) {
 }
 
 Test(command, a_lock_that_is_not_obtained_in_time_is_75_and_nothing_runs) {
-    static const char late[] = "dlock: 'x': the lock was not obtained: the time allowed for waiting is over; "
-                               "last: held by another owner for ";
-    static const char busy[] = "dlock: 'x': the lock was not obtained: held by another owner for ";
+    static const char late[] =
+        "dlock: 'x': the lock was not obtained, and nothing was run: the time allowed for waiting is over; "
+        "last: held by another owner for ";
+    static const char busy[] =
+        "dlock: 'x': the lock was not obtained, and nothing was run: held by another owner for ";
     char trace[128];
     (void)snprintf(trace, sizeof trace, "%s/ran", work_dir);
     program_t holder, other;
@@ -120,7 +122,7 @@ Test(command, a_signal_ends_the_wait_and_nothing_runs) {
     (void)kill(waiter.pid, SIGINT);
     (void)finish(&waiter);
     expect_status(&waiter, 128 + SIGINT);
-    cr_assert(strstr(waiter.err_text, "dlock: 'x': the wait for the lock was ended by SIGINT\n") != NULL);
+    cr_assert_has(waiter.err_text, "dlock: 'x': the wait for the lock was ended by SIGINT\n");
     /* nohup: what was ignored does not end the wait either. */
     ignore_signal(SIGHUP);
     start(&waiter, "run", "x", "--verbose", "--", "touch", trace, NULL);
@@ -159,8 +161,7 @@ Test(command, the_command_gets_the_callers_descriptors_and_no_others) {
     expect_status(&with, 0);
     char number[16];
     (void)snprintf(number, sizeof number, "%d\n", extra);
-    cr_assert(strstr(with.out_text, number) != NULL, "the caller's own descriptor is missing: %s",
-              with.out_text);
+    cr_assert_has(with.out_text, number, "the caller's own descriptor is missing: %s", with.out_text);
     cr_assert_str_eq(with.out_text, without.out_text, "not the same descriptors");
 }
 
@@ -176,7 +177,7 @@ Test(command, the_command_gets_the_callers_signal_mask_and_dispositions) {
     start(&with, "run", "x", "--", words[0], words[1], words[2], words[3], NULL);
     (void)finish(&with);
     expect_status(&with, 0);
-    cr_assert(strstr(without.out_text, "SigIgn:\t0000000000010001") != NULL, "%s", without.out_text);
+    cr_assert_has(without.out_text, "SigIgn:\t0000000000010001");
     cr_assert_str_eq(with.out_text, without.out_text);
 }
 
@@ -237,7 +238,7 @@ Test(command, in_a_terminal_the_command_reads_and_ctrl_c_ends_it) {
         struct pollfd ready = {.fd = terminal, .events = POLLIN};
         cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "the command cannot read: %s", text);
         ssize_t got = read(terminal, text + len, sizeof text - 1 - len);
-        cr_assert(got > 0, "ended early: %s", text);
+        cr_assert_gt(got, 0, "ended early: %s", text);
         len += (size_t)got;
         text[len] = '\0';
     }
@@ -272,10 +273,10 @@ Test(command, status_list_and_unlock_tell_who_holds_what) {
                  "%s", program.out_text);
     char client[64];
     (void)snprintf(client, sizeof client, ":%d\"}\n", (int)holder.pid);
-    cr_assert(strstr(program.out_text, client) != NULL, "the holder's process is missing: %s",
-              program.out_text);
+    cr_assert_has(program.out_text, client, "the holder's process is missing: %s", program.out_text);
     (void)dlock(&program, "list", "jobs/", NULL);
     cr_assert_eq(strncmp(program.out_text, "jobs/1: held by ", 16), 0, "%s", program.out_text);
+    cr_assert_has(program.out_text, ", lease ends in ");
     (void)dlock(&program, "list", "other/", "-q", NULL);
     expect_status(&program, 1);
     (void)dlock(&program, "unlock", "jobs/1", NULL);
@@ -316,25 +317,24 @@ Test(command, init_check_backends_and_version_report) {
     (void)dlock(&program, "init", "--json", NULL);
     expect_status(&program, 0);
     cr_assert_eq(strncmp(program.out_text, "{\"steps\": [{", 12), 0, "%s", program.out_text);
-    cr_assert_not_null(strstr(program.out_text, "}], \"done\": true}\n"), "%s", program.out_text);
+    cr_assert_has(program.out_text, "}], \"done\": true}\n");
     (void)dlock(&program, "check", NULL);
     expect_status(&program, 0);
-    cr_assert(strstr(program.out_text, "backend 'test', driver sqlite") != NULL, "%s", program.out_text);
-    cr_assert(strstr(program.out_text, "guarantee") != NULL, "%s", program.out_text);
+    cr_assert_has(program.out_text, "backend 'test', driver sqlite");
+    cr_assert_has(program.out_text, "guarantee");
     (void)dlock(&program, "check", "--json", NULL);
     cr_assert_eq(strncmp(program.out_text, "{\"backend\": \"test\", \"driver\": \"sqlite\", ", 40), 0, "%s",
                  program.out_text);
     (void)dlock(&program, "backends", NULL);
     expect_status(&program, 0);
-    cr_assert(strstr(program.out_text, "\n* test: driver sqlite\n") != NULL, "%s", program.out_text);
+    cr_assert_has(program.out_text, "\n* test: driver sqlite\n");
     (void)dlock(&program, "version", "--json", NULL);
     expect_status(&program, 0);
-    cr_assert(strstr(program.out_text, "{\"version\": \"" DL_VERSION_STRING "\", ") != NULL, "%s",
-              program.out_text);
-    cr_assert(strstr(program.out_text, "{\"name\": \"sqlite\", ") != NULL, "%s", program.out_text);
+    cr_assert_has(program.out_text, "{\"version\": \"" DL_VERSION_STRING "\", ");
+    cr_assert_has(program.out_text, "{\"name\": \"sqlite\", ");
     (void)dlock(&program, "help", "run", NULL);
     expect_status(&program, 0);
-    cr_assert(strstr(program.out_text, "--max-hold DURATION") != NULL, "%s", program.out_text);
+    cr_assert_has(program.out_text, "--max-hold DURATION");
 }
 
 Test(command, local_reads_no_configuration) {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "command_fixture.h"
 
@@ -12,6 +14,14 @@ TestSuite(command_usage, .init = fixture_open, .fini = fixture_close);
 static void expect_status(program_t *program, int expected) {
     cr_assert_eq(program->status, expected, "status %d instead of %d; out: %s err: %s", program->status,
                  expected, program->out_text, program->err_text);
+}
+
+/* `words` are those behind dlock, and where its output goes. */
+static void run_by_shell(program_t *program, const char *words) {
+    char script[256];
+    (void)snprintf(script, sizeof script, "exec \"$0\" --config \"$1\" %s", words);
+    start_plain(program, "sh", "-c", script, DLOCK_COMMAND, config_path, NULL);
+    (void)finish(program);
 }
 
 /* ---- wrong input ------------------------------------------------------------------------------ */
@@ -32,20 +42,28 @@ Test(command_usage, wrong_usage_is_64_and_one_line_that_helps) {
         {{"run", "x", "--wiat", "3s"}, "unknown option '--wiat'; did you mean --wait?"},
         {{"run", "x", "--wait"}, "--wait needs a value: DURATION"},
         {{"run", "x", "--wait", "3"},
-         "--wait: '3' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
+         "--wait: '3' is not a duration such as 30s (units: ms, s, m, h, d), nor forever"},
         {{"run", "x", "--wait", "-3s"},
-         "--wait: '-3s' is not a duration: a whole number and one of ms, s, m, h, d, or forever"},
+         "--wait: '-3s' is not a duration such as 30s (units: ms, s, m, h, d), nor forever"},
         {{"run", "x", "--wait", "99999999999999999999d"},
          "--wait: 99999999999999999999d is out of range: 0 to 365d"},
         {{"run", "x", "--wait", "366d"}, "--wait: 366d is out of range: 0 to 365d"},
         {{"run", "x", "--wait", "99999999999999999999"},
-         "--wait: '99999999999999999999' is not a duration: a whole number and one of ms, s, m, h, d, or "
+         "--wait: '99999999999999999999' is not a duration such as 30s (units: ms, s, m, h, d), nor "
          "forever"},
+        {{"run", "x", "--wait", "1.s"},
+         "--wait: '1.s' is not a duration such as 30s (units: ms, s, m, h, d), nor forever"},
         {{"run", "x", "--lease", "99ms"}, "--lease: 99ms is out of range: 100ms to 365d"},
         {{"run", "x", "--lease", "1\n"},
-         "--lease: '1\\x0a' is not a duration: a whole number and one of ms, s, m, h, d, or auto"},
+         "--lease: '1\\x0a' is not a duration such as 30s (units: ms, s, m, h, d), nor auto"},
+        {{"run", "x", "true"},
+         "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
         {{"status", "x", "y"}, "'y' is one word too many: dlock status NAME"},
-        {{"status", "x", "--wait", "3s"}, "--wait does not belong to 'dlock status'"},
+        {{"status", "x", "--wait", "3s"}, "'dlock status' has no option --wait; see 'dlock help status'"},
+        {{"unlock", "x"},
+         "'dlock unlock' takes the lock from whoever holds it, who may go on working as if it had it; say "
+         "--force if "
+         "you mean that"},
         {{"status", "x", "--json=yes"}, "--json takes no value"},
         {{"status", "x", "--local", "--backend", "y"}, "--local uses no configuration; leave out --config"},
         {{"help", "nothing"}, "there is no command 'nothing'; see 'dlock help'"},
@@ -68,8 +86,8 @@ Test(command_usage, a_grace_time_that_does_not_fit_the_lease_is_refused) {
     (void)dlock(&program, "run", "x", "--grace", "1500ms", "--", "true", NULL);
     expect_status(&program, 64);
     cr_assert_str_eq(program.err_text,
-                     "dlock: --grace: 1500ms is too long for a lease of 2400ms: at most 1360ms\n");
-    (void)dlock(&program, "run", "x", "--grace", "1360ms", "--", "true", NULL);
+                     "dlock: --grace: 1.5s is too long for a lease of 2.4s: at most 1.36s\n");
+    (void)dlock(&program, "run", "x", "--grace", "1.36s", "--", "true", NULL);
     expect_status(&program, 0);
 }
 
@@ -77,7 +95,7 @@ Test(command_usage, a_wrong_configuration_is_78_and_an_unreachable_server_69) {
     program_t program;
     (void)dlock(&program, "status", "x", "--backend", "tset", NULL);
     expect_status(&program, 78);
-    cr_assert(strstr(program.err_text, "tset") != NULL, "%s", program.err_text);
+    cr_assert_has(program.err_text, "tset");
     (void)dlock(&program, "init", NULL);
     void *held = hold_database();
     (void)dlock(&program, "run", "x", "--wait", "200ms", "--", "true", NULL);
@@ -86,9 +104,82 @@ Test(command_usage, a_wrong_configuration_is_78_and_an_unreachable_server_69) {
     write_file(config_path, "use: test\nbackends:\n  test: {drivr: sqlite}\n");
     (void)dlock(&program, "run", "x", "--", "true", NULL);
     expect_status(&program, 78);
-    cr_assert(strstr(program.err_text, "dlock.yaml:3:") != NULL, "%s", program.err_text);
+    cr_assert_has(program.err_text, "dlock.yaml:3:");
     cr_assert_eq(strchr(program.err_text, '\n'), program.err_text + strlen(program.err_text) - 1,
                  "not one line");
+}
+
+Test(command_usage, without_a_configuration_it_says_what_to_write_and_that_works) {
+    static const char *const commands[] = {"run x -- true", "status x", "list",     "unlock --force x",
+                                           "check",         "init",     "backends", "compare"};
+    if (access("/etc/dlock/dlock.yaml", F_OK) == 0) {
+        cr_skip("this machine has a configuration");
+    }
+    char head[256], path[128];
+    (void)snprintf(head, sizeof head,
+                   "dlock: no configuration: use --local for locks of this host, or write\n"
+                   "%s/dlock/dlock.yaml, such as:\n",
+                   work_dir);
+    (void)snprintf(path, sizeof path, "%s/dlock/dlock.yaml", work_dir);
+    (void)setenv("XDG_CONFIG_HOME", work_dir, 1);
+    (void)setenv("XDG_STATE_HOME", work_dir, 1);
+    program_t program;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char script[128];
+        (void)snprintf(script, sizeof script, "exec \"$0\" %s", commands[i]);
+        start_plain(&program, "sh", "-c", script, DLOCK_COMMAND, NULL);
+        (void)finish(&program);
+        expect_status(&program, 78);
+        cr_assert_eq(strncmp(program.err_text, head, strlen(head)), 0, "%s", program.err_text);
+    }
+    const char *yaml = program.err_text + strlen(head);
+    cr_assert_str_eq(yaml, "use: local\nbackends: {local: {driver: sqlite}}\n");
+    /* A file that is named, and a link that leads nowhere, are other mistakes. */
+    (void)setenv("DLOCK_CONFIG", path, 1);
+    start_plain(&program, DLOCK_COMMAND, "backends", NULL);
+    (void)finish(&program);
+    expect_status(&program, 78);
+    cr_assert_has(program.err_text, "$DLOCK_CONFIG names this file, which does not exist");
+    (void)unsetenv("DLOCK_CONFIG");
+    (void)snprintf(path, sizeof path, "%s/dlock", work_dir);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof path, "%s/dlock/dlock.yaml", work_dir);
+    cr_assert_eq(symlink("nowhere", path), 0);
+    start_plain(&program, DLOCK_COMMAND, "backends", NULL);
+    (void)finish(&program);
+    cr_assert_has(program.err_text, "dlock.yaml: ");
+    cr_assert_eq(unlink(path), 0);
+    /* What it says works as it stands. */
+    write_file(path, "use: local\nbackends: {local: {driver: sqlite}}\n");
+    start_plain(&program, DLOCK_COMMAND, "backends", NULL);
+    (void)finish(&program);
+    expect_status(&program, 0);
+    cr_assert_has(program.out_text, "\n* local: driver sqlite\n");
+}
+
+Test(command_usage, what_is_wrong_when_a_backend_is_opened_names_the_backend) {
+    static const char *const commands[] = {"status x", "init"};
+    static const char named[] = "dlock: backend 'test': the path of the lock file names ";
+    char text[512];
+    program_t program;
+    (void)snprintf(text, sizeof text, "use: test\nbackends:\n  test: {driver: sqlite, path: \"%s\"}\n",
+                   work_dir);
+    write_file(config_path, text);
+    for (size_t i = 0; i < 2; i++) {
+        run_by_shell(&program, commands[i]);
+        expect_status(&program, 78);
+        cr_assert_eq(strncmp(program.err_text, named, sizeof named - 1), 0, "%s", program.err_text);
+    }
+    (void)snprintf(
+        text, sizeof text,
+        "use: test\nbackends:\n  test: {driver: sqlite, path: \"%s\", lease: 3s, renew_every: %s}\n",
+        database_path, "1600ms");
+    write_file(config_path, text);
+    (void)dlock(&program, "status", "x", NULL);
+    expect_status(&program, 78);
+    cr_assert_str_eq(
+        program.err_text,
+        "dlock: backend 'test': renew_every is 1600ms; it must be at most half of the lease of 3s\n");
 }
 
 /* ---- long configurations ------------------------------------------------------------------------ */
@@ -116,14 +207,6 @@ Test(command_usage, all_backends_of_the_longest_configuration_are_shown) {
 }
 
 /* ---- output -------------------------------------------------------------------------------------- */
-
-/* `words` are those behind dlock, and where its output goes. */
-static void run_by_shell(program_t *program, const char *words) {
-    char script[256];
-    (void)snprintf(script, sizeof script, "exec \"$0\" --config \"$1\" %s", words);
-    start_plain(program, "sh", "-c", script, DLOCK_COMMAND, config_path, NULL);
-    (void)finish(program);
-}
 
 Test(command_usage, output_that_cannot_be_written_is_74) {
     static const char *const full[] = {"version >/dev/full", "compare --duration 1m >/dev/full",

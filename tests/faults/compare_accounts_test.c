@@ -15,7 +15,8 @@ static place_t *place;
 
 static void open_place(void) {
     place = mmap(NULL, sizeof *place, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    cr_assert(place != MAP_FAILED && place_begin(place) == 0);
+    cr_assert_neq(place, MAP_FAILED);
+    cr_assert_eq(place_begin(place), 0);
 }
 
 static void close_place(void) {
@@ -123,7 +124,9 @@ Test(compare_accounts, a_process_that_dies_within_the_notes_does_not_stop_the_ot
         _exit(pthread_mutex_lock(&place->mutex));
     }
     int status;
-    cr_assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFEXITED(status));
+    cr_assert_eq(WEXITSTATUS(status), 0);
     stay_t stay = enter(2, 0, far_off());
     cr_assert_eq(stay.entry, 2, "what the other process had noted is not seen");
     place_leave(place, &stay, far_off());
@@ -182,7 +185,8 @@ Test(compare_accounts, a_handoff_is_from_a_release_that_others_waited_for_to_the
     await_instant(now_ns() + 2000000);
     stay = enter(3, 0, far_off());
     uint64_t after_ns = now_ns();
-    cr_assert(stay.handoff_ns >= 2000000 && stay.handoff_ns <= after_ns - before_ns);
+    cr_assert_geq(stay.handoff_ns, 2000000);
+    cr_assert_leq(stay.handoff_ns, after_ns - before_ns);
     place_leave(place, &stay, far_off());
     stay = enter(3, 0, far_off());
     cr_assert_eq(stay.handoff_ns, NO_HANDOFF, "it has handed it to itself");

@@ -35,9 +35,10 @@ static void close_all(void) {
 TestSuite(compare_chosen, .init = fixture_open, .fini = close_all);
 
 static void expect(const program_t *program, int status, const char *text) {
-    cr_assert(program->status == status && strstr(program->out_text, text) != NULL,
-              "status %d instead of %d, or no '%s'; out: %s err: %s", program->status, status, text,
-              program->out_text, program->err_text);
+    cr_assert_eq(program->status, status, "status %d instead of %d, or no '%s'; out: %s err: %s",
+                 program->status, status, text, program->out_text, program->err_text);
+    cr_assert_has(program->out_text, text, "status %d instead of %d, or no '%s'; out: %s err: %s",
+                  program->status, status, text, program->out_text, program->err_text);
 }
 
 /* ---- which backends ----------------------------------------------------------------------------- */
@@ -59,8 +60,7 @@ Test(compare_chosen, many_backends_are_all_found) {
     expect(&program, 1, "\nb299     sqlite  not measured: ");
     (void)dlock(&program, "compare", "b300", NULL);
     cr_assert_eq(program.status, 78);
-    cr_assert(strstr(program.err_text, " has no backend 'b300'; did you mean b30?") != NULL, "%s",
-              program.err_text);
+    cr_assert_has(program.err_text, " has no backend 'b300'; did you mean b30?");
     start_plain(&program, "sh", "-c",
                 "\"$0\" compare --config \"$1\" --processes 1 | grep -c '^b[0-9]* *sqlite  not measured: '",
                 DLOCK_COMMAND, config_path, NULL);
@@ -111,7 +111,7 @@ Test(compare_chosen, calls_that_the_end_cuts_off_are_told) {
     char text[512];
     start_servers(1);
     (void)snprintf(text, sizeof text,
-                   "use: strings\ndefaults: {lease: 1m, call_timeout: 2500ms}\n"
+                   "use: strings\ndefaults: {lease: 1m, renew_every: 200ms, call_timeout: 2500ms}\n"
                    "backends: {strings: {driver: redis-string, url: \"unix://%s\"}}\n",
                    socket_paths[0]);
     write_file(config_path, text);
@@ -123,7 +123,9 @@ Test(compare_chosen, calls_that_the_end_cuts_off_are_told) {
     (void)kill(servers[0].pid, SIGCONT);
     unsigned long calls = 0;
     const char *at = strstr(program.out_text, note);
-    cr_assert(at != NULL && sscanf(at + sizeof note - 1, "%lu calls", &calls) == 1 && calls > 0, "%s%s",
-              program.out_text, program.err_text);
-    expect(&program, 0, " calls were cut off at the end, the longest after ");
+    cr_assert_not_null(at, "%s%s", program.out_text, program.err_text);
+    cr_assert_eq(sscanf(at + sizeof note - 1, "%lu call", &calls), 1, "%s%s", program.out_text,
+                 program.err_text);
+    cr_assert_gt(calls, 0, "%s%s", program.out_text, program.err_text);
+    expect(&program, 0, " cut off at the end, the longest after ");
 }

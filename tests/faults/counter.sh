@@ -10,6 +10,8 @@ set -euo pipefail
 
 counter=$1 backend=$2
 shift 2
+# shellcheck source-path=SCRIPTDIR/../support
+. "$(dirname "$0")/../support/checks.sh"
 work=$(mktemp -d)
 redis=0
 clean_up() {

@@ -7,7 +7,7 @@ import os
 import time
 
 import parties
-from parties import check, equal
+from parties import check, compare, equal
 
 NAME = "orders"
 KEY = "dlock:orders"
@@ -80,7 +80,7 @@ def a_replica_in_sync_keeps_the_lock(program, service):
         service.in_sync()
         service.fail_over()
         second.ask("DL_EBUSY", "lock", NAME, 0)
-        check(first.ask("DL_OK", "valid", NAME).valid > 0, "the first holder still holds")
+        compare(first.ask("DL_OK", "valid", NAME).valid, ">", 0, "the first holder still holds")
         first.ask("DL_OK", "unlock", NAME)
         second.ask("DL_OK", "lock", NAME, 0)
         second.ask("DL_OK", "unlock", NAME)
@@ -97,8 +97,9 @@ def a_lagging_replica_loses_it_and_tokens_stop_the_stale_holder(program, service
         service.fail_over()
         later = second.ask("DL_OK", "lock", NAME, 0)
         overlap_ms = first.ask("DL_OK", "valid", NAME).valid
-        check(overlap_ms > 0 and later.valid > 0, "both hold it: asynchronous replication can do that")
-        check(later.token > token, "the later holder's token is larger, although the counter was lost too")
+        compare(overlap_ms, ">", 0, "the first holds it")
+        compare(later.valid, ">", 0, "and so does the second: asynchronous replication can do that")
+        compare(later.token, ">", token, "the later holder's token is larger, although the counter was lost too")
         check(resource.write(later.token, "second"), "the second holder writes")
         check(not resource.write(token, "first again"), "the resource refuses the stale holder")
         equal(resource.text, "second", "what the resource holds")
@@ -109,7 +110,7 @@ def a_lagging_replica_loses_it_and_tokens_stop_the_stale_holder(program, service
             events.append(first.ask(None, "event"))
         equal(sum("DL_OK lost:" in event.line for event in events), 1, "events of the loss")
         first.ask("DL_ELOST", "unlock", NAME)
-        check(second.ask("DL_OK", "valid", NAME).valid > 0, "the successor is untouched")
+        compare(second.ask("DL_OK", "valid", NAME).valid, ">", 0, "the successor is untouched")
         seen = second.ask("DL_OK", "inspect", NAME)
         equal((seen.held, seen.ours), (1, 1), "the lock on the server")
         second.ask("DL_OK", "unlock", NAME)
@@ -120,7 +121,7 @@ def expect_refused(program, service):
     with parties.holder(program, service.config(", min_replicas: 1, replica_timeout: 100ms")) as careful:
         began = time.monotonic()
         careful.ask("DL_EIO", "lock", NAME, 0)
-        check(time.monotonic() - began < 2.1, "within the call_timeout")
+        compare(time.monotonic() - began, "<", 2.1, "within the call_timeout")
         # Waiting does not help: the answer is as clear, after the time that a server is given.
         careful.ask("DL_EIO", "lock", NAME)
         # What had been taken is given back.

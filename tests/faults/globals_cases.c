@@ -15,7 +15,7 @@ static void expect_sane(ct_t *ct) {
     CT_CHECK(info.held);
     /* Between the statement's clock and what it reads there may be a renewal, no later than now. */
     CT_LE(info.remaining_ms, ct_lease_ms(ct) + ct_now_ms(ct) - asked_ms + 1);
-    CT_AWAIT(ct_stats(ct, a).renewed >= 2, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, a).renewed, >=, 2, 2 * ct_lease_ms(ct));
     CT_OK(dl_extend(mine, 3 * ct_lease_ms(ct), CT_ERR));
     caller_t waiter = CALLER(theirs, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
@@ -124,7 +124,7 @@ CT_CASE(faults, row31_time_zone_changes_during_a_hold, MYSQL) {
         CT_STATUS(dl_trylock(ct_lock(ct, later, "row 31 explicit"), CT_ERR), DL_EBUSY);
         CT_BETWEEN(ct_server_info(ct, "row 31 explicit").remaining_ms, 1, 20 * ct_lease_ms(ct));
         uint64_t renewed = ct_stats(ct, c).renewed;
-        CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 2, ct_lease_ms(ct));
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 2, ct_lease_ms(ct));
         CT_BETWEEN(ct_server_info(ct, "row 31").remaining_ms, 1, ct_lease_ms(ct));
     }
     CT_EQ(ct_stats(ct, c).lost, 0);

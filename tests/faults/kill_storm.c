@@ -1,7 +1,6 @@
 /* kill_storm.c - holders killed, and stopped past their lease, many times, on the real clock and a file. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <ftw.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 
 #include "dlock/dlock.h"
 #include "faults/talk.h"
+#include "support/scratch.h"
 #include "support/ticks.h"
 
 /*
@@ -324,24 +324,6 @@ static void print(storm_t storm, int count, int wrong, const int64_t *times_us) 
            (double)times_us[count / 2] / 1e6, (double)limit_us / 1e6);
 }
 
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
-static void make_folder(void) {
-    const char *base = getenv("DLOCK_TEST_DIR");
-    if (base == NULL) {
-        base = getenv("TMPDIR");
-    }
-    int n = snprintf(folder, sizeof folder, "%s/dlock-kill-storm-XXXXXX", base == NULL ? "/tmp" : base);
-    if (n >= (int)sizeof folder || mkdtemp(folder) == NULL) {
-        die("a folder for the lock files");
-    }
-}
-
 static int number(const char *text, int min, int max) {
     char *end;
     long value = strtol(text, &end, 10);
@@ -375,14 +357,16 @@ int main(int argc, char **argv) {
     if (times_us == NULL) {
         die("kill_storm");
     }
-    make_folder();
+    if (!scratch_make("kill-storm", folder, sizeof folder)) {
+        die("a folder for the lock files");
+    }
     int failed = 0;
     for (storm_t storm = KILLED; storm < STORMS; storm++) {
         int wrong = run_storm(storm, count, lanes, times_us);
         print(storm, count, wrong, times_us);
         failed = failed || wrong > 0;
     }
-    (void)nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(folder);
     free(times_us);
     return failed;
 }

@@ -16,7 +16,7 @@ CT_CASE(faults, row11_reply_to_a_lock_lost, WIRE) {
         CT_OK(dl_trylock_for(lock, 10 * ct_lease_ms(ct), 20 * ct_lease_ms(ct), CT_ERR));
         IN_TIME(watch, 100); /* it does not wait for the lease of the hold that it knows nothing of */
         CT_EQ(proxy_counts(ct, proxy).acts, i + 1);
-        CT_CHECK(ct_server_info(ct, name).hold_id == ct_call(ct, CT_OP_TRY, -1).hold_id);
+        CT_EQ(ct_server_info(ct, name).hold_id, ct_call(ct, CT_OP_TRY, -1).hold_id);
         CT_OK(dl_unlock(lock, CT_ERR));
         ct_expect_free(ct, name, 0);
     }
@@ -60,8 +60,8 @@ CT_CASE(faults, row11_reply_to_an_unlock_lost, WIRE) {
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_ENOTOWNER);
         CT_OK(dl_trylock(next, CT_ERR));
         uint64_t hold_id = ct_server_info(ct, name).hold_id;
-        CT_AWAIT(ct_stats(ct, c).background_frees >= (uint64_t)i + 1, FREE_MS + ct_tolerance_ms(ct));
-        CT_CHECK(ct_server_info(ct, name).hold_id == hold_id); /* the free of the first harms nobody */
+        CT_AWAIT_THAT(ct_stats(ct, c).background_frees, >=, (uint64_t)i + 1, FREE_MS + ct_tolerance_ms(ct));
+        CT_EQ(ct_server_info(ct, name).hold_id, hold_id); /* the free of the first harms nobody */
         CT_OK(dl_unlock(next, CT_ERR));
     }
     proxy_stop(ct, proxy);
@@ -110,7 +110,7 @@ CT_CASE(faults, row12_late_request_after_the_background_free, WIRE) {
     dl_client_t *c = open_behind(ct, proxy);
     dl_lock_t *lock = ct_lock(ct, c, "row 12");
     lock_without_arriving(ct, proxy, lock);
-    CT_AWAIT(ct_stats(ct, c).background_frees >= 1, FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).background_frees, >=, 1, FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, ct_tolerance_ms(ct)); /* it has had its answer */
     /* The connection that carries it was killed before: it is never carried out. */
     CT_EQ(proxy_deliver(ct, proxy, 0), 0);
@@ -128,7 +128,9 @@ CT_CASE(faults, row12_late_request_replaces_and_frees_no_newer_hold, REDIS) {
     CT_GT(proxy_deliver(ct, proxy, 1),
           TOKEN_BYTES); /* busy; on another connection, as a proxy that tries again would */
     dl_lock_info_t after = ct_server_info(ct, "row 12");
-    CT_CHECK(after.held && after.hold_id == before.hold_id && after.remaining_ms <= ct_lease_ms(ct));
+    CT_CHECK(after.held);
+    CT_EQ(after.hold_id, before.hold_id);
+    CT_LE(after.remaining_ms, ct_lease_ms(ct));
     CT_OK(dl_extend(lock, ct_lease_ms(ct), CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
     ct_expect_free(ct, "row 12", 0);
@@ -165,7 +167,9 @@ CT_CASE(faults, row12_late_request_on_its_own_connection, MYSQL) {
     dl_lock_info_t before = ct_server_info(ct, "row 12");
     (void)proxy_deliver(ct, proxy, 0);
     dl_lock_info_t after = ct_server_info(ct, "row 12");
-    CT_CHECK(after.held && after.hold_id == before.hold_id && after.remaining_ms <= ct_lease_ms(ct));
+    CT_CHECK(after.held);
+    CT_EQ(after.hold_id, before.hold_id);
+    CT_LE(after.remaining_ms, ct_lease_ms(ct));
     CT_OK(dl_extend(lock, ct_lease_ms(ct), CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
     ct_expect_free(ct, "row 12", 0);
@@ -180,7 +184,7 @@ CT_CASE(faults, row12_late_request_after_the_unlock_of_a_newer_hold, MYSQL) {
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
     /* Before anything is freed the connection that carries the old request is killed. */
-    CT_AWAIT(ct_stats(ct, c).background_frees >= 1, FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).background_frees, >=, 1, FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, ct_tolerance_ms(ct));
     CT_EQ(proxy_deliver(ct, proxy, 0), 0);
     ct_expect_free(ct, "row 12", 0);

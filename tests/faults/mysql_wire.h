@@ -40,6 +40,12 @@ static inline mysql_hand_t *lock_row(ct_t *ct, const char *name) {
     return hand;
 }
 
+/* A call that cannot succeed, and must not say that it did. */
+static inline void expect_refused(ct_t *ct, dl_status_t status) {
+    CT_CHECKF(status == DL_EBUSY || status == DL_ETIMEDOUT || status == DL_EIO || status == DL_EUNKNOWN,
+              "the call was %s", dl_status_name(status));
+}
+
 static inline void let_row_go(mysql_hand_t *hand) {
     (void)mysql_hand_ask(hand, "ROLLBACK");
     mysql_hand_close(hand);

@@ -70,11 +70,13 @@ static int full_port(ct_t *ct, int fds[4]) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CT_CHECK(fds[0] >= 0 && bind(fds[0], (struct sockaddr *)&address, len) == 0 && listen(fds[0], 0) == 0 &&
-             getsockname(fds[0], (struct sockaddr *)&address, &len) == 0);
+    CT_GE(fds[0], 0);
+    CT_EQ(bind(fds[0], (struct sockaddr *)&address, len), 0);
+    CT_EQ(listen(fds[0], 0), 0);
+    CT_EQ(getsockname(fds[0], (struct sockaddr *)&address, &len), 0);
     for (int i = 1; i < 4; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        CT_CHECK(fds[i] >= 0);
+        CT_GE(fds[i], 0);
         (void)connect(fds[i], (struct sockaddr *)&address, len);
     }
     return ntohs(address.sin_port);
@@ -99,7 +101,7 @@ CT_CASE(faults, row10_connections_black_holed, WIRE) {
         close(fds[i]);
     }
     /* A client library that still connects is left to itself. */
-    CT_AWAIT(open_descriptors() <= descriptors, 2000);
+    CT_AWAIT_THAT(open_descriptors(), <=, descriptors, 2000);
 }
 
 /* ---- a connection that is there, and silent ------------------------------------------------------- */
@@ -178,7 +180,7 @@ CT_CASE(faults, row10_half_open_connection_of_the_renewals, WIRE, .needs = DL_CA
     dl_lock_t *lock = ct_lock(ct, c, "row 10");
     CT_OK(dl_lock(lock, CT_ERR));
     int64_t lease_ms = 3 * ct_call_timeout_ms(ct);
-    CT_AWAIT(ct_stats(ct, c).renewed == 1, lease_ms / 3 + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, ==, 1, lease_ms / 3 + ct_tolerance_ms(ct));
     proxy_swallow(ct, proxy, PROXY_BOTH);
     proxy_swallow(ct, proxy, 0);
     /* One renewal gets no answer, the next has another connection: in time. */
@@ -195,7 +197,7 @@ CT_CASE(faults, row10_half_open_connection_of_a_holder, WIRE, .needs = DL_CAP_SE
     dl_lock_t *lock = ct_lock(ct, c, "row 10"), *next = ct_lock(ct, other, "row 10");
     CT_OK(dl_lock(lock, CT_ERR));
     uint64_t token = dl_token(lock);
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     watch_t watch = start_watch(ct);
     proxy_swallow(ct, proxy, PROXY_BOTH);
     proxy_swallow(ct, proxy, 0);

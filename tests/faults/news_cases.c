@@ -8,7 +8,7 @@
 static void start_waiter(ct_t *ct, caller_t *waiter) {
     start_caller(ct, waiter);
     CT_AWAIT(is_subscribed(ct), 5000);
-    CT_AWAIT(ct_calls(ct, CT_OP_WAIT) >= 1, 5000); /* it has looked once more, and sleeps */
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >=, 1, 5000); /* it has looked once more, and sleeps */
 }
 
 CT_CASE(faults, row13_subscribed_connection_dies, REDIS) {
@@ -47,8 +47,8 @@ CT_CASE(faults, row13_release_while_the_subscription_is_made_anew, REDIS) {
     int tries = ct_calls_of(ct, CT_OP_TRY, b, "row 13");
     proxy_refuse(ct, proxy, 1);
     CT_EQ(redis_number(ct_redis(ct), "CLIENT KILL TYPE pubsub"), 1);
-    CT_AWAIT(ct_calls_of(ct, CT_OP_TRY, b, "row 13") > tries, 1000); /* looked at once */
-    CT_AWAIT(ct_call(ct, CT_OP_TRY, -1).status == DL_EBUSY, 1000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, "row 13"), >, tries, 1000); /* looked at once */
+    CT_AWAIT_THAT(ct_call(ct, CT_OP_TRY, -1).status, ==, DL_EBUSY, 1000);
     CT_OK(dl_unlock(held, CT_ERR));
     proxy_refuse(ct, proxy, 0);
     int64_t before_ms = ct_now_ms(ct);
@@ -78,7 +78,7 @@ CT_CASE(faults, row13_message_is_missed, REDIS) {
     ct_pause_await(ct, pause, 5000);
     proxy_plan(ct, proxy, &plan);
     ct_pause_go(ct, pause);
-    CT_AWAIT(ct_calls(ct, CT_OP_WAIT) >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >=, 1, 5000);
     CT_STR_EQ(redis_ask(ct_redis(ct), "PUBSUB CHANNELS"), channel);
     CT_OK(dl_unlock(held, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);

@@ -23,13 +23,13 @@ CT_CASE(faults, row32_pool_exhausted, MYSQL) {
         callers[i] = (caller_t)CALLER(ct_lock(ct, c, kept[i]), 4000);
         start_caller(ct, &callers[i]);
     }
-    CT_AWAIT(waiting_connections(ct, NULL) >= busy, 3000);
+    CT_AWAIT_THAT(waiting_connections(ct, NULL), >=, busy, 3000);
     uint64_t renewed = ct_stats(ct, c).renewed;
     watch_t watch = start_watch(ct);
     CT_STATUS(dl_trylock_for(wanted, 200, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
     CT_GE(ct_now_ms(ct) - watch.began_ms, 200 - 1);
     IN_TIME(watch, 200);
-    CT_AWAIT(ct_stats(ct, c).renewed > renewed, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >, renewed, ct_lease_ms(ct));
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_EQ(ct_stats(ct, c).lost, 0);
     let_row_go(hand);

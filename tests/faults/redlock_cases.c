@@ -8,32 +8,24 @@
 
 #define PAIRS 41
 
-typedef struct pace {
-    int64_t median_us, longest_us;
-} pace_t;
-
 static int compare_times(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
-/* Takes and frees the lock many times. */
-static pace_t measure_pairs(ct_t *ct, dl_lock_t *lock) {
-    int64_t us[PAIRS];
+/* Takes and frees the lock many times: not one call waits for a node that needs so long, and few for
+ * anything. */
+static void expect_quorum_speed(ct_t *ct, dl_lock_t *lock, int64_t slow_ms) {
+    int64_t ms[PAIRS];
     for (int i = 0; i < PAIRS; i++) {
-        uint64_t began_ns = ct_now_ns(ct);
+        int64_t began_ms = ct_now_ms(ct);
         CT_OK(dl_trylock(lock, CT_ERR));
         CT_OK(dl_unlock(lock, CT_ERR));
-        us[i] = (int64_t)(ct_now_ns(ct) - began_ns) / 1000;
+        ms[i] = ct_now_ms(ct) - began_ms;
     }
-    qsort(us, PAIRS, sizeof us[0], compare_times);
-    return (pace_t){us[PAIRS / 2], us[PAIRS - 1]};
-}
-
-/* As fast as the ones that answer: twice that of all, and a thousandth of what one timeout costs. */
-static void expect_quorum_speed(ct_t *ct, pace_t with_all, pace_t now, int64_t timeout_ms) {
-    CT_LE(now.median_us, 2 * with_all.median_us + timeout_ms);
-    CT_LT(now.longest_us, timeout_ms * 1000);
+    qsort(ms, PAIRS, sizeof ms[0], compare_times);
+    CT_LT(ms[PAIRS / 2], slow_ms / 10);
+    CT_LT(ms[PAIRS - 1], slow_ms);
 }
 
 CT_CASE(faults, row21_minority_black_holed_at_quorum_speed, REDLOCK) {
@@ -41,35 +33,38 @@ CT_CASE(faults, row21_minority_black_holed_at_quorum_speed, REDLOCK) {
     int64_t timeout_ms = scaled(ct, 1000);
     dl_client_t *c = ct_open(ct, through(ct, &front, times(ct, 1000, 4000, 10000)));
     dl_lock_t *lock = ct_lock(ct, c, "row 21");
-    pace_t with_all = measure_pairs(ct, lock);
+    expect_quorum_speed(ct, lock, timeout_ms);
     EACH_PROXY(front, proxy_swallow(ct, proxy, PROXY_BOTH));
-    expect_quorum_speed(ct, with_all, measure_pairs(ct, lock), timeout_ms);
+    expect_quorum_speed(ct, lock, timeout_ms);
     EACH_PROXY(front, proxy_swallow(ct, proxy, 0));
-    expect_quorum_speed(ct, with_all, measure_pairs(ct, lock), timeout_ms);
+    expect_quorum_speed(ct, lock, timeout_ms);
     CT_EQ(ct_stats(ct, c).unknown_outcomes, 0);
-    CT_AWAIT(votes_for(ct, "row 21") == 0, timeout_ms + FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 21"), ==, 0, timeout_ms + FREE_MS + ct_tolerance_ms(ct));
     stop_front(ct, &front);
 }
 
 CT_CASE(faults, row21_minority_slow, REDLOCK) {
     front_t front = start_front(ct, spare_of(ct));
-    int64_t slow_ms = scaled(ct, 300);
+    int64_t slow_ms = scaled(ct, 300), timeout_ms = scaled(ct, 1000);
     dl_client_t *c = ct_open(ct, through(ct, &front, times(ct, 1000, 4000, 10000)));
     dl_lock_t *lock = ct_lock(ct, c, "row 21"), *held = ct_lock(ct, c, "row 21 held");
-    pace_t with_all = measure_pairs(ct, lock);
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_BOTH, slow_ms));
-    expect_quorum_speed(ct, with_all, measure_pairs(ct, lock), slow_ms);
+    expect_quorum_speed(ct, lock, slow_ms);
     /* So many in a row are more than the slow ones have connections for. One alone they hear late, and keep
      * nothing of it. */
-    ct_sleep_ms(ct, 2 * scaled(ct, 1000));
+    ct_sleep_ms(ct, 2 * timeout_ms);
     CT_OK(dl_trylock(held, CT_ERR));
     watch_t watch = start_watch(ct);
     CT_OK(dl_extend(held, scaled(ct, 20000), CT_ERR));
     CT_LT(ct_now_ms(ct) - watch.began_ms, slow_ms);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_EQ(votes_for(ct, "row 21 held"), 0);
-    ct_sleep_ms(ct, 6 * slow_ms);
-    CT_EQ(votes_for(ct, "row 21 held"), 0);
+    for (size_t i = front.n; i < node_count(ct); i++) { /* they are the majority */
+        CT_EQ(has_vote(ct, i, "row 21 held"), 0);
+    }
+    /* Then no claim is on its way any more; where one was given up, its free needs a connection of its own.
+     */
+    ct_sleep_ms(ct, timeout_ms + slow_ms);
+    CT_AWAIT_THAT(votes_for(ct, "row 21 held"), ==, 0, 3 * slow_ms + ct_tolerance_ms(ct));
     stop_front(ct, &front);
 }
 
@@ -98,8 +93,8 @@ CT_CASE(faults, row21_minority_down_at_open_and_later, REDLOCK) {
         redlock_node_mark(node_at(ct, i));
     }
     /* Renewals fill them in; so they may take the place of others. */
-    CT_AWAIT(votes_for(ct, "row 21 held") == node_count(ct),
-             RETRY_MS + ct_lease_ms(ct) / 3 + 2 * ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 21 held"), ==, node_count(ct),
+                  RETRY_MS + ct_lease_ms(ct) / 3 + 2 * ct_tolerance_ms(ct));
     for (size_t i = spare; i < 2 * spare; i++) {
         redis_server_kill(node_at(ct, i));
     }
@@ -108,11 +103,11 @@ CT_CASE(faults, row21_minority_down_at_open_and_later, REDLOCK) {
     CT_OK(dl_trylock(lock, CT_ERR));
     IN_TIME(watch, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 4, 2 * ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 4, 2 * ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_GT(dl_valid_ms(held), 0);
     CT_EQ(ct_stats(ct, c).lost, 0);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_AWAIT(votes_for(ct, "row 21") + votes_for(ct, "row 21 held") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 21") + votes_for(ct, "row 21 held"), ==, 0, ct_tolerance_ms(ct));
 }
 
 /* ---- row 22: a majority -------------------------------------------------------------------------- */
@@ -160,15 +155,30 @@ static void lose_majority(ct_t *ct, void (*happens)(redis_server_t *node)) {
 CT_CASE(faults, row22_majority_down_fails_in_time, REDLOCK) {
     lose_majority(ct, kill_node);
     /* The votes of the others were given back. */
-    CT_AWAIT(votes_for(ct, "row 22") == 0, FREE_MS + ct_tolerance_ms(ct));
-    CT_AWAIT(votes_for(ct, "row 22 held") == 0, ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 22"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 22 held"), ==, 0, ct_lease_ms(ct) + ct_tolerance_ms(ct));
 }
 
 CT_CASE(faults, row22_majority_silent_fails_in_time, REDLOCK) {
     lose_majority(ct, redis_server_freeze);
     for (size_t i = quorum_of(ct); i < node_count(ct); i++) {
-        CT_AWAIT(has_vote(ct, i, "row 22") == 0, FREE_MS + ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(has_vote(ct, i, "row 22"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
     }
+    for (size_t i = 0; i < quorum_of(ct); i++) {
+        redis_server_thaw(node_at(ct, i));
+    }
+}
+
+/* As long as a call may take altogether, whatever a node may take for one request. */
+CT_CASE(faults, row22_close_while_the_majority_is_silent, REDLOCK) {
+    dl_client_t *c = ct_open(ct, times(ct, 800, 1000, 10000));
+    CT_OK(dl_lock(ct_lock(ct, c, "row 22"), CT_ERR));
+    for (size_t i = 0; i < quorum_of(ct); i++) {
+        redis_server_freeze(node_at(ct, i));
+    }
+    watch_t watch = start_watch(ct);
+    ct_close(ct, c);
+    IN_TIME(watch, scaled(ct, 1000));
     for (size_t i = 0; i < quorum_of(ct); i++) {
         redis_server_thaw(node_at(ct, i));
     }
@@ -198,7 +208,7 @@ CT_CASE(faults, row22_nothing_stays_locked_after_the_majority_is_back, REDLOCK) 
     }
     watch_t watch = start_watch(ct);
     for (int i = 0; i < NAMES; i++) {
-        CT_AWAIT(votes_for(ct, names[i]) == 0, RETRY_MS + 2 * FREE_MS + ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(votes_for(ct, names[i]), ==, 0, RETRY_MS + 2 * FREE_MS + ct_tolerance_ms(ct));
     }
     IN_TIME(watch, RETRY_MS + 2 * FREE_MS);
     for (int i = 0; i < NAMES; i++) {
@@ -207,7 +217,7 @@ CT_CASE(faults, row22_nothing_stays_locked_after_the_majority_is_back, REDLOCK) 
         CT_OK(dl_unlock(lock, CT_ERR));
     }
     for (int i = 0; i < NAMES; i++) { /* and they stay gone */
-        CT_AWAIT(votes_for(ct, names[i]) == 0, ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(votes_for(ct, names[i]), ==, 0, ct_tolerance_ms(ct));
     }
 }
 
@@ -241,14 +251,14 @@ CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms + 20));
     /* The votes themselves come too late. */
     CT_STATUS(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR), DL_EIO);
-    CT_AWAIT(votes_for(ct, "row 23") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
     CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_EIO);
-    CT_AWAIT(votes_for(ct, "row 23") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
     CT_EQ(dl_hold_count(lock) + dl_hold_count(unfenced), 0);
     /* The votes come in time, and what was written back does not. */
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms * 6 / 10));
     CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_EIO);
-    CT_AWAIT(votes_for(ct, "row 23") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
     CT_OK(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR)); /* nothing to write back */
     CT_EQ(dl_token(unfenced), 0);
     CT_LE(dl_valid_ms(unfenced), lease_ms * 4 / 10);

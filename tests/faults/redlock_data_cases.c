@@ -28,7 +28,7 @@ typedef void (*mishap_t)(ct_t *ct, redis_server_t *node);
 /* Refused by a majority that was heard. That a connection is dead may only be noticed by using it, once. */
 static void expect_refused(ct_t *ct, dl_lock_t *lock) {
     dl_status_t status;
-    CT_AWAIT((status = dl_trylock(lock, NULL)) != DL_EIO, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT((status = dl_trylock(lock, NULL)), !=, DL_EIO, ct_tolerance_ms(ct));
     CT_EQ(status, DL_EBUSY);
 }
 
@@ -72,7 +72,7 @@ static void promote_replica(ct_t *ct, redis_server_t *node) {
     snprintf(port, sizeof port, "%d", node->port);
     (void)redis_ask(node, "CONFIG SET repl-diskless-sync-delay 0");
     (void)redis_ask(replica, "REPLICAOF 127.0.0.1 %s", port);
-    CT_AWAIT(redis_number(replica, "EXISTS dlock_tokens:node") == 1, 10000);
+    CT_AWAIT_THAT(redis_number(replica, "EXISTS dlock_tokens:node"), ==, 1, 10000);
     (void)redis_ask(replica, "REPLICAOF NO ONE");
     redis_server_kill(node);
     CT_STR_EQ(redis_ask(replica, "CONFIG SET port %s", port), "OK");
@@ -87,7 +87,7 @@ static void promote_replica(ct_t *ct, redis_server_t *node) {
 
 static void restart_with_data(ct_t *ct, redis_server_t *node) {
     redis_server_restart(node);
-    CT_AWAIT(redis_try(node, "EXISTS dlock_tokens:node")[0] != '-', 10000); /* it has loaded it */
+    CT_AWAIT_THAT(redis_try(node, "EXISTS dlock_tokens:node")[0], !=, '-', 10000); /* it has loaded it */
     CT_EQ(redis_number(node, "EXISTS dlock_tokens:node"), 1);
 }
 
@@ -98,7 +98,7 @@ static void make_durable(ct_t *ct, redis_server_t *node) {
         redis_server_arg(node, words[i]);
     }
     redis_server_restart(node);
-    CT_AWAIT(redis_try(node, "EXISTS dlock_tokens:node")[0] != '-', 10000);
+    CT_AWAIT_THAT(redis_try(node, "EXISTS dlock_tokens:node")[0], !=, '-', 10000);
     redlock_node_mark(node);
 }
 
@@ -158,10 +158,10 @@ CT_CASE(faults, row24_renewal_fills_in_a_node_that_lost_the_key, REDLOCK) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 24");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(votes_for(ct, "row 24") == node_count(ct), ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, node_count(ct), ct_tolerance_ms(ct));
     int64_t soon_ms = ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct);
     delete_votes(ct, spare_of(ct), "row 24");
-    CT_AWAIT(votes_for(ct, "row 24") == node_count(ct), soon_ms);
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, node_count(ct), soon_ms);
     for (size_t i = 0; i < spare_of(ct); i++) {
         char value[160];
         snprintf(value, sizeof value, "%s",
@@ -184,7 +184,7 @@ CT_CASE(faults, row24_unlocked_while_a_node_is_filled_in, REDLOCK) {
     dl_client_t *c = ct_open(ct, through(ct, &front, times(ct, 1000, 4000, 1500)));
     dl_lock_t *lock = ct_lock(ct, c, "row 24");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(votes_for(ct, "row 24") == node_count(ct), ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, node_count(ct), ct_tolerance_ms(ct));
     for (size_t i = quorum_of(ct); i < node_count(ct); i++) {
         CT_EQ(redis_number(node_at(ct, i), "DEL %s", "dlock:row 24"), 1);
     }
@@ -192,7 +192,7 @@ CT_CASE(faults, row24_unlocked_while_a_node_is_filled_in, REDLOCK) {
     int64_t slow_ms = scaled(ct, 150);
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, slow_ms));
     int batches = ct_calls(ct, CT_OP_BATCH);
-    CT_AWAIT(ct_calls(ct, CT_OP_BATCH) > batches, scaled(ct, 1500));
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_BATCH), >, batches, scaled(ct, 1500));
     ct_sleep_ms(ct, slow_ms / 2);
     CT_OK(dl_unlock(lock, CT_ERR));
     CT_EQ(votes_for(ct, "row 24"), 0);
@@ -270,7 +270,7 @@ CT_CASE(faults, row25_same_server_twice, REDLOCK) {
     for (int i = 0; i < 3; i++) {
         dl_status_t status = dl_trylock(lock, NULL);
         CT_CHECKF(status != DL_OK, "one server gave two votes");
-        CT_AWAIT(has_vote(ct, 0, "row 25") == 0, FREE_MS + ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(has_vote(ct, 0, "row 25"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
     }
     ct_close(ct, c);
     redis_server_boot(node_at(ct, 1));

@@ -8,13 +8,13 @@ static dl_client_t *open_warm(ct_t *ct, front_t *front) {
     dl_lock_t *lock = ct_lock(ct, c, "warm");
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
-    CT_AWAIT(votes_for(ct, "warm") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "warm"), ==, 0, ct_tolerance_ms(ct));
     return c;
 }
 
 /* Nothing of the name is left on any node. */
 static void expect_no_votes(ct_t *ct, const char *name) {
-    CT_AWAIT(votes_for(ct, name) == 0, 2 * FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, name), ==, 0, 2 * FREE_MS + ct_tolerance_ms(ct));
 }
 
 /* ---- row 10 -------------------------------------------------------------------------------------- */
@@ -130,13 +130,13 @@ CT_CASE(faults, row11_replies_of_a_majority_to_an_unlock_lost, REDLOCK) {
         dl_lock_t *lock = ct_lock(ct, c, name), *next = ct_lock(ct, other, name);
         CT_OK(dl_lock(lock, CT_ERR));
         /* No claim is on its way any more. */
-        CT_AWAIT(votes_for(ct, name) == node_count(ct), ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(votes_for(ct, name), ==, node_count(ct), ct_tolerance_ms(ct));
         EACH_PROXY(front, lose_reply(ct, proxy, name, i % 2 == 0 ? PROXY_CUT : PROXY_RESET));
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_EUNKNOWN);
         CT_OK(dl_trylock(next, CT_ERR));
         uint64_t hold_id = ct_server_info(ct, name).hold_id;
-        CT_AWAIT(ct_stats(ct, c).background_frees >= (uint64_t)i + 1, FREE_MS + ct_tolerance_ms(ct));
-        CT_CHECK(ct_server_info(ct, name).hold_id == hold_id); /* the free of the first harms nobody */
+        CT_AWAIT_THAT(ct_stats(ct, c).background_frees, >=, (uint64_t)i + 1, FREE_MS + ct_tolerance_ms(ct));
+        CT_EQ(ct_server_info(ct, name).hold_id, hold_id); /* the free of the first harms nobody */
         CT_OK(dl_unlock(next, CT_ERR));
         expect_no_votes(ct, name);
     }
@@ -175,7 +175,7 @@ CT_CASE(faults, row12_claims_that_reach_a_majority_after_they_were_given_up, RED
     CT_OK(dl_trylock_for(theirs, FREE_MS, DL_LEASE_AUTO, CT_ERR));
     uint64_t hold_id = ct_server_info(ct, "row 12").hold_id;
     EACH_PROXY(front, (void)proxy_deliver(ct, proxy, 1)); /* as a proxy that tries again would */
-    CT_CHECK(ct_server_info(ct, "row 12").hold_id == hold_id);
+    CT_EQ(ct_server_info(ct, "row 12").hold_id, hold_id);
     CT_OK(dl_extend(theirs, 2 * ct_lease_ms(ct), CT_ERR));
     CT_OK(dl_unlock(theirs, CT_ERR));
     CT_EQ(dl_hold_count(lock), 0);
@@ -188,7 +188,7 @@ CT_CASE(faults, row12_claims_that_reach_a_majority_after_they_were_given_up, RED
 static void start_waiter(ct_t *ct, caller_t *waiter) {
     int waits = ct_calls(ct, CT_OP_WAIT);
     start_caller(ct, waiter);
-    CT_AWAIT(ct_calls(ct, CT_OP_WAIT) > waits, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >, waits, 5000);
 }
 
 /* Of n nodes the connections die on which a waiter hears of releases. */

@@ -59,7 +59,8 @@ CT_CASE(faults, row16_key_replaced_at_some_nodes, REDLOCK) {
     /* Too many for a quorum of the others. */
     CT_EQ(redis_number(node_at(ct, spare_of(ct)), "RPUSH %s theirs", KEY_16), 1);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EFOREIGN);
-    CT_AWAIT(votes_for(ct, "row 16") == quorum_of(ct), ct_tolerance_ms(ct)); /* the rest is freed meanwhile */
+    CT_AWAIT_THAT(votes_for(ct, "row 16"), ==, quorum_of(ct),
+                  ct_tolerance_ms(ct)); /* the rest is freed meanwhile */
     CT_STATUS(dl_lock(lock, CT_ERR), DL_EFOREIGN);
     for (size_t i = 0; i < quorum_of(ct); i++) {
         CT_STR_EQ(redis_ask(node_at(ct, i), "LRANGE %s 0 -1", KEY_16), "theirs");
@@ -72,7 +73,7 @@ CT_CASE(faults, row16_held_by_a_foreign_client_at_a_majority, REDLOCK) {
     EACH_NODE(quorum_of(ct), "SET %s theirs PX 60000", KEY_16);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
     /* Nothing of the attempt stays at the others; a client that tells nobody is looked at now and then. */
-    CT_AWAIT(votes_for(ct, "row 16") == quorum_of(ct), ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 16"), ==, quorum_of(ct), ct_tolerance_ms(ct));
     caller_t waiter = CALLER(lock, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     ct_await_waiting(ct, c, 1, 5000);
@@ -94,13 +95,13 @@ CT_CASE(faults, row18_script_flush_at_all_nodes, REDLOCK) {
         CT_OK(dl_extend(lock, 2 * ct_lease_ms(ct), CT_ERR));
         EACH_NODE(node_count(ct), "SCRIPT FLUSH");
         CT_OK(dl_unlock(lock, CT_ERR));
-        CT_AWAIT(votes_for(ct, "row 18") == 0, ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(votes_for(ct, "row 18"), ==, 0, ct_tolerance_ms(ct));
     }
     CT_OK(dl_lock(lock, CT_ERR));
     for (int i = 1; i <= 3; i++) {
         uint64_t renewed = ct_stats(ct, c).renewed;
         EACH_NODE(node_count(ct), "SCRIPT FLUSH");
-        CT_AWAIT(ct_stats(ct, c).renewed > renewed, ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >, renewed, ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct));
     }
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
@@ -115,13 +116,13 @@ CT_CASE(faults, row18_nodes_out_of_memory, REDLOCK) {
     EACH_NODE(quorum_of(ct), "CONFIG SET maxmemory 1");
     CT_STATUS(dl_lock(wanted, CT_ERR), DL_ELIMIT);
     SAYS("memory");
-    CT_AWAIT(votes_for(ct, "row 18") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 18"), ==, 0, ct_tolerance_ms(ct));
     /* What is there goes on, and can be freed. */
     uint64_t renewed = ct_stats(ct, c).renewed;
-    CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 4, 2 * ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 4, 2 * ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_AWAIT(votes_for(ct, "row 18 held") == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 18 held"), ==, 0, ct_tolerance_ms(ct));
     EACH_NODE(quorum_of(ct), "CONFIG SET maxmemory 0");
     take_and_free(ct, wanted);
 }
@@ -196,7 +197,7 @@ CT_CASE(faults, row20_nodes_paused_for_longer_than_the_call, REDLOCK) {
     int64_t left_ms = paused.began_ms + pause_ms - ct_now_ms(ct);
     CT_GT(left_ms, 0);
     ct_sleep_ms(ct, left_ms);
-    CT_AWAIT(votes_for(ct, "row 20") == 0, timeout_ms + FREE_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(votes_for(ct, "row 20"), ==, 0, timeout_ms + FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, ct_lease_ms(ct));
     CT_EQ(votes_for(ct, "row 20") + votes_for(ct, "row 20 held"), 0);
     expect_works(ct, c, "row 20");

@@ -11,14 +11,11 @@ set -euo pipefail
 program=$1 backend=$2
 here=$(cd "$(dirname "$0")" && pwd)
 page=$here/../../docs/recipes.md
+# shellcheck source-path=SCRIPTDIR/../support
+. "$(dirname "$0")/../support/checks.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset DLOCK_BACKEND DLOCK_CONFIG
-
-die() {
-    printf '%s\n' "$*"
-    exit 1
-}
 
 cat >"$work/shop.cnf" <<END
 [client]

@@ -16,7 +16,7 @@ CT_CASE(faults, row16a_publish_refused_by_acl, REDIS) {
     caller_t waiter = CALLER(wanted, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     CT_AWAIT(is_subscribed(ct), 5000);
-    CT_AWAIT(ct_calls(ct, CT_OP_WAIT) >= 1, 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >=, 1, 5000);
     (void)redis_ask(server, "ACL SETUSER default -publish");
     CT_OK(dl_unlock(held, CT_ERR)); /* what was freed was freed */
     int64_t before_ms = ct_now_ms(ct);
@@ -103,7 +103,7 @@ CT_CASE(faults, row18_script_flush, REDIS) {
     for (int i = 1; i <= 3; i++) {
         uint64_t renewed = ct_stats(ct, c).renewed;
         (void)redis_ask(ct_redis(ct), "SCRIPT FLUSH");
-        CT_AWAIT(ct_stats(ct, c).renewed > renewed, ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct));
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >, renewed, ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct));
     }
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
@@ -145,7 +145,7 @@ CT_CASE(faults, row18_out_of_memory, REDIS) {
     /* What is there goes on: entered again, renewed, extended, left, freed. */
     CT_OK(dl_lock(held, CT_ERR));
     uint64_t renewed = ct_stats(ct, c).renewed;
-    CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 4, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 4, 2 * ct_lease_ms(ct));
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_extend(held, 3 * ct_lease_ms(ct), CT_ERR));
     CT_GT(redis_number(server, "PTTL %s", key_of(ct, "row 18 held")), 2 * ct_lease_ms(ct));
@@ -183,7 +183,7 @@ CT_CASE(faults, row18_loading, REDIS) {
     CT_STATUS(ct_try_open(ct, NULL, &late, CT_ERR), DL_EIO);
     SAYS("oading");
     CT_CHECKF(strncmp(redis_try(server, "GET key1"), "-LOADING", 8) == 0, "it was too fast for this");
-    CT_AWAIT(redis_try(server, "GET key1")[0] != '-', 20000);
+    CT_AWAIT_THAT(redis_try(server, "GET key1")[0], !=, '-', 20000);
     expect_back(ct, lock);
 }
 
@@ -194,7 +194,7 @@ CT_CASE(faults, row18_busy_with_a_script, REDIS) {
     take(ct, held, 20 * ct_lease_ms(ct));
     (void)redis_ask(server, "CONFIG SET lua-time-limit 20");
     int fd = redis_send(server, "EVAL %s 0", "while true do end");
-    CT_AWAIT(strncmp(redis_try(server, "GET x"), "-BUSY", 5) == 0, 5000);
+    CT_AWAIT_THAT(strncmp(redis_try(server, "GET x"), "-BUSY", 5), ==, 0, 5000);
     watch_t watch = start_watch(ct);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO); /* surely not carried out */
     IN_TIME(watch, 100);
@@ -206,7 +206,7 @@ CT_CASE(faults, row18_busy_with_a_script, REDIS) {
     CT_EITHER(dl_lock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN); /* the last of many tries has little time */
     IN_TIME(watch, ct_call_timeout_ms(ct));
     (void)redis_ask(server, "SCRIPT KILL"); /* is answered before the script ends */
-    CT_AWAIT(strncmp(redis_try(server, "GET x"), "-BUSY", 5) != 0, 5000);
+    CT_AWAIT_THAT(strncmp(redis_try(server, "GET x"), "-BUSY", 5), !=, 0, 5000);
     close(fd);
     ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
     expect_works(ct, c, "row 18");
@@ -227,7 +227,7 @@ CT_CASE(faults, row18_wrong_password, REDIS) {
     c = ct_open(ct, "password: \"open-sesame\"");
     dl_lock_t *lock = ct_lock(ct, c, "row 18"), *more = ct_lock(ct, c, "row 18 more");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     /* Changed under a client: its connections stay good, new ones are refused; it says why. */
     (void)redis_ask(server, "CONFIG SET requirepass another");
     snprintf(server->password, sizeof server->password, "another");
@@ -251,7 +251,7 @@ CT_CASE(faults, row18_maxclients, REDIS) {
     dl_client_t *c = ct_open(ct, NULL), *late;
     dl_lock_t *lock = ct_lock(ct, c, "row 18");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     /* The client has its connections; now others take all that are left. */
     int fds[FILLERS] = {redis_send(server, "CONFIG SET maxclients %d", 8)};
     expect_answer(ct, fds[0], "+OK");
@@ -264,13 +264,13 @@ CT_CASE(faults, row18_maxclients, REDIS) {
     IN_TIME(watch, 100);
     SAYS("max");
     uint64_t renewed = ct_stats(ct, c).renewed;
-    CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 3, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 3, 2 * ct_lease_ms(ct));
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
     for (int i = 0; i < FILLERS; i++) {
         close(fds[i]);
     }
-    CT_AWAIT(ct_try_open(ct, NULL, &late, NULL) == DL_OK, 1000);
+    CT_AWAIT_THAT(ct_try_open(ct, NULL, &late, NULL), ==, DL_OK, 1000);
     expect_works(ct, late, "row 18");
 }
 

@@ -42,7 +42,9 @@ CT_CASE(faults, row12_late_duplicates_of_everything, .traits = CT_REPLAY | CT_CA
         }
     }
     dl_lock_info_t after = ct_server_info(ct, "row 12");
-    CT_CHECK(after.held && after.hold_id == before.hold_id && after.token == before.token);
+    CT_CHECK(after.held);
+    CT_EQ(after.hold_id, before.hold_id);
+    CT_EQ(after.token, before.token);
     CT_LE(after.remaining_ms, before.remaining_ms);
     /* After the release they may take it; nobody acts on that, and the next hold replaces it at once. */
     CT_OK(dl_unlock(lock, CT_ERR));
@@ -63,7 +65,7 @@ static void wait_without_news(ct_t *ct, ct_op_t op, ct_mode_t mode, int64_t with
     int fault = ct_fault(ct, op, mode, CT_ALWAYS);
     caller_t waiter = CALLER(ct_lock(ct, b, "row 13"), DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
-    CT_AWAIT(ct_fault_hits(ct, fault) >= 1, 5000);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), >=, 1, 5000);
     ct_sleep_ms(ct, 20);
     CT_OK(dl_unlock(held, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);

@@ -189,7 +189,9 @@ CT_CASE(faults, row36_no_descriptors_for_a_wait) {
         CT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
         CT_CHECKF(is_clear(waited), "the wait ended with %s", dl_status_name(waited));
         CT_CHECKF(is_clear(queued), "the queue ended with %s", dl_status_name(queued));
-        CT_CHECK(made == DL_ELIMIT || extra > 0);
+        if (made != DL_ELIMIT) {
+            CT_GT(extra, 0);
+        }
         dl_cancel_free(cancel);
         CT_EQ(ct_stats(ct, b).waiting_now, 0);
     }
@@ -225,7 +227,9 @@ CT_CASE(faults, row36_no_threads) {
         dl_status_t status = ct_try_open(ct, NULL, &c, CT_ERR);
         refused += CT_EITHER(status, DL_OK, DL_ELIMIT) == DL_ELIMIT;
         if (ct_traits(ct) & CT_REAL_TIME) { /* the simulated clock keeps descriptors of its own */
-            CT_CHECK(status == DL_OK || open_descriptors() == before);
+            if (status != DL_OK) {
+                CT_EQ(open_descriptors(), before);
+            }
         }
     }
     threads_left = 100;

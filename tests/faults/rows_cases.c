@@ -71,10 +71,10 @@ CT_CASE(faults, row30_row_deleted_while_held_and_waited_for, MYSQL, .needs = DL_
         CT_OK(dl_lock(lock, CT_ERR));
         uint64_t token = dl_token(lock);
         ct_thread_t *deleter = ct_thread(ct, wait_to_delete_row, NULL);
-        CT_AWAIT(waiting_connections(ct, NULL) > 0, 5000);
+        CT_AWAIT_THAT(waiting_connections(ct, NULL), >, 0, 5000);
         caller_t waiter = CALLER(ct_lock(ct, b, "row 30"), DL_WAIT_FOREVER);
         start_caller(ct, &waiter);
-        CT_AWAIT(waiting_connections(ct, NULL) >= 2, 5000);
+        CT_AWAIT_THAT(waiting_connections(ct, NULL), >=, 2, 5000);
         ct_no_event(ct, a, DL_EVENT_LOST, NULL, ct_lease_ms(ct));
         CT_EQ(count_rows(ct, "row 30"), 1);
         CT_GT(dl_valid_ms(lock), 0);

@@ -120,7 +120,7 @@ CT_CASE(faults, row18_login_refused, MYSQL) {
     c = ct_open(ct, ALI);
     dl_lock_t *lock = ct_lock(ct, c, "row 18"), *more = ct_lock(ct, c, "row 18 more");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     /* Changed under a client: its connections stay good, new ones are refused; it says why. */
     (void)mysql_ask(ct_mysql(ct), "ALTER USER 'ali'@'%%' IDENTIFIED BY 'another'");
     (void)mysql_kill_connections(ct_mysql(ct), "ali");
@@ -182,7 +182,7 @@ CT_CASE(faults, row18_too_many_connections, MYSQL) {
     dl_client_t *c = ct_open(ct, NULL), *late;
     dl_lock_t *lock = ct_lock(ct, c, "row 18");
     CT_OK(dl_lock(lock, CT_ERR));
-    CT_AWAIT(ct_stats(ct, c).renewed >= 1, ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, 1, ct_lease_ms(ct));
     /* Now others take all that are left; ten is the fewest that MariaDB can be told. */
     mysql_hand_t *hands[FILLERS];
     int n = 0;
@@ -197,13 +197,13 @@ CT_CASE(faults, row18_too_many_connections, MYSQL) {
     CT_STATUS(ct_try_open(ct, NULL, &late, CT_ERR), DL_ELIMIT);
     IN_TIME(watch, 100);
     uint64_t renewed = ct_stats(ct, c).renewed;
-    CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 3, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 3, 2 * ct_lease_ms(ct));
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
     CT_OK(dl_unlock(lock, CT_ERR));
     while (n > 0) {
         mysql_hand_close(hands[--n]);
     }
-    CT_AWAIT(ct_try_open(ct, NULL, &late, NULL) == DL_OK, 1000);
+    CT_AWAIT_THAT(ct_try_open(ct, NULL, &late, NULL), ==, DL_OK, 1000);
     expect_works(ct, late, "row 18");
 }
 

@@ -30,7 +30,7 @@ static void lose_connection(ct_t *ct, int64_t lease_ms) {
     CT_EQ(lost.status, DL_ELOST);
     IN_TIME(watch, ct_lease_ms(ct) / 3); /* one heartbeat */
     CT_EQ(dl_valid_ms(lock), 0);
-    CT_AWAIT(ct_stats(ct, other).held_now == 1, RETRY_MS + ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, other).held_now, ==, 1, RETRY_MS + ct_tolerance_ms(ct));
     CT_STATUS(dl_lock(lock, CT_ERR), DL_ELOST);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
@@ -54,6 +54,23 @@ CT_CASE(faults, row26_holding_connection_killed_with_an_explicit_lease, MYSQL, .
     lose_connection(ct, 20 * ct_lease_ms(ct));
 }
 
+/* Nobody has said that another holds it: there is nobody who could. */
+CT_CASE(faults, row26_a_loss_by_a_server_that_is_gone, MYSQL, .needs = DL_CAP_SESSION) {
+    mysql_server_t *server = ct_mysql_own(ct, NULL);
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *renewed = ct_lock(ct, c, "row 26"), *explicit_lock = ct_lock(ct, c, "row 26 explicit");
+    CT_OK(dl_lock(renewed, CT_ERR));
+    take(ct, explicit_lock, 20 * ct_lease_ms(ct));
+    mysql_server_kill(server);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i == 0 ? "row 26" : "row 26 explicit";
+        dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, name, ct_lease_ms(ct));
+        CT_STR_EQ(lost.text, "the connection that held it has ended");
+    }
+    mysql_server_boot(server);
+    ct_expect_free(ct, "row 26", 5000);
+}
+
 CT_CASE(faults, row26_all_connections_killed, MYSQL, .needs = DL_CAP_LEASE) {
     (void)ct_mysql_own(ct, NULL);
     dl_client_t *c = ct_open(ct, NULL);
@@ -62,7 +79,7 @@ CT_CASE(faults, row26_all_connections_killed, MYSQL, .needs = DL_CAP_LEASE) {
     take(ct, explicit_lock, 20 * ct_lease_ms(ct));
     uint64_t token = dl_token(lock), renewed = 0;
     for (int i = 0; i < 4; i++) {
-        CT_AWAIT(ct_stats(ct, c).renewed > renewed, ct_lease_ms(ct));
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >, renewed, ct_lease_ms(ct));
         renewed = ct_stats(ct, c).renewed;
         (void)mysql_kill_connections(ct_mysql(ct), MYSQL_USER);
         expect_works(ct, c, "row 26 again");
@@ -85,10 +102,10 @@ CT_CASE(faults, row26_waiting_connection_killed, MYSQL, .needs = DL_CAP_NATIVE_W
     start_caller(ct, &waiter);
     for (int i = 0; i < 3; i++) {
         long long id = 0;
-        CT_AWAIT(waiting_connections(ct, &id) > 0, 5000);
+        CT_AWAIT_THAT(waiting_connections(ct, &id), >, 0, 5000);
         (void)mysql_try(ct_mysql(ct), "KILL CONNECTION %lld", id);
     }
-    CT_AWAIT(waiting_connections(ct, NULL) > 0, 5000); /* it goes on waiting, on another */
+    CT_AWAIT_THAT(waiting_connections(ct, NULL), >, 0, 5000); /* it goes on waiting, on another */
     CT_OK(dl_unlock(held, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);
     end_caller(ct, &waiter, DL_OK);
@@ -170,7 +187,7 @@ CT_CASE(faults, row27_impatient_server_and_a_long_lease, MYSQL) {
 
 /* Nobody holds or waits for the row: another can lock it at once. */
 static void expect_row_free(ct_t *ct, const char *name) {
-    CT_AWAIT(waiting_connections(ct, NULL) == 0, ct_tolerance_ms(ct));
+    CT_AWAIT_THAT(waiting_connections(ct, NULL), ==, 0, ct_tolerance_ms(ct));
     const char *row = mysql_ask(ct_mysql(ct), "SELECT 'mine' FROM %s WHERE name=x'%s' FOR UPDATE NOWAIT",
                                 table_of(ct), name_of(ct, name));
     CT_STR_EQ(row, "mine");
@@ -188,7 +205,7 @@ static void end_native_wait(ct_t *ct, int by_close) {
         caller_t waiter = CALLER(ct_lock(ct, b, "row 8"), DL_WAIT_FOREVER);
         CT_OK(dl_cancel_new(&waiter.opts.cancel, CT_ERR));
         start_caller(ct, &waiter);
-        CT_AWAIT(waiting_connections(ct, NULL) > 0, 5000);
+        CT_AWAIT_THAT(waiting_connections(ct, NULL), >, 0, 5000);
         ct_sleep_ms(ct, 10 * i);
         int64_t before_ms = ct_now_ms(ct);
         if (by_close) {

@@ -6,8 +6,9 @@
 set -euo pipefail
 
 source_dir=$1 soak=$2 seconds=$3
-work=$(mktemp -d)
 # shellcheck source-path=SCRIPTDIR/../support
+. "$source_dir/tests/support/checks.sh"
+work=$(mktemp -d)
 . "$source_dir/tests/support/servers.sh"
 trap 'stop_servers; rm -rf "$work"' EXIT
 unset DLOCK_BACKEND DLOCK_REDIS_URL
@@ -20,7 +21,7 @@ sed 's/^  lease: 10s$/&\n  renew_every: 100ms/' "$source_dir/config/examples/mat
 
 # The program has judged what must never be; with servers that nobody disturbs there is more that must not.
 for backend in "${backends[@]}"; do
-    grep -qE "^$backend \(.*\): [1-9][0-9]* acquisitions, .*; renewed [1-9][0-9]* times?$" "$work/out"
+    has "the account" "$(cat "$work/out")" "^$backend \(.*\): [1-9][0-9]* acquisitions, .*; renewed [1-9][0-9]* times?$"
 done
-[ "$(grep -c "unreachable or unknown 0, lost 0, violations 0$" "$work/out")" -eq ${#backends[@]} ]
-grep -q ": all was well$" "$work/out"
+equal "how many backends did well" "$(grep -c "unreachable or unknown 0, lost 0, violations 0$" "$work/out")" ${#backends[@]}
+has "the account" "$(cat "$work/out")" ": all was well$"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -61,27 +62,36 @@ static void check_file(ct_t *ct, const char *path, const void *bytes, size_t len
 
 /* ---- locked by others ------------------------------------------------------------------------ */
 
-/* What every writer of a file in WAL mode locks first: byte 120 of its index, by SQLite's own format. */
-static void block_writers(ct_t *ct, void *arg) {
-    int fd = open(arg, O_RDWR | O_CLOEXEC);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 120, .l_len = 1};
-    CT_CHECK(fd >= 0);
-    CT_CHECK(fcntl(fd, F_SETLKW, &lock) == 0);
+/* Bytes of the log's index that stand for a right, by SQLite's own format: what every writer locks first, and
+ * what readers lock. */
+typedef struct rights {
+    char index[PATH_SIZE + 8];
+    off_t first, n;
+} rights_t;
+
+static void keep(ct_t *ct, void *arg) {
+    const rights_t *rights = arg;
+    int fd = open(rights->index, O_RDWR | O_CLOEXEC);
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rights->first, .l_len = rights->n};
+    CT_GE(fd, 0);
+    CT_EQ(fcntl(fd, F_SETLKW, &lock), 0);
     ct_send(ct, NULL, 1);
     (void)ct_recv(ct, NULL);
 }
 
-CT_CASE(faults, row34_file_kept_locked_by_another_process, SQLITE) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+static void keep_rights(ct_t *ct, off_t first, off_t n) {
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL), *closed = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, a, "row 34"), *wanted = ct_lock(ct, b, "row 34");
     dl_lock_t *kept = ct_lock(ct, a, "row 34 kept"), *free_lock = ct_lock(ct, b, "row 34 free");
-    char index[PATH_SIZE + 8];
-    path_of(ct, a, index);
-    strcat(index, "-shm");
+    rights_t rights = {.first = first, .n = n};
+    path_of(ct, a, rights.index);
+    strcat(rights.index, "-shm");
     take(ct, held, 10 * ct_lease_ms(ct));
     CT_OK(dl_lock(kept, CT_ERR));
-    ct_process_t *blocker = ct_fork(ct, block_writers, index);
-    (void)ct_recv(ct, blocker);
+    CT_OK(dl_lock(ct_lock(ct, closed, "row 34 closed"), CT_ERR));
+    ct_process_t *keeper = ct_fork(ct, keep, &rights);
+    (void)ct_recv(ct, keeper);
     int64_t timeout_ms = ct_call_timeout_ms(ct), slack_ms = ct_tolerance_ms(ct), before_ms = ct_now_ms(ct);
     CT_STATUS(dl_trylock(free_lock, CT_ERR), DL_EIO);
     CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
@@ -94,17 +104,28 @@ CT_CASE(faults, row34_file_kept_locked_by_another_process, SQLITE) {
     before_ms = ct_now_ms(ct);
     CT_STATUS(dl_unlock(held, CT_ERR), DL_EIO);
     CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    before_ms = ct_now_ms(ct);
+    ct_close(ct, closed);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
     /* What could not be renewed is lost in time. */
     ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + slack_ms);
     CT_EQ(dl_valid_ms(kept), 0);
-    ct_send(ct, blocker, 1);
-    ct_process_wait(ct, blocker);
+    ct_send(ct, keeper, 1);
+    ct_process_wait(ct, keeper);
     /* And with the file back everything is freed and works. */
     CT_OK(dl_trylock_for(wanted, 1000 + slack_ms, DL_LEASE_AUTO, CT_ERR));
     CT_OK(dl_unlock(wanted, CT_ERR));
     CT_STATUS(dl_unlock(kept, CT_ERR), DL_ELOST);
     ct_expect_free(ct, "row 34 kept", 1000 + slack_ms);
     ct_expect_free(ct, "row 34", 0);
+}
+
+CT_CASE(faults, row34_file_kept_locked_by_another_process, SQLITE) {
+    keep_rights(ct, 120, 1);
+}
+
+CT_CASE(faults, row34_readers_kept_out_by_another_process, SQLITE) {
+    keep_rights(ct, 123, 5);
 }
 
 /* ---- no room --------------------------------------------------------------------------------- */
@@ -184,7 +205,7 @@ CT_CASE(faults, row34_files_of_others_are_left_as_they_are, SQLITE) {
     path_beside(ct, "diary.txt", path);
     write_file(ct, path, text, sizeof text - 1);
     CT_STATUS(open_path(ct, path, &c, CT_ERR), DL_ECONFIG);
-    CT_CHECK(strstr(ct_last_err()->message, path) != NULL);
+    CT_HAS(ct_last_err()->message, path);
     check_file(ct, path, text, sizeof text - 1);
     database[16] = 16; /* pages of 4096 bytes, an application id of 0 */
     write_file(ct, path, database, sizeof database);
@@ -194,9 +215,68 @@ CT_CASE(faults, row34_files_of_others_are_left_as_they_are, SQLITE) {
     CT_STATUS(open_path(ct, path, &c, CT_ERR), DL_ECONFIG);
     check_file(ct, path, "x", 1);
     *strrchr(path, '/') = 0; /* a folder */
-    CT_CHECK(open_path(ct, path, &c, CT_ERR) != DL_OK);
+    CT_NE(open_path(ct, path, &c, CT_ERR), DL_OK);
     strcat(path, "/missing/locks.db");
     CT_STATUS(open_path(ct, path, &c, CT_ERR), DL_ECONFIG);
+}
+
+/* ---- prepared by somebody who may write it --------------------------------------------------- */
+
+typedef struct script {
+    char path[PATH_SIZE];
+    const char *text;
+} script_t;
+
+/* In a process of its own: closing the file in this one would drop the locks that the clients have on it. */
+static void run_sql(ct_t *ct, void *arg) {
+    const script_t *script = arg;
+    sqlite3 *db = NULL;
+    CT_EQ(sqlite3_open(script->path, &db), SQLITE_OK);
+    sqlite3_busy_timeout(db, 2000);
+    CT_EQ(sqlite3_exec(db, script->text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+#define NEVER_ENDS                               \
+    " ON dlock_locks BEGIN SELECT count(*) FROM" \
+    " (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n FROM c); END;"
+
+CT_CASE(faults, row34_file_with_triggers_that_never_end, SQLITE) {
+    dl_client_t *a = ct_open(ct, NULL), *closed = ct_open(ct, NULL), *late = NULL;
+    dl_lock_t *kept = ct_lock(ct, a, "row 34 kept"), *more = ct_lock(ct, a, "row 34 more");
+    dl_lock_t *held = ct_lock(ct, a, "row 34");
+    script_t script = {.text = "CREATE TRIGGER i BEFORE INSERT" NEVER_ENDS
+                               "CREATE TRIGGER u BEFORE UPDATE" NEVER_ENDS
+                               "CREATE TRIGGER d BEFORE DELETE" NEVER_ENDS};
+    path_of(ct, a, script.path);
+    CT_OK(dl_lock(kept, CT_ERR));
+    take(ct, held, 10 * ct_lease_ms(ct));
+    CT_OK(dl_lock(ct_lock(ct, closed, "row 34 closed"), CT_ERR));
+    ct_process_wait(ct, ct_fork(ct, run_sql, &script));
+    int64_t timeout_ms = ct_call_timeout_ms(ct), slack_ms = ct_tolerance_ms(ct), before_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(more, CT_ERR), DL_EPROTO);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_CHECKF(strstr(ct_last_err()->message, "trigger") != NULL, "not a word of why: %s",
+              ct_last_err()->message);
+    before_ms = ct_now_ms(ct);
+    CT_NE(dl_trylock_for(more, 100, DL_LEASE_AUTO, NULL), DL_OK);
+    CT_LE(ct_now_ms(ct) - before_ms, 100 + slack_ms);
+    before_ms = ct_now_ms(ct);
+    CT_NE(dl_unlock(held, NULL), DL_OK);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    before_ms = ct_now_ms(ct);
+    ct_close(ct, closed);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    before_ms = ct_now_ms(ct);
+    CT_STATUS(open_path(ct, script.path, &late, CT_ERR), DL_EPROTO);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + slack_ms);
+    script.text = "DROP TRIGGER i; DROP TRIGGER u; DROP TRIGGER d";
+    ct_process_wait(ct, ct_fork(ct, run_sql, &script));
+    CT_OK(dl_trylock(more, CT_ERR));
+    CT_OK(dl_unlock(more, CT_ERR));
+    CT_STATUS(dl_unlock(kept, CT_ERR), DL_ELOST);
+    ct_expect_free(ct, "row 34", 1000 + slack_ms);
 }
 
 /* ---- damaged, replaced ----------------------------------------------------------------------- */

@@ -1,16 +1,11 @@
 /* statements_cases.c - faults of rows and tables that other transactions keep (rows 20 and 28). */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 
 #include "faults/mysql_wire.h"
 
 /* ---- row 20: somebody else's transaction is in the way ---------------------------------------------- */
-
-/* A call that cannot succeed, and must not say that it did. */
-static void expect_refused(ct_t *ct, dl_status_t status) {
-    CT_CHECKF(status == DL_EBUSY || status == DL_ETIMEDOUT || status == DL_EIO || status == DL_EUNKNOWN,
-              "the call was %s", dl_status_name(status));
-}
 
 /* While the server cannot do it, calls end in time; afterwards nothing of them stays. */
 static void try_in_vain(ct_t *ct, dl_client_t *c, const char *name) {
@@ -49,6 +44,20 @@ CT_CASE(faults, row20_row_kept_by_a_foreign_transaction, MYSQL) {
     CT_OK(dl_unlock(held, CT_ERR));
     let_row_go(hand);
     expect_nothing_stayed(ct, c, "row 20");
+}
+
+/* Sooner than the server is tired of waiting; and it has ended there, so that nothing is left to be freed. */
+CT_CASE(faults, row20_a_short_call_says_that_the_row_is_kept, MYSQL, .needs = DL_CAP_LEASE) {
+    introduce(ct, "row 20");
+    dl_client_t *c = ct_open(ct, "call_timeout: 800ms\nlease: 60s");
+    mysql_hand_t *hand = lock_row(ct, "row 20");
+    dl_error_t err;
+    CT_STATUS(dl_trylock(ct_lock(ct, c, "row 20"), &err), DL_EIO);
+    CT_CHECKF(strstr(err.message, "another transaction keeps the row locked") != NULL, "it says: %s",
+              err.message);
+    CT_EQ(ct_stats(ct, c).unknown_outcomes, 0);
+    CT_EQ(ct_stats(ct, c).background_frees, 0);
+    let_row_go(hand);
 }
 
 CT_CASE(faults, row20_waiter_behind_a_foreign_transaction, MYSQL) {
@@ -148,7 +157,7 @@ CT_CASE(faults, row28_deadlock_while_taking, MYSQL) {
         touch_row(ct, hand, "row 28", "LOCK IN SHARE MODE");
         caller_t caller = CALLER(ct_lock(ct, c, "row 28"), 4 * ct_call_timeout_ms(ct));
         start_caller(ct, &caller);
-        CT_AWAIT(waiting_connections(ct, NULL) > 0, 5000);
+        CT_AWAIT_THAT(waiting_connections(ct, NULL), >, 0, 5000);
         /* It waits for us; now we wait for it, which is the lighter of the two. */
         touch_row(ct, hand, "row 28", "FOR UPDATE");
         let_row_go(hand);
@@ -168,12 +177,12 @@ CT_CASE(faults, row28_deadlock_while_renewing, MYSQL, .needs = DL_CAP_LEASE) {
         mysql_hand_t *hand = open_heavy(ct);
         touch_row(ct, hand, i == 0 ? "row 28 b" : "row 28 a", "FOR UPDATE");
         int batches = ct_calls(ct, CT_OP_BATCH);
-        CT_AWAIT(ct_calls(ct, CT_OP_BATCH) > batches, 1500);
+        CT_AWAIT_THAT(ct_calls(ct, CT_OP_BATCH), >, batches, 1500);
         ct_sleep_ms(ct, 50);
         touch_row(ct, hand, i == 0 ? "row 28 a" : "row 28 b", "FOR UPDATE");
         let_row_go(hand);
         uint64_t renewed = ct_stats(ct, c).renewed;
-        CT_AWAIT(ct_stats(ct, c).renewed >= renewed + 2, 3000);
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 2, 3000);
     }
     CT_EQ(ct_stats(ct, c).lost, 0);
 }

@@ -8,16 +8,12 @@ set -euo pipefail
 
 source_dir=$1 program=$2 dlock=$3
 shift 3
-work=$(mktemp -d)
 # shellcheck source-path=SCRIPTDIR/../support
+. "$source_dir/tests/support/checks.sh"
+work=$(mktemp -d)
 . "$source_dir/tests/support/servers.sh"
 trap 'stop_servers; rm -rf "$work"' EXIT
 unset DLOCK_CONFIG DLOCK_BACKEND DLOCK_REDIS_URL
-
-die() {
-    echo "$*"
-    exit 1
-}
 
 start_servers "$@"
 config=$work/dlock.yaml

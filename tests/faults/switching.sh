@@ -6,8 +6,9 @@
 set -euo pipefail
 
 source_dir=$1 dlock=$2
-work=$(mktemp -d)
 # shellcheck source-path=SCRIPTDIR/../support
+. "$source_dir/tests/support/checks.sh"
+work=$(mktemp -d)
 . "$source_dir/tests/support/servers.sh"
 trap 'stop_servers; rm -rf "$work"' EXIT
 unset DLOCK_BACKEND DLOCK_REDIS_URL
@@ -29,8 +30,7 @@ expect() {
     rm -f "$work/was_in"
     "${holder[@]}" "${other[@]}" touch "$work/was_in" >"$work/out" 2>&1 || status=$?
     if [ $status -ne "$1" ] || { [ "$1" -eq 75 ] && [ -e "$work/was_in" ]; }; then
-        echo "while phase $2 holds, phase $3 ends with $status, not $1: $(cat "$work/out")"
-        exit 1
+        die "while phase $2 holds, phase $3 ends with $status, not $1: $(cat "$work/out")"
     fi
     echo "while phase $2 holds, phase $3 $([ "$1" -eq 0 ] && echo "gets in" || echo "is kept out")"
 }
@@ -47,6 +47,6 @@ expect 0 1 3
 expect 0 3 1
 
 # Whoever holds by one lock only is seen on the old backend, and when the last has gone nobody is.
-"${phase_1[@]}" "$dlock" --backend local list | grep -q "^orders: held by "
+has "the list" "$("${phase_1[@]}" "$dlock" --backend local list)" "^orders: held by "
 "${phase_3[@]}" "$dlock" --backend local --json list >"$work/out"
-! grep orders "$work/out"
+equal "what is listed of orders" "$(grep orders "$work/out")" ""

@@ -2,16 +2,18 @@
 # tokens.sh - prints the tokens of consecutive holders when servers lose their data and clocks are set back.
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tests/faults/tokens.sh HOLDER WITH_MYSQL
-# One line a driver: what its tokens are at first, after the server lost its data, with its clock an hour behind (by
-# libfaketime), and after both; each for the client that was there before, and for a new one. `+` is a token above all
-# before it, `-` one below, each with the distance in seconds. What docs/guarantees.md promises has to hold, and where
-# it says that the promise ends, it has to end. Exit status 77 (skipped) without libfaketime.
+# usage: tests/faults/tokens.sh HOLDER CLOCK_SHIM WITH_MYSQL
+# One line a driver: what its tokens are at first, after the server lost its data, with its clock an hour behind, and
+# after both; each for the client that was there before, and for a new one. `+` is a token above all before it, `-` one
+# below, each with the distance in seconds. What docs/guarantees.md promises has to hold, and where it says that the
+# promise ends, it has to end.
 set -euo pipefail
 
 # shellcheck disable=SC2034
-holder=$1 with_mysql=$2
+holder=$1 shim=$2 with_mysql=$3
 back_s=-3600
+# shellcheck source-path=SCRIPTDIR/../support
+. "$(dirname "$0")/../support/checks.sh"
 # shellcheck source=clocked.sh
 . "$(dirname "$0")/clocked.sh"
 
@@ -172,9 +174,9 @@ show() { # CELL...
 
 # ---- all of them ----------------------------------------------------------------------------------------------
 
-case $2 in
+case $3 in
 --one) # FOLDER CLOCK KIND DRIVER LABEL AT_ONCE
-    dir=$3 clock=$4 kind=$5 driver=$6 label=$7 at_once=$8
+    dir=$4 clock=$5 kind=$6 driver=$7 label=$8 at_once=$9
     mkdir -p "$dir"
     mkfifo "$dir/never"
     trap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT
@@ -183,9 +185,9 @@ case $2 in
     ;;
 --mysql) # FOLDER
     # Only the server's clock is moved.
-    unset LD_PRELOAD FAKETIME_TIMESTAMP_FILE FAKETIME_NO_CACHE FAKETIME_DONT_FAKE_MONOTONIC
+    unset LD_PRELOAD DLOCK_TEST_CLOCK
     for name in mysql-pessimistic mysql-lease mysql-optimistic; do
-        "$0" "$holder" --one "$3/$name" "$3/clock" mysql "$name" "$name" 0
+        "$0" "$holder" "$shim" --one "$4/$name" "$4/clock" mysql "$name" "$name" 0
     done
     exit 0
     ;;
@@ -205,7 +207,7 @@ begin_row() { # NAME COMMAND [ARG]...
     row_pids+=($!)
 }
 one() { # NAME KIND DRIVER LABEL AT_ONCE
-    begin_row "$1" "$0" "$holder" --one "$work/$1" "$work/$1/clock" "${@:2}"
+    begin_row "$1" "$0" "$holder" "$shim" --one "$work/$1" "$work/$1/clock" "${@:2}"
 }
 clock=$work/mysql-clock/clock
 mkdir "$work/mysql-clock"
@@ -213,7 +215,7 @@ set_clock +0
 one sqlite sqlite sqlite sqlite 0
 one redis-string redis redis-string redis-string 0
 one redis-hash redis redis-hash-reentrant redis-hash-reentrant 0
-begin_row mysql clocked "$with_mysql" "$0" "$holder" --mysql "$work/mysql-clock"
+begin_row mysql clocked "$with_mysql" "$0" "$holder" "$shim" --mysql "$work/mysql-clock"
 one redlock redlock redlock "redlock, one by one" 0
 one redlock-all redlock redlock "redlock, all at once" 1
 

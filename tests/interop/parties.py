@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import ctypes
+import operator
 import os
 import shutil
 import signal
@@ -22,13 +23,32 @@ def die_with_us():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def fail(what):
+    """Ends it, and says from which line of the test."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    file = os.path.realpath(frame.f_code.co_filename)
+    raise SystemExit("tests/%s:%d: %s" % (file.split("/tests/")[-1], frame.f_lineno, what))
+
+
 def check(truth, what):
+    """For what is true or not; where two values are compared, compare says what they were."""
     if not truth:
-        raise SystemExit("not true: " + what)
+        fail("not true: " + what)
 
 
 def equal(actual, expected, what):
-    check(actual == expected, "%s is %r, expected %r" % (what, actual, expected))
+    if actual != expected:
+        fail("%s is %r, expected %r" % (what, actual, expected))
+
+
+RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt}
+
+
+def compare(a, relation, b, what):
+    if not RELATIONS[relation](a, b):
+        fail("not true: %s: %r %s %r" % (what, a, relation, b))
 
 
 def free_port():

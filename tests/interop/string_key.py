@@ -4,15 +4,35 @@
 # usage: string_key.py HOLDER [COUNT]      COUNT: how far each side counts under the one lock (10000)
 import subprocess
 import time
+import uuid
 
 from redis.exceptions import LockNotOwnedError
 from redis.lock import Lock
 
 import parties
-from parties import check, equal
+from parties import check, compare, equal
 
 KEY = "app:shared"
 LEASE_MS = 30000
+
+# A registry of Spring's, written from the description: its own or a free key is taken; the unlock compares, and tells
+# the key on a channel of its own.
+REGISTRY_OBTAIN = """
+local held = redis.call('get', KEYS[1])
+if held and held ~= ARGV[1] then
+    return 0
+end
+redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+return 1
+"""
+REGISTRY_UNLOCK = """
+if redis.call('get', KEYS[1]) ~= ARGV[1] then
+    return 0
+end
+redis.call('unlink', KEYS[1])
+redis.call('publish', ARGV[2], KEYS[1])
+return 1
+"""
 
 
 def set_by_cli(where, value, lease_ms):
@@ -38,7 +58,7 @@ def theirs_excludes_us(client, lock, ours):
     lock.release()
     released_ns = time.monotonic_ns()
     waited_ms = (ours.answer("DL_OK").at - released_ns) / 1e6
-    check(waited_ms < 1500, "we look every second, so not %.0f ms after its release" % waited_ms)
+    compare(waited_ms, "<", 1500, "we look every second, so we have it soon after its release")
     print("redis-py to us: %.0f ms (it does not notify)" % waited_ms)
     ours.ask("DL_OK", "unlock", "shared")
 
@@ -56,7 +76,7 @@ def ours_excludes_theirs(server, client, lock, ours):
     except LockNotOwnedError:
         pass
     equal(client.get(KEY), value, "our key after their release")
-    check(ours.ask("DL_OK", "valid", "shared").valid > 0, "we still have it")
+    compare(ours.ask("DL_OK", "valid", "shared").valid, ">", 0, "we still have it")
     ours.ask("DL_OK", "unlock", "shared")
     check(lock.acquire(blocking=False), "redis-py gets it after our unlock")
     lock.release()
@@ -69,8 +89,9 @@ def cli_excludes_us(server, client, ours):
     # It never frees it: the key's own end does.
     token = ours.ask("DL_OK", "lock", "shared", 5000).token
     waited_ms = (time.monotonic() - began) * 1000
-    check(600 < waited_ms < 1500, "the lock came with the end of the key, not after %.0f ms" % waited_ms)
-    check(token > 0, "a token")
+    compare(600, "<", waited_ms, "the lock came with the end of the key")
+    compare(waited_ms, "<", 1500, "the lock came with the end of the key")
+    compare(token, ">", 0, "a token")
     ours.ask("DL_OK", "unlock", "shared")
     equal(client.exists(KEY), 0, "keys left")
 
@@ -80,6 +101,35 @@ def a_hash_is_foreign(client, ours):
     ours.ask("DL_EFOREIGN", "lock", "shared", 0)
     equal(client.hgetall(KEY), {b"somebody:1": b"1"}, "the foreign hash")
     client.delete(KEY)
+
+
+def a_registry_shares(client, ours):
+    """The registry "app": its waiters listen to a pattern, and look for their key in the message."""
+    me, channel = str(uuid.uuid4()), "app-channel:" + KEY
+    listener = client.pubsub()
+    listener.psubscribe("app-channel:*")
+    equal(listener.get_message(timeout=parties.PATIENCE_S)["type"], "psubscribe", "the acknowledgement")
+    for _ in range(3):
+        ours.ask("DL_OK", "lock", "shared")
+        equal(client.eval(REGISTRY_OBTAIN, 1, KEY, me, LEASE_MS), 0, "the registry does not get our lock")
+        equal(client.eval(REGISTRY_UNLOCK, 1, KEY, me, channel), 0, "nor free it")
+        ours.ask("DL_OK", "unlock", "shared")
+        message = listener.get_message(timeout=parties.PATIENCE_S)
+        check(message is not None, "our unlock wakes those who wait by the registry")
+        equal((message["channel"], message["data"]), (channel.encode(), KEY.encode()), "the message")
+        equal(client.eval(REGISTRY_OBTAIN, 1, KEY, me, LEASE_MS), 1, "it then has the lock")
+        ours.ask("DL_EBUSY", "lock", "shared", 0)
+        equal(client.eval(REGISTRY_UNLOCK, 1, KEY, me, channel), 1, "its unlock")
+        equal(listener.get_message(timeout=parties.PATIENCE_S)["data"], KEY.encode(), "the echo")
+    # It wakes nobody of ours: we look every second.
+    equal(client.eval(REGISTRY_OBTAIN, 1, KEY, me, LEASE_MS), 1, "the registry takes the free lock")
+    before = parties.tries(client)
+    ours.say("lock", "shared")
+    parties.await_true(lambda: parties.tries(client) >= before + 2, "we wait")
+    equal(client.eval(REGISTRY_UNLOCK, 1, KEY, me, channel), 1, "its unlock")
+    ours.answer("DL_OK")
+    ours.ask("DL_OK", "unlock", "shared")
+    listener.close()
 
 
 def both_count(server, client, ours, count):
@@ -106,6 +156,9 @@ def main():
             cli_excludes_us(server, client, ours)
             a_hash_is_foreign(client, ours)
             both_count(server, client, ours, count)
+        config = parties.write_config(server, "redis-string", ', prefix: "app:", also_publish: "app-channel:"')
+        with parties.holder(program, config) as ours:
+            a_registry_shares(client, ours)
 
 
 main()

@@ -7,13 +7,10 @@ source_dir=$1
 # Where the build under test lies; some scripts only look at the sources.
 # shellcheck disable=SC2034
 build_dir=${2:-}
+# shellcheck source-path=SCRIPTDIR/../support
+. "$source_dir/tests/support/checks.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-
-die() {
-    echo "$*"
-    exit 1
-}
 
 # 77 counts as skipped, and under DLOCK_REQUIRE_ALL=1 as failed.
 skip() {

@@ -15,3 +15,10 @@ done <"$work/actual"
 
 nm -g --defined-only "$build_dir/libdlock.a" | awk 'NF == 3 && $3 !~ /^(dl_|dli_|__asan|__odr_asan|__tsan|__ubsan)/' >"$work/foreign"
 [ ! -s "$work/foreign" ] || { cat "$work/foreign"; die "global names in libdlock.a that begin with neither dl_ nor dli_"; }
+
+# Every one of them is tried with a pthread_cancel pending, but those that only return a text or fill one in.
+cases=$source_dir/tests/contract/thread_cancel_cases.c
+while IFS= read -r name; do
+    case $name in dl_status_name | dl_status_text | dl_version | dl_driver_fail | dl_driver_shown) continue ;; esac
+    grep -q "$name" "$cases" || die "$name is not in $(basename "$cases")"
+done <"$list"

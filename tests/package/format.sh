@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# format.sh - every C file looks as the committed .clang-format says.
+# format.sh - every C and C++ file looks as the committed .clang-format says.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
@@ -9,4 +9,4 @@ tool=$(command -v clang-format-14 || command -v clang-format || true)
 "$tool" --version | grep -q 'version 14\.' || skip "not clang-format 14: $("$tool" --version)"
 
 cd "$source_dir"
-tree_files | grep '\.[ch]$' | tr '\n' '\0' | xargs -0 -r "$tool" --dry-run -Werror --ferror-limit=3
+tree_files | grep -E '\.[ch](pp)?$' | tr '\n' '\0' | xargs -0 -r "$tool" --dry-run -Werror --ferror-limit=3

@@ -52,7 +52,7 @@ check() (
         [ -n "$target" ] || continue
         seen=$((seen + 1))
         allowed "$file" "$target" || { echo "$file:$line: must not include $target"; bad=1; }
-    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' \
+    done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include' --include='*.[ch]' --include='*.[ch]pp' \
         include core config drivers cli bench examples)
     [ $seen -gt 0 ] || { echo "no include found at all"; bad=1; }
     [ $bad -eq 0 ]
@@ -85,4 +85,5 @@ cli/planted.c dlock/driver.h
 bench/planted.c core/sys.h
 examples/planted.c dlock/driver.h
 include/dlock/planted.h core/sys.h
+include/dlock/planted.hpp core/sys.h
 EOF

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh - an outside program finds, links and runs the installed library by CMake and by pkg-config.
+# install.sh - an outside program finds, links and runs the installed library by CMake and by pkg-config; it can be removed.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
@@ -12,7 +12,8 @@ compiler=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build_dir/CMakeCache.txt")
 flags=()
 [ -z "$sanitize" ] || flags=("-fsanitize=$sanitize")
 
-for file in include/dlock/dlock.h include/dlock/driver.h bin/dlock share/man/man1/dlock.1 \
+for file in include/dlock/dlock.h include/dlock/dlock.hpp include/dlock/driver.h bin/dlock share/man/man1/dlock.1 \
+    share/man/man3/libdlock.3 share/man/man3/dl_lock.3 share/man/man5/dlock.yaml.5 \
     share/bash-completion/completions/dlock share/doc/dlock/LICENSE; do
     [ -s "$prefix/$file" ] || die "$file was not installed"
 done
@@ -69,6 +70,44 @@ for inner in sqlite3 hiredis ssl mariadb mysqlclient; do
     [[ " ${shared[*]} " != *"-l$inner "* ]] || die "dlock.pc tells users of the shared library to link $inner"
 done
 
+# As a user would: a copy of what the documentation has, and no more than the installed library. (Sanitizers make gcc
+# warn without cause.)
+echo "the examples"
+cp -r "$prefix/share/doc/dlock/examples" "$work/examples"
+outside_examples() {
+    cmake -G Ninja -S "$work/examples" -B "$work/examples/build" -DCMAKE_PREFIX_PATH="$prefix" \
+        -DCMAKE_C_COMPILER="$compiler" -DCMAKE_C_FLAGS="-Wall -Wextra ${flags[*]:--Werror}" && cmake --build "$work/examples/build"
+}
+outside_examples >"$work/log" 2>&1 || { cat "$work/log"; die "the installed examples do not build"; }
+wanted=(embedded hello event_loop soak custom_driver reduce_stock)
+# MySQL's client library may be missing where its drivers were left out.
+! pkg-config --exists libmariadb && ! pkg-config --exists mysqlclient || wanted+=(reduce_stock_mysql)
+for example in "${wanted[@]}"; do
+    [ -x "$work/examples/build/$example" ] || die "the installed examples have built no $example"
+done
+if [ $has_sqlite -eq 1 ]; then
+    env -i HOME="$work/state" XDG_STATE_HOME="$work/state" XDG_RUNTIME_DIR="$work/state" "$work/examples/build/hello" \
+        >"$work/log" 2>&1 || { cat "$work/log"; die "the installed example hello failed"; }
+    has "what hello says" "$(cat "$work/log")" '^holding "hello" with token [0-9]+'
+fi
+
 echo "the installed command"
 [ "$(env -i PATH="$PATH" HOME="$work/state" "$prefix/bin/dlock" version | grep -oE '[0-9]+\.[0-9]+\.[0-9]+' | head -n 1)" = "$version" ] ||
     die "the installed command does not run or has another version"
+
+echo "the target uninstall"
+uninstall() {
+    cmake --build "$build_dir" --target uninstall >"$work/log" 2>&1
+}
+uninstall || { cat "$work/log"; die "the target uninstall failed"; }
+[ -z "$(ls -A "$prefix")" ] || die "left after the target uninstall: $(find "$prefix" -mindepth 1)"
+! uninstall || die "uninstall succeeds where nothing is installed"
+has "what uninstall says" "$(cat "$work/log")" '^ *nothing was installed from this build: there is no .*/install_manifest.txt$'
+# Of a system's prefix, what others may rely on stays: its folders, and what they have put into ours.
+export DESTDIR=$work/staged
+cmake --install "$build_dir" --prefix /usr >/dev/null
+touch "$DESTDIR/usr/include/dlock/theirs.h"
+uninstall || { cat "$work/log"; die "the target uninstall failed below DESTDIR"; }
+equal "what is left" "$(cd "$DESTDIR" && find . -type f -o -type l)" ./usr/include/dlock/theirs.h
+[ -d "$DESTDIR/usr/bin" ] || die "uninstall has removed /usr/bin"
+[ ! -e "$DESTDIR/usr/share/doc/dlock" ] || die "uninstall has left /usr/share/doc/dlock"

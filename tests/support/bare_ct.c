@@ -27,12 +27,6 @@ void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     exit(2);
 }
 
-void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b) {
-    if (strcmp(a, b) != 0) {
-        ct_fail(ct, file, line, "%s: it is '%s'", what, a);
-    }
-}
-
 int64_t ct_now_ms(ct_t *ct) {
     struct timespec t;
     (void)ct;

@@ -23,7 +23,7 @@ static const dl_option_t fake_store[] = {
     [STORE_PATH] = {.name = "path", .type = DL_OPTION_STRING, .required = 1},
     [STORE_MODE] = {.name = "mode",
                     .type = DL_OPTION_STRING,
-                    .default_text = "wal",
+                    .default_text = "\"wal\"",
                     .choices = "wal|delete|off"},
     [STORE_CACHE] =
         {.name = "cache", .type = DL_OPTION_SIZE, .default_text = "2MiB", .min = 1024, .max = 1073741824},

@@ -37,7 +37,7 @@
  *   program: with atomics, or ordered by a latch or a join.
  * - An assertion that fails prints one line and ends the case at once, from whichever thread or process.
  *   All of them need a variable `ct` in scope; thread and process functions get one.
- * - A descriptor that is open after the case and was not before fails it.
+ * - A descriptor or a thread that is there after the case and was not before fails it.
  * - Clients and locks that the case leaves open are closed by the harness: locks first, then clients. A case
  *   that closes one itself uses ct_close / ct_lock_close (or calls ct_forget before the dl_ call).
  *   A thread that was not joined fails the case.
@@ -109,6 +109,7 @@ void ct_register(ct_case_t *new_case);
 uint32_t ct_caps(ct_t *ct);           /* DL_CAP_... of the driver under test */
 uint32_t ct_traits(ct_t *ct);         /* CT_... of the fixture */
 const char *ct_driver_name(ct_t *ct); /* the fixture's name */
+int ct_built_in(ct_t *ct);            /* 1: the driver is the library's own, and YAML can name it */
 
 /* ---- assertions -------------------------------------------------------------------------------- */
 
@@ -133,6 +134,8 @@ const dl_error_t *ct_last_err(void);
 #define CT_LE(a, b) ct_check_int(ct, __FILE__, __LINE__, #a " <= " #b, (int64_t)(a), 'l', (int64_t)(b))
 #define CT_GT(a, b) CT_LT(b, a)
 #define CT_GE(a, b) CT_LE(b, a)
+/* A text with this part in it. */
+#define CT_HAS(text, part) ct_check_has(ct, __FILE__, __LINE__, #text, (text), (part))
 #define CT_STR_EQ(a, b) ct_check_str(ct, __FILE__, __LINE__, #a " == " #b, (a), (b))
 /* low <= value <= high; for times. */
 #define CT_BETWEEN(value, low, high) \
@@ -147,6 +150,21 @@ const dl_error_t *ct_last_err(void);
             ct_sleep_ms(ct, 1);                                                            \
         }                                                                                  \
     } while (0)
+/* The same for a comparison of integers, so that a failure says what they were: CT_AWAIT_THAT(n, ==, 3,
+ * 1000). */
+#define CT_AWAIT_THAT(a, op, b, within_ms)                                                     \
+    do {                                                                                       \
+        int64_t ct_until_ = ct_now_ms(ct) + (within_ms);                                       \
+        for (;;) {                                                                             \
+            int64_t ct_a_ = (int64_t)(a), ct_b_ = (int64_t)(b);                                \
+            if (ct_a_ op ct_b_)                                                                \
+                break;                                                                         \
+            if (ct_now_ms(ct) > ct_until_)                                                     \
+                ct_fail(ct, __FILE__, __LINE__, "%s did not come true in time: %lld and %lld", \
+                        #a " " #op " " #b, (long long)ct_a_, (long long)ct_b_);                \
+            ct_sleep_ms(ct, 1);                                                                \
+        }                                                                                      \
+    } while (0)
 
 /* ---- clients and locks -------------------------------------------------------------------------- */
 
@@ -158,6 +176,8 @@ const dl_error_t *ct_last_err(void);
 dl_client_t *ct_open(ct_t *ct, const char *extra);
 /* The same where opening may fail. */
 dl_status_t ct_try_open(ct_t *ct, const char *extra, dl_client_t **client, dl_error_t *err);
+/* The path of a configuration file with one backend: the case's server, by the driver's own name. */
+const char *ct_config(ct_t *ct);
 dl_lock_t *ct_lock(ct_t *ct, dl_client_t *client, const char *name);
 dl_lock_t *ct_lock_owned(ct_t *ct, dl_client_t *client, const char *name, uint64_t owner);
 void ct_close(ct_t *ct, dl_client_t *client);  /* dl_client_close, and no more the harness's to close */
@@ -375,5 +395,6 @@ void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_
 void ct_check_between(ct_t *ct, const char *file, int line, const char *what, int64_t value, int64_t low,
                       int64_t high);
 void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b);
+void ct_check_has(ct_t *ct, const char *file, int line, const char *what, const char *text, const char *part);
 
 #endif

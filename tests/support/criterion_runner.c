@@ -42,10 +42,10 @@ static const entry_t *current_entry(void) {
 
 static void run_entry(void) {
     const entry_t *entry = current_entry();
-    cr_assert(entry != NULL, "a test that nobody has made");
+    cr_assert_not_null(entry, "a test that nobody has made");
     if (entry->test == NULL) {
-        cr_assert(fixtures_compare(CT_CAPS_FILE, entry->fixture) == 0,
-                  "caps differ from the committed table");
+        cr_assert_eq(fixtures_compare(CT_CAPS_FILE, entry->fixture), 0,
+                     "caps differ from the committed table");
         return;
     }
     ct_run_options_t options = {.seed = 1};

@@ -61,10 +61,12 @@ struct ct {
     const dl_driver_t *inner, *wrapped;
     char dir[CT_DIR_MAX];
     int owns_dir;
+    char config[CT_DIR_MAX + 16]; /* "": not written yet */
     int time_scale;
     int is_child;    /* a process that the case started */
     int child_fd;    /* in it: to the parent */
     int descriptors; /* open before the case began */
+    int tasks;       /* threads of the process by then */
     /* Guarded by mutex. Never held during a dl_ call. */
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* any latch */
@@ -76,6 +78,11 @@ struct ct {
     ct_process_t *processes;
     dl_client_t *observer;
 };
+
+/* Where who runs the case finds the line of its first failure: memory that all its processes share.
+ * NULL: nobody looks. */
+#define CT_REASON_MAX 1000
+extern char *ct_reason;
 
 /* The case that this process runs; NULL: none. */
 ct_t *ct_current(void);
@@ -113,8 +120,7 @@ void ct_free_latches(ct_t *ct);
 void ct_free_events(ct_t *ct);
 int ct_client_number(const dl_client_t *client);
 ct_client_t *ct_find_client(ct_t *ct, const dl_client_t *client);
-/* Makes an empty folder; removes it and all in it. */
+/* An empty folder, for scratch_remove. */
 void ct_make_dir(char dir[CT_DIR_MAX]);
-void ct_remove_dir(const char *dir);
 
 #endif

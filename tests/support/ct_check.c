@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "support/ct.h"
+#include "support/scratch.h"
 #include "support/sim.h"
 
 /* A status that no call returns, to see whether err was written. */
@@ -20,6 +21,8 @@ static _Thread_local dl_error_t last_err;
 /* The first failure counts; other threads must not print theirs over it. */
 static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
 
+char *ct_reason;
+
 void ct_exit(int status) {
     for (;;) {
         (void)syscall(SYS_exit_group, status);
@@ -29,19 +32,25 @@ void ct_exit(int status) {
 void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     static char text[4000]; /* written at once, so that no other process of the run gets into the line */
     pthread_mutex_lock(&failing);
-    const char *base = strrchr(file, '/');
+    const char *in_tree = NULL;
+    for (const char *at = file; (at = strstr(at, "/tests/")) != NULL; at++) {
+        in_tree = at;
+    }
     char name[300] = "?";
     if (ct != NULL) {
         ct_full_name(ct->test, ct->fixture, name, sizeof name);
     }
     int n = snprintf(text, sizeof text - 1, "%s: %s%s:%d: ", name,
-                     ct != NULL && ct->is_child ? "in a child process: " : "", base == NULL ? file : base + 1,
-                     line);
+                     ct != NULL && ct->is_child ? "in a child process: " : "",
+                     in_tree == NULL ? file : in_tree + 1, line);
     size_t len = (size_t)n < sizeof text - 1 ? (size_t)n : sizeof text - 2;
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text + len, sizeof text - 1 - len, format, args);
     va_end(args);
+    if (ct_reason != NULL && ct_reason[0] == 0) {
+        snprintf(ct_reason, CT_REASON_MAX, "%s", text + strlen(name) + 2);
+    }
     len = strlen(text);
     text[len++] = '\n';
     (void)!write(STDERR_FILENO, text, len);
@@ -51,7 +60,7 @@ void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     if (ct != NULL && !ct->is_child) {
         ct_kill_processes(ct);
         if (ct->owns_dir) {
-            ct_remove_dir(ct->dir);
+            scratch_remove(ct->dir);
         }
     }
     fflush(NULL);
@@ -121,27 +130,4 @@ dl_status_t ct_check_either(ct_t *ct, const char *file, int line, const char *wh
                 message_of(actual, given));
     }
     return actual;
-}
-
-void ct_check_int(ct_t *ct, const char *file, int line, const char *what, int64_t a, char relation,
-                  int64_t b) {
-    int holds = relation == '=' ? a == b : relation == '!' ? a != b : relation == '<' ? a < b : a <= b;
-    if (!holds) {
-        ct_fail(ct, file, line, "%s is false: %lld and %lld", what, (long long)a, (long long)b);
-    }
-}
-
-void ct_check_between(ct_t *ct, const char *file, int line, const char *what, int64_t value, int64_t low,
-                      int64_t high) {
-    if (value < low || value > high) {
-        ct_fail(ct, file, line, "%s is %lld, expected %lld to %lld", what, (long long)value, (long long)low,
-                (long long)high);
-    }
-}
-
-void ct_check_str(ct_t *ct, const char *file, int line, const char *what, const char *a, const char *b) {
-    if (a == NULL || b == NULL || strcmp(a, b) != 0) {
-        ct_fail(ct, file, line, "%s is false: '%s' and '%s'", what, a == NULL ? "(null)" : a,
-                b == NULL ? "(null)" : b);
-    }
 }

@@ -37,7 +37,7 @@ static void child_main(ct_t *ct, ct_fn fn, void *arg, int fd, pid_t parent, int 
 
 static ct_process_t *start(ct_t *ct, ct_fn fn, void *arg, int fresh) {
     int fds[2];
-    CT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    CT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     pid_t parent = getpid();
     pid_t pid = fork();
     CT_CHECKF(pid >= 0, "fork failed: errno %d", errno);
@@ -112,7 +112,7 @@ static int wait_for(ct_t *ct, ct_process_t *process, int flags) {
 
 void ct_process_kill(ct_t *ct, ct_process_t *process) {
     CT_CHECK(!process->ended);
-    CT_CHECK(kill(process->pid, SIGKILL) == 0);
+    CT_EQ(kill(process->pid, SIGKILL), 0);
     int status = wait_for(ct, process, 0);
     process->ended = 1;
     CT_CHECKF(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
@@ -120,14 +120,14 @@ void ct_process_kill(ct_t *ct, ct_process_t *process) {
 }
 
 void ct_process_stop(ct_t *ct, ct_process_t *process) {
-    CT_CHECK(kill(process->pid, SIGSTOP) == 0);
+    CT_EQ(kill(process->pid, SIGSTOP), 0);
     int status = wait_for(ct, process, WUNTRACED);
     process->ended = !WIFSTOPPED(status);
     CT_CHECKF(!process->ended, "the process ended before it was stopped");
 }
 
 void ct_process_continue(ct_t *ct, ct_process_t *process) {
-    CT_CHECK(kill(process->pid, SIGCONT) == 0);
+    CT_EQ(kill(process->pid, SIGCONT), 0);
 }
 
 void ct_process_wait(ct_t *ct, ct_process_t *process) {

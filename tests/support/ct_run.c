@@ -1,6 +1,5 @@
 /* ct_run.c - the list of cases, which of them concern a fixture, and the run of one. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,10 +8,12 @@
 #include <unistd.h>
 
 #include "core/sys.h"
+#include "drivers/registry.h"
 #include "support/alloc_fail.h"
 #include "support/ct.h"
 #include "support/entries.h"
 #include "support/fault.h"
+#include "support/scratch.h"
 #include "support/sim.h"
 
 #define CASE_TIMEOUT_S 30
@@ -102,6 +103,10 @@ const char *ct_driver_name(ct_t *ct) {
     return ct->fixture->name;
 }
 
+int ct_built_in(ct_t *ct) {
+    return dli_registry_find(ct->inner->name) != NULL;
+}
+
 /* ---- allocations ------------------------------------------------------------------------------------ */
 
 void ct_alloc_fail(ct_t *ct, int n, int forever) {
@@ -122,26 +127,10 @@ int ct_alloc_failed(ct_t *ct) {
 /* ---- the folder ------------------------------------------------------------------------------------- */
 
 void ct_make_dir(char dir[CT_DIR_MAX]) {
-    const char *base = getenv("DLOCK_TEST_DIR");
-    if (base == NULL) {
-        base = getenv("TMPDIR");
-    }
-    snprintf(dir, CT_DIR_MAX, "%s/dlock-test-XXXXXX", base == NULL ? "/tmp" : base);
-    if (mkdtemp(dir) == NULL) {
-        perror(dir);
+    if (!scratch_make("case", dir, CT_DIR_MAX)) {
+        perror("a folder for the case");
         exit(CT_EXIT_FAILED);
     }
-}
-
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
-void ct_remove_dir(const char *dir) {
-    (void)nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------- */
@@ -158,7 +147,7 @@ static void on_alarm(int signal_number) {
     }
     ct_kill_processes(&running);
     if (running.owns_dir) {
-        ct_remove_dir(running.dir);
+        scratch_remove(running.dir);
     }
     ct_exit(CT_EXIT_TIMEOUT);
 }
@@ -168,10 +157,24 @@ static void on_deadlock(const char *what) {
     CT_FAIL("%s", what);
 }
 
+static void *nothing(void *arg) {
+    return arg;
+}
+
+/* A sanitizer starts a thread of its own together with the first of ours. */
+static int threads_before_a_case(void) {
+    pthread_t first;
+    if (pthread_create(&first, NULL, nothing, NULL) == 0) {
+        (void)pthread_join(first, NULL);
+    }
+    return running_threads();
+}
+
 static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
                    const ct_run_options_t *options) {
     memset(ct, 0, sizeof *ct);
     ct->descriptors = open_descriptors();
+    ct->tasks = threads_before_a_case();
     ct->test = test;
     ct->fixture = fixture;
     ct->traits = ct_traits_of(fixture, options->real_time);
@@ -207,17 +210,18 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     alarm((unsigned)ct_timeout_s(test));
 }
 
-/* A thread that a closed client left behind, in the middle of connecting, may have one for a while. */
-static void await_descriptors(ct_t *ct) {
-    int left = 0;
+/* A thread that a closed client left behind, in the middle of connecting, may be there for a while. */
+static void await_what_was_left(ct_t *ct) {
+    int left = 0, tasks = 0;
     for (int ms = 0; ms < LEFT_BEHIND_MS * ct->time_scale; ms += 5) {
         left = open_descriptors() - ct->descriptors;
-        if (left <= 0) {
+        tasks = running_threads() - ct->tasks;
+        if (left <= 0 && tasks <= 0) {
             return;
         }
         (void)poll(NULL, 0, 5);
     }
-    CT_FAIL("%d descriptors were left open", left);
+    CT_FAIL("%d descriptors were left open, and %d threads run on", left, tasks);
 }
 
 static void tear_down(ct_t *ct) {
@@ -236,14 +240,14 @@ static void tear_down(ct_t *ct) {
         ct->fixture->stop();
     }
     if (ct->owns_dir) {
-        ct_remove_dir(ct->dir);
+        scratch_remove(ct->dir);
     }
     pthread_cond_destroy(&ct->changed);
     if (sim_active()) {
         sim_uninstall();
     }
     alarm(0);
-    await_descriptors(ct);
+    await_what_was_left(ct);
     pthread_mutex_destroy(&ct->mutex);
     is_running = 0;
 }

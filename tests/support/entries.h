@@ -27,4 +27,8 @@ static inline int open_descriptors(void) {
     return count_entries("/proc/self/fd");
 }
 
+static inline int running_threads(void) {
+    return count_entries("/proc/self/task");
+}
+
 #endif

@@ -256,6 +256,7 @@ static void renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadl
         if (arrived == DL_OK) {
             renewals[i].status =
                 fake_sessions_ping(hold->number, renewals[i].lease_ms, state->env->now_ns(), &token);
+            renewals[i].loss = DL_LOSS_HANG_UP; /* a hold ends with its connection, and in no other way */
         }
     }
     dl_status_t back = arrived == DL_OK ? come_back(state, deadline_ns, NULL, DL_OK, &err) : DL_EUNKNOWN;

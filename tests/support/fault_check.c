@@ -201,7 +201,7 @@ static int look_at_endings(const ct_call_t *call, void *arg) {
     if (call->client != e->state->client || call->hold_id == 0) {
         return --e->left <= 0;
     }
-    int ends = (call->op == CT_OP_RELEASE && call->level == 0) ||
+    int ends = (call->op == CT_OP_RELEASE && (call->level == 0 || call->status == DL_ELOST)) ||
                (call->op == CT_OP_RENEW && call->status == DL_ELOST) ||
                (call->op == CT_OP_TRY && call->level > 1 && call->status == DL_ELOST);
     if (ends && e->count < LOOK_BACK) {

@@ -298,7 +298,8 @@ void ct_fault_end(ct_t *ct, int fault) {
 }
 
 int ct_fault_hits(ct_t *ct, int fault) {
-    CT_CHECK(fault >= 0 && fault < FAULTS_MAX);
+    CT_GE(fault, 0);
+    CT_LT(fault, FAULTS_MAX);
     pthread_mutex_lock(&mutex);
     int hits = faults[fault].hits;
     pthread_mutex_unlock(&mutex);

@@ -45,6 +45,7 @@ static void send_now(fault_state_t *state, fault_run_t *runs, dl_renewal_t *entr
     for (size_t i = 0; i < n; i++) {
         if (reaches_server_at_once(&runs[i])) {
             entries[i].status = batch[count].status;
+            entries[i].loss = batch[count].loss;
             entries[i].sent_ns = batch[count].sent_ns;
             count++;
         }
@@ -78,6 +79,7 @@ static dl_status_t finish_entry(fault_run_t *run, dl_renewal_t *entry, uint64_t 
         dl_renewal_t late = *entry;
         late.hold = fault_inner_hold(entry->hold);
         fault_inner->renew(fault_inner_state(run->state), &late, 1, deadline_ns);
+        entry->loss = late.loss;
         return late.status; /* sent when the batch began */
     }
     default:

@@ -11,8 +11,10 @@ bad=0
 
 # What each case has to print.
 declare -A says=(
-    [fails__on_a_false_condition]='ct_now_ms(ct) < 0 is false'
-    [fails__on_a_wrong_number]='is false:'
+    [fails__on_a_false_condition]='ct_driver_name(ct) == NULL is false'
+    [fails__on_a_wrong_number]='sheep == 2 is false: 3 and 2'
+    [fails__on_a_number_that_does_not_come]='sheep == 2 did not come true in time: 3 and 2'
+    [fails__on_a_text_without_a_part]="has no 'rye': it is 'wheat'"
     [fails__on_a_wrong_status]='is DL_ENOTOWNER, expected DL_OK'
     [fails__on_a_status_without_an_error]='but left err alone'
     [fails__on_an_error_with_another_status]='but err says DL_EIO'
@@ -49,7 +51,9 @@ check() { # driver/case output: runs it alone; prints nothing if it did as it sh
     fi
     "$runner" --driver "${name%%/*}" --case "$name" >"$2" 2>&1
     status=$?
-    if [ $status -ne 1 ] || ! grep -q '^0 passed, 1 failed' "$2" || ! grep -qF -- "${says[$case]}" "$2"; then
+    # The reason once more in the last lines, with the way to run it again.
+    if [ $status -ne 1 ] || [[ $(tail -n 1 "$2") != '0 passed, 1 failed'* ]] || ! grep -qF -- "${says[$case]}" "$2" ||
+        [[ $(tail -n 3 "$2" | head -n 1) != "  $name: "* ]] || [[ $(tail -n 2 "$2") != *" --case $name"* ]]; then
         echo "$name: exit status $status, and this output instead of '${says[$case]}':"
         cat "$2"
     fi

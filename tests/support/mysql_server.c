@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "support/mysql_template.h"
+#include "support/scratch.h"
 
 #define READY_MS 60000
 #define PORT_ARG 2
@@ -172,23 +172,25 @@ static mysql_server_t *new_server(void) {
 }
 
 static void choose_folder(mysql_server_t *server, const char *dir, const char *name) {
-    const char *base = getenv("TMPDIR");
-    int n = 0;
+    const char *slash = name == NULL ? "" : "/";
     if (dir == NULL) {
-        n = snprintf(server->dir, sizeof server->dir, "%s/dlock-mysqld-XXXXXX", base == NULL ? "/tmp" : base);
-        server->owns_dir = true;
-    } else {
-        n = snprintf(server->dir, sizeof server->dir, "%s%s%s", dir, name == NULL ? "" : "/",
-                     name == NULL ? "" : name);
+        server->owns_dir = scratch_make("mysqld", server->dir, sizeof server->dir);
+        if (!server->owns_dir) {
+            mysql_server_fail("cannot make a folder for the server: errno %d", errno);
+        }
+    } else if (snprintf(server->dir, sizeof server->dir, "%s%s%s", dir, slash, name == NULL ? "" : name) >=
+               (int)sizeof server->dir) {
+        mysql_server_fail("the path of the folder is too long: %s", dir);
     }
-    n += snprintf(server->path, sizeof server->path, "%.*s/s", MYSQL_PATH_MAX - 3, server->dir);
-    if (n >= 2 * (MYSQL_PATH_MAX - 3)) {
+    size_t len = strlen(server->dir);
+    if (len + sizeof "/s" > sizeof server->path) {
         mysql_server_fail("the path of the folder is too long for a socket: %s", server->dir);
     }
-    if (dir == NULL ? mkdtemp(server->dir) == NULL : name != NULL && mkdir(server->dir, 0700) != 0) {
+    if (dir != NULL && name != NULL && mkdir(server->dir, 0700) != 0) {
         mysql_server_fail("cannot make the folder %s: errno %d", server->dir, errno);
     }
-    snprintf(server->path, sizeof server->path, "%.*s/s", MYSQL_PATH_MAX - 3, server->dir);
+    memcpy(server->path, server->dir, len);
+    memcpy(server->path + len, "/s", sizeof "/s");
 }
 
 void mysql_server_arg(mysql_server_t *server, const char *word) {
@@ -280,13 +282,6 @@ mysql_server_t *mysql_server_any(void) {
     return server;
 }
 
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
 static void must_be_own(const mysql_server_t *server) {
     if (server->is_shared) {
         mysql_server_fail("other tests share this server: it must not be killed or frozen");
@@ -310,7 +305,7 @@ void mysql_server_stop(mysql_server_t *server) {
         mysql_server_kill(server);
     }
     if (server->owns_dir) {
-        (void)nftw(server->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+        scratch_remove(server->dir);
     }
     server->is_used = false;
 }

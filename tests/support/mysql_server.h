@@ -10,9 +10,9 @@
 /*
  * Each server is a child process of the test that ends with it, whatever becomes of the test: start servers
  * from the test's first thread only, since it is that thread's end that ends them. Each works on a copy of a
- * data folder that is initialised once for each user and server program, in a folder of $TMPDIR. It listens
- * on a free port of 127.0.0.1 and on a unix socket in its folder, and is ready when a call returns. What
- * was committed survives a kill of the server, not of the machine.
+ * data folder that is initialised once for each server program, in the folder of the build. It listens on a
+ * free port of 127.0.0.1 and on a unix socket in its folder, and is ready when a call returns. What was
+ * committed survives a kill of the server, not of the machine.
  *
  * The program is $DLOCK_MYSQL_SERVER, or mariadbd, or Oracle's mysqld. Usable from contract cases and from
  * Criterion; nothing here allocates memory that a test could make fail. What does not work fails the test.

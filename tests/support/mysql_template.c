@@ -1,4 +1,4 @@
-/* mysql_template.c - finds the program, and initialises a data folder once for all tests of a user. */
+/* mysql_template.c - finds the program, and initialises a data folder once for all tests of a build. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/mysql_template.h"
 
@@ -201,7 +201,7 @@ static uint64_t fingerprint(const char *program) {
     return sum;
 }
 
-/* It lies where others may write: only our own is ours. */
+/* Only our own is ours: another user may build and test there too. */
 static bool is_there(const char *dir) {
     struct stat info;
     return lstat(dir, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
@@ -233,10 +233,9 @@ const mysql_template_t *mysql_template(void) {
     static bool is_made;
     if (!is_made) {
         char mark[MYSQL_TEMPLATE_MAX + 16];
-        const char *base = getenv("TMPDIR");
         find_server(template.program);
-        snprintf(template.dir, sizeof template.dir, "%s/dlock-mysql-%u-%016llx", base == NULL ? "/tmp" : base,
-                 (unsigned)geteuid(), (unsigned long long)fingerprint(template.program));
+        snprintf(template.dir, sizeof template.dir, DLOCK_TEST_TEMPLATES "-%u-%016llx", (unsigned)geteuid(),
+                 (unsigned long long)fingerprint(template.program));
         if (!is_there(template.dir)) {
             make(template.program, template.dir);
         }

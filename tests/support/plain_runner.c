@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "support/ct.h"
+#include "support/scratch.h"
 #include "support/ticks.h"
 
 #define JOBS_MAX 64
@@ -56,12 +58,18 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* What failed, said once more at the end. */
+static FILE *failures;
+static char *failures_text;
+static size_t failures_len;
+
 static void report(const char *name, double start_s, const char *why, counts_t *counts) {
     if (why == NULL) {
         printf("ok   %s (%.0f ms)\n", name, (now_s() - start_s) * 1e3);
         counts->passed++;
     } else {
         printf("FAIL %s: %s (from %.2f s to %.2f s)\n", name, why, start_s, now_s());
+        fprintf(failures, "  %s: %s\n    again: %s --case %s\n", name, why, program_invocation_name, name);
         counts->failed++;
     }
     fflush(stdout);
@@ -107,11 +115,24 @@ typedef struct job {
     pid_t pid; /* 0: none */
     char name[300];
     char dir[CT_DIR_MAX];
+    char *reason; /* shared with its processes, and kept for the next job */
     double start_s, until_s;
     int timeout_s;
 } job_t;
 
 static job_t jobs[JOBS_MAX];
+
+static char *share_reason(job_t *job) {
+    if (job->reason == NULL) {
+        job->reason = mmap(NULL, CT_REASON_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (job->reason == MAP_FAILED) {
+            perror("mmap");
+            exit(2);
+        }
+    }
+    job->reason[0] = 0;
+    return job->reason;
+}
 
 static void run_in_child(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options,
                          pid_t parent) {
@@ -135,6 +156,7 @@ static void start_job(job_t *job, const ct_case_t *test, const fixture_t *fixtur
     job->start_s = now_s();
     /* The case has a limit of its own (SIGALRM); this one is for a process that cannot even say so. */
     job->until_s = job->start_s + job->timeout_s + 10;
+    ct_reason = share_reason(job);
     fflush(NULL);
     pid_t parent = getpid();
     job->pid = fork();
@@ -147,14 +169,17 @@ static void start_job(job_t *job, const ct_case_t *test, const fixture_t *fixtur
     }
 }
 
-/* NULL: passed. */
+/* In one line. NULL: passed. */
 static const char *why_failed(const job_t *job, int status, int killed, char *text, size_t size) {
     if (killed || (WIFEXITED(status) && WEXITSTATUS(status) == CT_EXIT_TIMEOUT)) {
         snprintf(text, size, "not done after %d s", job->timeout_s);
     } else if (WIFSIGNALED(status)) {
         snprintf(text, size, "died of signal %d", WTERMSIG(status));
     } else if (WEXITSTATUS(status) == CT_EXIT_FAILED) {
-        snprintf(text, size, "see its own line");
+        snprintf(text, size, "%s", job->reason[0] != 0 ? job->reason : "it did not say why");
+        for (char *end; (end = strchr(text, '\n')) != NULL;) {
+            *end = ' ';
+        }
     } else if (WEXITSTATUS(status) != 0) {
         snprintf(text, size, "exit status %d", WEXITSTATUS(status));
     } else {
@@ -166,7 +191,7 @@ static const char *why_failed(const job_t *job, int status, int killed, char *te
 /* Reports the job if it has ended or has to be ended. */
 static void look_at_job(job_t *job, counts_t *counts) {
     int status = 0, killed = 0;
-    char text[64];
+    char text[CT_REASON_MAX];
     if (waitpid(job->pid, &status, WNOHANG) != job->pid) {
         if (now_s() < job->until_s) {
             return;
@@ -176,7 +201,7 @@ static void look_at_job(job_t *job, counts_t *counts) {
         killed = 1;
     }
     job->pid = 0;
-    ct_remove_dir(job->dir);
+    scratch_remove(job->dir);
     report(job->name, job->start_s, why_failed(job, status, killed, text, sizeof text), counts);
 }
 
@@ -313,6 +338,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "there is no fixture '%s'\n", choice.driver);
         return 2;
     }
+    failures = open_memstream(&failures_text, &failures_len);
+    if (failures == NULL) {
+        perror("open_memstream");
+        return 2;
+    }
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -332,9 +362,12 @@ int main(int argc, char **argv) {
     }
     wait_for_jobs(1, &counts);
     fixtures_end();
+    fclose(failures);
     if (!choice.list) {
+        printf("%s", failures_text);
         printf("%d passed, %d failed, %d not applicable\n", counts.passed, counts.failed,
                counts.not_applicable);
     }
+    free(failures_text);
     return counts.failed == 0 ? 0 : 1;
 }

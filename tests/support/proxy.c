@@ -45,8 +45,8 @@ int proxy_listen(int *port) {
 proxy_t *proxy_start(ct_t *ct, int port) {
     proxy_t *proxy = alloc_real(sizeof *proxy);
     int fds[2], listener = proxy_listen(&proxy->port);
-    CT_CHECK(listener >= 0);
-    CT_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0);
+    CT_GE(listener, 0);
+    CT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
     pid_t parent = getpid();
     proxy->pid = fork();
     CT_CHECKF(proxy->pid >= 0, "fork failed: errno %d", errno);
@@ -73,8 +73,8 @@ void proxy_stop(ct_t *ct, proxy_t *proxy) {
     if (proxy == NULL) {
         return;
     }
-    CT_CHECK(kill(proxy->pid, SIGKILL) == 0);
-    CT_CHECK(waitpid(proxy->pid, NULL, 0) == proxy->pid);
+    CT_EQ(kill(proxy->pid, SIGKILL), 0);
+    CT_EQ(waitpid(proxy->pid, NULL, 0), proxy->pid);
     close(proxy->control);
     alloc_real_free(proxy);
 }
@@ -129,7 +129,7 @@ void proxy_reset(ct_t *ct, proxy_t *proxy) {
 
 void proxy_inject(ct_t *ct, proxy_t *proxy, const char *bytes, size_t len) {
     proxy_command_t command = {.op = PROXY_OP_INJECT, .len = len};
-    CT_CHECK(len <= sizeof command.bytes);
+    CT_LE(len, sizeof command.bytes);
     memcpy(command.bytes, bytes, len);
     tell(ct, proxy, &command);
 }
@@ -147,7 +147,8 @@ void proxy_plan(ct_t *ct, proxy_t *proxy, const proxy_plan_t *plan) {
                                .len = plan->len};
     const char *request = plan->request == NULL ? "" : plan->request;
     CT_CHECK(plan->way == PROXY_REQUESTS || plan->way == PROXY_REPLIES);
-    CT_CHECK(strlen(request) < sizeof command.request && plan->len < sizeof command.bytes);
+    CT_LT(strlen(request), sizeof command.request);
+    CT_LT(plan->len, sizeof command.bytes);
     strcpy(command.request, request);
     if (plan->len > 0) {
         memcpy(command.bytes, plan->bytes, plan->len);
@@ -156,7 +157,7 @@ void proxy_plan(ct_t *ct, proxy_t *proxy, const proxy_plan_t *plan) {
 }
 
 void proxy_await_act(ct_t *ct, proxy_t *proxy, int n, int64_t within_ms) {
-    CT_AWAIT(proxy_counts(ct, proxy).acts >= n, within_ms);
+    CT_AWAIT_THAT(proxy_counts(ct, proxy).acts, >=, n, within_ms);
 }
 
 int64_t proxy_deliver(ct_t *ct, proxy_t *proxy, int afresh) {

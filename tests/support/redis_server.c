@@ -200,8 +200,9 @@ static int free_port(ct_t *ct) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CT_CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-             getsockname(fd, (struct sockaddr *)&address, &len) == 0);
+    CT_GE(fd, 0);
+    CT_EQ(bind(fd, (struct sockaddr *)&address, len), 0);
+    CT_EQ(getsockname(fd, (struct sockaddr *)&address, &len), 0);
     close(fd);
     return ntohs(address.sin_port);
 }
@@ -276,7 +277,7 @@ static void set_port(ct_t *ct, redis_server_t *server) {
 
 void redis_server_launch(redis_server_t *server) {
     ct_t *ct = ct_current();
-    CT_CHECK(server->pid == 0);
+    CT_EQ(server->pid, 0);
     server->is_fresh = server->port == 0; /* later its clients know the port */
     if (server->is_fresh) {
         set_port(ct, server);
@@ -349,7 +350,7 @@ void redis_server_arg(redis_server_t *server, const char *word) {
     while (server->args[n] != NULL) {
         n++;
     }
-    CT_CHECK(n + 1 < REDIS_ARGS_MAX);
+    CT_LT(n + 1, REDIS_ARGS_MAX);
     server->args[n] = alloc_real_text(word);
 }
 
@@ -380,11 +381,14 @@ void redis_server_restart(redis_server_t *server) {
 void redis_server_freeze(redis_server_t *server) {
     ct_t *ct = ct_current();
     int status = 0;
-    CT_CHECK(server->pid > 0 && kill(server->pid, SIGSTOP) == 0);
-    CT_CHECK(waitpid(server->pid, &status, WUNTRACED) == server->pid && WIFSTOPPED(status));
+    CT_GT(server->pid, 0);
+    CT_EQ(kill(server->pid, SIGSTOP), 0);
+    CT_EQ(waitpid(server->pid, &status, WUNTRACED), server->pid);
+    CT_CHECK(WIFSTOPPED(status));
 }
 
 void redis_server_thaw(redis_server_t *server) {
     ct_t *ct = ct_current();
-    CT_CHECK(server->pid > 0 && kill(server->pid, SIGCONT) == 0);
+    CT_GT(server->pid, 0);
+    CT_EQ(kill(server->pid, SIGCONT), 0);
 }

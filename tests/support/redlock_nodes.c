@@ -18,8 +18,9 @@ static int dead_port(redlock_nodes_t *nodes, size_t i) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     nodes->fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CT_CHECK(nodes->fds[i] >= 0 && bind(nodes->fds[i], (struct sockaddr *)&address, len) == 0 &&
-             getsockname(nodes->fds[i], (struct sockaddr *)&address, &len) == 0);
+    CT_GE(nodes->fds[i], 0);
+    CT_EQ(bind(nodes->fds[i], (struct sockaddr *)&address, len), 0);
+    CT_EQ(getsockname(nodes->fds[i], (struct sockaddr *)&address, &len), 0);
     return ntohs(address.sin_port);
 }
 
@@ -34,7 +35,8 @@ void redlock_node_mark(redis_server_t *node) {
 
 void redlock_nodes_start(redlock_nodes_t *nodes, const char *dir, size_t n, size_t dead) {
     ct_t *ct = ct_current();
-    CT_CHECK(n <= REDLOCK_NODES_MAX && dead < n);
+    CT_LE(n, REDLOCK_NODES_MAX);
+    CT_LT(dead, n);
     *nodes = (redlock_nodes_t){.n = n, .dead = dead};
     for (size_t i = 0; i < n; i++) {
         char name[16];

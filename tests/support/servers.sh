@@ -2,7 +2,7 @@
 # servers.sh - for scripts that run programs on config/examples/matrix.yaml: its servers; sourced.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Needs $work, a folder that is there. MySQL is what with_mysql has exported. At the end `stop_servers` has to be called.
+# Needs checks.sh, and $work, a folder that is there. MySQL is what with_mysql has exported. At the end `stop_servers` has to be called.
 # Whoever sources this has made it.
 work=${work:?}
 redis_pids=()
@@ -73,5 +73,5 @@ start_servers() { # DRIVER...
 # use BACKEND FILE: edits the one word, as a person would.
 use() {
     sed -i "s/^use: .*/use: $1/" "$2"
-    grep -qx "use: $1" "$2"
+    equal "the line that was edited" "$(grep '^use: ' "$2")" "use: $1"
 }

@@ -20,10 +20,19 @@
             exit(1);                                                            \
         }                                                                       \
     } while (0)
+#define CHECK_THAT(a, op, b)                                                                              \
+    do {                                                                                                  \
+        int64_t check_a_ = (int64_t)(a), check_b_ = (int64_t)(b);                                         \
+        if (!(check_a_ op check_b_)) {                                                                    \
+            fprintf(stderr, "%s:%d: %s is false: %lld and %lld\n", __FILE__, __LINE__, #a " " #op " " #b, \
+                    (long long)check_a_, (long long)check_b_);                                            \
+            exit(1);                                                                                      \
+        }                                                                                                 \
+    } while (0)
 #define MS(n) ((uint64_t)(n)*DLI_NS_PER_MS)
 
 static void sleep_ms(uint64_t ms) {
-    CHECK(dli_sys->poll(NULL, 0, dli_sys->now_ns() + MS(ms)) == 0);
+    CHECK_THAT(dli_sys->poll(NULL, 0, dli_sys->now_ns() + MS(ms)), ==, 0);
 }
 
 static void hours_cost_nothing(void) {
@@ -31,9 +40,9 @@ static void hours_cost_nothing(void) {
     clock_gettime(CLOCK_MONOTONIC, &before);
     uint64_t start = dli_sys->now_ns();
     sleep_ms(3600000);
-    CHECK(dli_sys->now_ns() == start + MS(3600000));
+    CHECK_THAT(dli_sys->now_ns(), ==, start + MS(3600000));
     clock_gettime(CLOCK_MONOTONIC, &after);
-    CHECK(after.tv_sec - before.tv_sec < 5);
+    CHECK_THAT(after.tv_sec - before.tv_sec, <, 5);
 }
 
 /* Three sleepers note the order in which they wake. */
@@ -49,13 +58,13 @@ static void sleepers_wake_in_the_order_of_their_deadlines(void) {
     pthread_t threads[3];
     uint64_t start = dli_sys->now_ns();
     for (uintptr_t i = 0; i < 3; i++) {
-        CHECK(dli_sys->thread_start(&threads[i], sleeper, (void *)i) == 0);
+        CHECK_THAT(dli_sys->thread_start(&threads[i], sleeper, (void *)i), ==, 0);
     }
     for (int i = 0; i < 3; i++) {
         dli_sys->thread_join(threads[i]);
     }
     CHECK(places[2] == 1 && places[1] == 2 && places[0] == 3);
-    CHECK(dli_sys->now_ns() == start + MS(300));
+    CHECK_THAT(dli_sys->now_ns(), ==, start + MS(300));
 }
 
 static int wake_fd;
@@ -63,7 +72,7 @@ static void *writer(void *arg) {
     (void)arg;
     uint64_t one = 1;
     sleep_ms(50);
-    CHECK(write(wake_fd, &one, sizeof one) == sizeof one);
+    CHECK_THAT(write(wake_fd, &one, sizeof one), ==, sizeof one);
     return NULL;
 }
 
@@ -71,9 +80,9 @@ static void a_descriptor_wakes_before_the_clock_moves_on(void) {
     pthread_t thread;
     uint64_t start = dli_sys->now_ns();
     wake_fd = eventfd(0, EFD_CLOEXEC);
-    CHECK(dli_sys->thread_start(&thread, writer, NULL) == 0);
+    CHECK_THAT(dli_sys->thread_start(&thread, writer, NULL), ==, 0);
     struct pollfd fds[2] = {{.fd = -1, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
-    CHECK(dli_sys->poll(fds, 2, start + MS(5000)) == 1);
+    CHECK_THAT(dli_sys->poll(fds, 2, start + MS(5000)), ==, 1);
     CHECK(fds[1].revents == POLLIN && dli_sys->now_ns() == start + MS(50));
     dli_sys->thread_join(thread);
     close(wake_fd);
@@ -97,13 +106,13 @@ static void conditions_are_broadcast_and_time_out(void) {
     uint64_t start = dli_sys->now_ns();
     dli_sys->cond_init(&cond);
     pthread_mutex_lock(&mutex);
-    CHECK(dli_sys->cond_wait(&cond, &mutex, start + MS(7)) == ETIMEDOUT);
-    CHECK(dli_sys->now_ns() == start + MS(7));
-    CHECK(dli_sys->thread_start(&thread, setter, NULL) == 0);
+    CHECK_THAT(dli_sys->cond_wait(&cond, &mutex, start + MS(7)), ==, ETIMEDOUT);
+    CHECK_THAT(dli_sys->now_ns(), ==, start + MS(7));
+    CHECK_THAT(dli_sys->thread_start(&thread, setter, NULL), ==, 0);
     while (!flag) {
-        CHECK(dli_sys->cond_wait(&cond, &mutex, DLI_NEVER) == 0);
+        CHECK_THAT(dli_sys->cond_wait(&cond, &mutex, DLI_NEVER), ==, 0);
     }
-    CHECK(dli_sys->now_ns() == start + MS(27));
+    CHECK_THAT(dli_sys->now_ns(), ==, start + MS(27));
     pthread_mutex_unlock(&mutex);
     dli_sys->thread_join(thread);
     pthread_cond_destroy(&cond);
@@ -125,32 +134,32 @@ static void *exiting(void *arg) {
 
 static void destructors_of_a_thread_run_before_the_clock_moves(void) {
     pthread_t thread;
-    CHECK(pthread_key_create(&exit_key, at_exit) == 0);
+    CHECK_THAT(pthread_key_create(&exit_key, at_exit), ==, 0);
     uint64_t start = dli_sys->now_ns();
-    CHECK(dli_sys->thread_start(&thread, exiting, &mutex) == 0);
+    CHECK_THAT(dli_sys->thread_start(&thread, exiting, &mutex), ==, 0);
     sleep_ms(1000);
-    CHECK(exited_at == start);
+    CHECK_THAT(exited_at, ==, start);
     dli_sys->thread_join(thread);
 }
 
 static void a_suspend_wakes_the_resume_descriptors_and_the_sleepers(void) {
     int fd = dli_sys->resume_fd();
-    CHECK(fd >= 0);
+    CHECK_THAT(fd, >=, 0);
     struct pollfd entry = {.fd = fd, .events = POLLIN};
     uint64_t start = dli_sys->now_ns();
-    CHECK(dli_sys->poll(&entry, 1, start + MS(10)) == 0);
+    CHECK_THAT(dli_sys->poll(&entry, 1, start + MS(10)), ==, 0);
     sim_suspend(MS(60000));
-    CHECK(dli_sys->now_ns() == start + MS(60010));
-    CHECK(dli_sys->poll(&entry, 1, DLI_NEVER) == 1);
+    CHECK_THAT(dli_sys->now_ns(), ==, start + MS(60010));
+    CHECK_THAT(dli_sys->poll(&entry, 1, DLI_NEVER), ==, 1);
     dli_sys->resume_rearm(fd);
-    CHECK(dli_sys->poll(&entry, 1, dli_sys->now_ns() + MS(10)) == 0);
+    CHECK_THAT(dli_sys->poll(&entry, 1, dli_sys->now_ns() + MS(10)), ==, 0);
     close(fd);
 }
 
 static void random_is_not_constant(void) {
     unsigned char a[16], b[16];
     CHECK(dli_sys->random(a, sizeof a) == 0 && dli_sys->random(b, sizeof b) == 0);
-    CHECK(memcmp(a, b, sizeof a) != 0);
+    CHECK_THAT(memcmp(a, b, sizeof a), !=, 0);
 }
 
 static void *waits_for_ever(void *arg) {
@@ -164,17 +173,17 @@ static void *waits_for_ever(void *arg) {
 static void everybody_waiting_is_a_deadlock(void) {
     fflush(NULL);
     pid_t pid = fork();
-    CHECK(pid >= 0);
+    CHECK_THAT(pid, >=, 0);
     if (pid == 0) {
         CHECK(freopen("/dev/null", "w", stderr) != NULL);
         pthread_t thread;
         dli_sys->cond_init(&cond);
-        CHECK(dli_sys->thread_start(&thread, waits_for_ever, &cond) == 0);
+        CHECK_THAT(dli_sys->thread_start(&thread, waits_for_ever, &cond), ==, 0);
         dli_sys->thread_join(thread);
         _exit(0);
     }
     int status;
-    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_THAT(waitpid(pid, &status, 0), ==, pid);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
@@ -203,7 +212,7 @@ static uint64_t run_runners(void) {
     trace = 0;
     dli_sys->cond_init(&turn_cond);
     for (uintptr_t i = 0; i < RUNNERS; i++) {
-        CHECK(dli_sys->thread_start(&threads[i], runner, (void *)(i + 1)) == 0);
+        CHECK_THAT(dli_sys->thread_start(&threads[i], runner, (void *)(i + 1)), ==, 0);
     }
     for (int i = 0; i < RUNNERS; i++) {
         dli_sys->thread_join(threads[i]);
@@ -246,13 +255,13 @@ int main(void) {
     run_runners();
     sim_uninstall();
     uint64_t first = schedule(7);
-    CHECK(first == schedule(7));
-    CHECK(first == schedule(7));
+    CHECK_THAT(first, ==, schedule(7));
+    CHECK_THAT(first, ==, schedule(7));
     int different = 0;
     for (uint64_t seed = 8; seed < 12; seed++) {
         different += schedule(seed) != first;
     }
-    CHECK(different > 0);
+    CHECK_THAT(different, >, 0);
     puts("sim: all passed");
     return 0;
 }

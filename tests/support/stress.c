@@ -8,7 +8,6 @@
  * the lock orders the holders. With several clients the order comes from the file, which it cannot see, and
  * the same memory is touched by relaxed atomics.
  */
-#include <ftw.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "custom_driver.h"
+#include "support/scratch.h"
 
 enum { MAX_THREADS = 64, MAX_NAMES = 32, MAX_CLIENTS = 8, LEASE_MS = 60000, BOUND_MS = 60000 };
 
@@ -50,10 +50,19 @@ static atomic_long violations;
 static atomic_int done;
 static atomic_ulong next_owner = 1;
 
-#define CHECK(cond) ((cond) ? (void)0 : violated(#cond, __LINE__))
+#define CHECK(cond) ((cond) ? (void)0 : violated(#cond, __LINE__, ""))
+#define CHECK_THAT(a, op, b)                                                                             \
+    do {                                                                                                 \
+        int64_t check_a_ = (int64_t)(a), check_b_ = (int64_t)(b);                                        \
+        char check_text_[80];                                                                            \
+        if (!(check_a_ op check_b_)) {                                                                   \
+            snprintf(check_text_, sizeof check_text_, ": %" PRId64 " and %" PRId64, check_a_, check_b_); \
+            violated(#a " " #op " " #b, __LINE__, check_text_);                                          \
+        }                                                                                                \
+    } while (0)
 
-static void violated(const char *what, int line) {
-    fprintf(stderr, "stress: line %d: not true: %s\n", line, what);
+static void violated(const char *what, int line, const char *values) {
+    fprintf(stderr, "tests/support/stress.c:%d: %s is false%s\n", line, what, values);
     atomic_fetch_add(&violations, 1);
 }
 
@@ -87,21 +96,21 @@ static void store(long *p, long value) {
 static void use(worker_t *self, dl_lock_t *lock, guarded_t *g, uint32_t levels) {
     uint64_t token = dl_token(lock);
 
-    CHECK(load(&g->inside) == 0);
+    CHECK_THAT(load(&g->inside), ==, 0);
     store(&g->inside, self->number + 1);
     store(&g->count, load(&g->count) + 1);
-    CHECK(dl_valid_ms(lock) > 0);
-    CHECK(dl_hold_count(lock) == levels);
+    CHECK_THAT(dl_valid_ms(lock), >, 0);
+    CHECK_THAT(dl_hold_count(lock), ==, levels);
     if (draw(self, 4) == 0)
         sched_yield();
     if (clients == 1) {
-        CHECK(token > g->token);
+        CHECK_THAT(token, >, g->token);
         g->token = token;
     } else {
-        CHECK(token > __atomic_load_n(&g->token, __ATOMIC_RELAXED));
+        CHECK_THAT(token, >, __atomic_load_n(&g->token, __ATOMIC_RELAXED));
         __atomic_store_n(&g->token, token, __ATOMIC_RELAXED);
     }
-    CHECK(load(&g->inside) == self->number + 1);
+    CHECK_THAT(load(&g->inside), ==, self->number + 1);
     store(&g->inside, 0);
     self->held++;
 }
@@ -159,7 +168,7 @@ static void reentry(worker_t *self, dl_lock_t *lock, guarded_t *g) {
         fatal("enter again", &err);
     use(self, lock, g, 2);
     leave(lock);
-    CHECK(dl_hold_count(lock) == 1);
+    CHECK_THAT(dl_hold_count(lock), ==, 1);
     leave(lock);
 }
 
@@ -292,7 +301,7 @@ static void *cancel_waits(void *arg) {
 static void *wait_until_closed(void *arg) {
     dl_error_t err;
 
-    CHECK(dl_lock(arg, &err) == DL_ECLOSED);
+    CHECK_THAT(dl_lock(arg, &err), ==, DL_ECLOSED);
     return NULL;
 }
 
@@ -317,7 +326,7 @@ static void close_under_waiters(void) {
         dl_client_close(client[i]);
         for (int w = 0; w < WAITERS; w++)
             pthread_join(waiter[w], NULL);
-        CHECK(dl_unlock(lock, &err) == DL_ECLOSED);
+        CHECK_THAT(dl_unlock(lock, &err), ==, DL_ECLOSED);
         dl_lock_close(lock);
     }
 }
@@ -381,23 +390,15 @@ static void parse(int argc, char **argv, const char **path) {
     }
 }
 
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
 int main(int argc, char **argv) {
-    /* In memory where there is such a place: a slow disk would only make it do less. */
-    char folder[] = "/dev/shm/dlock-stress-XXXXXX", on_disk[] = "/tmp/dlock-stress-XXXXXX", own_path[64];
+    char folder[128], own_path[160];
     const char *path = NULL;
     pthread_t canceller;
     long held = 0, busy = 0, cancelled = 0, counted = 0;
 
     parse(argc, argv, &path);
     if (!path) {
-        if (!mkdtemp(folder) && !mkdtemp(strcpy(folder, on_disk)))
+        if (!scratch_make("stress", folder, sizeof folder))
             return 1;
         snprintf(own_path, sizeof own_path, "%s/locks.db", folder);
     }
@@ -426,10 +427,10 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < names; i++)
         counted += guarded[i].count;
-    CHECK(counted == held);
-    CHECK(held > 0);
+    CHECK_THAT(counted, ==, held);
+    CHECK_THAT(held, >, 0);
     if (!path)
-        nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+        scratch_remove(folder);
     printf("stress: seed %" PRIu64 ", %d threads, %d names, %d clients: %ld holds, %ld busy, %ld cancelled, "
            "%ld violations\n",
            seed, threads, names, clients, held, busy, cancelled, atomic_load(&violations));

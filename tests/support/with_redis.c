@@ -1,7 +1,6 @@
 /* with_redis.c - runs a command with some independent Redis servers, the nodes of redlock. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "support/ct.h"
 #include "support/redlock_nodes.h"
+#include "support/scratch.h"
 
 /*
  * usage: with_redis N COMMAND [ARG]...
@@ -41,13 +41,6 @@ static void become(char **command, pid_t parent) {
     _exit(127);
 }
 
-static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where) {
-    (void)info;
-    (void)type;
-    (void)where;
-    return remove(path);
-}
-
 static int is_there(const char *program) {
     char line[256];
     snprintf(line, sizeof line, "command -v '%s' >/dev/null", program);
@@ -60,16 +53,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: with_redis N COMMAND [ARG]...   N: 1 to %d\n", REDLOCK_NODES_MAX);
         return 2;
     }
-    const char *program = getenv("DLOCK_REDIS_SERVER"), *base = getenv("TMPDIR");
+    const char *program = getenv("DLOCK_REDIS_SERVER");
     if (!is_there(program == NULL ? "redis-server" : program)) {
         puts("redis-server is missing");
         return 77;
     }
-    char dir[64];
+    char dir[REDIS_PATH_MAX];
     redlock_nodes_t nodes;
-    snprintf(dir, sizeof dir, "%s/dlock-nodes-XXXXXX", base == NULL ? "/tmp" : base);
-    if (mkdtemp(dir) == NULL) {
-        perror(dir);
+    if (!scratch_make("nodes", dir, sizeof dir)) {
+        perror("a folder for the servers");
         return 2;
     }
     redlock_nodes_start(&nodes, dir, (size_t)n, 0);
@@ -89,6 +81,6 @@ int main(int argc, char **argv) {
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     redlock_nodes_stop(&nodes);
-    (void)nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_remove(dir);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

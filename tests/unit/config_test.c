@@ -1,7 +1,6 @@
 /* config_test.c - what right configurations mean: values, defaults, variables, secrets, which file. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <sys/stat.h>
@@ -251,6 +250,19 @@ Test(config, replaces_variables) {
     free_both(&v);
 }
 
+Test(config, keeps_for_messages_what_the_file_or_the_table_says) {
+    setenv("CFG_A", "1000", 1);
+    both_t v = resolve_lines("    port: ${CFG_A}\n    password: ${CFG_A}\n    nodes: [\"${CFG_A}\"]\n");
+    cr_assert_str_eq(v.driver.written[STORE_PATH], "p");
+    cr_assert_str_eq(v.driver.written[STORE_MODE], "wal");
+    cr_assert_str_eq(v.driver.written[STORE_PORT], "${CFG_A}");
+    cr_assert_null(v.driver.written[STORE_PASSWORD]);
+    cr_assert_null(v.driver.written[STORE_NODES]);
+    cr_assert_str_eq(v.core.written[0], "30s");
+    cr_assert_null(v.core.written[2]);
+    free_both(&v);
+}
+
 Test(config, asks_only_for_the_variables_of_the_backend_in_use) {
     unsetenv("CFG_NOT");
     dli_config_t *config = load("backends:\n"
@@ -464,6 +476,7 @@ Test(config, says_where_it_looked, .init = forget_settings, .fini = remove_folde
              "$DLOCK_CONFIG",
              folder);
     cr_assert_str_eq(err.message, expected);
+    cr_assert_str_empty(path);
     cr_assert_eq(dli_config_find(path, 3, &err), DL_ECONFIG);
 }
 

@@ -4,12 +4,14 @@
 #define DRIVER_ENV_H
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/sys.h"
 #include "dlock/driver.h"
+#include "support/scratch.h"
 
 #define MS ((uint64_t)1000000)
 
@@ -49,14 +51,11 @@ static inline dl_request_t make_request(const char *name, const char *owner, uin
 }
 
 static inline void make_folder(char *folder, size_t size) {
-    snprintf(folder, size, "/tmp/dlock-unit-XXXXXX");
-    cr_assert_not_null(mkdtemp(folder));
+    cr_assert(scratch_make("unit", folder, size), "no folder: errno %d", errno);
 }
 
 static inline void delete_folder(const char *folder) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    cr_assert_eq(system(command), 0);
+    scratch_remove(folder);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* mysql_check_test.c - what dlock check says of a server, and on which servers no client opens. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "driver_env.h"
 #include "mysql_setup_fixture.h"
 
 #include <sched.h>
@@ -17,6 +18,27 @@ TestSuite(mysql_check, .init = set_up, .fini = tear_down, .timeout = 180);
     } while (0)
 
 /* ---- what is said --------------------------------------------------------------------------------- */
+
+/* Nothing crosses a network, with TLS as without it: what would be a warning over one is none. */
+Test(mysql_check, unverified_tls_on_this_host_is_no_less_than_none) {
+    char folder[64], command[400], cert[96], key[96];
+    findings_t found;
+    make_folder(folder, sizeof folder);
+    snprintf(command, sizeof command,
+             "cd '%s' && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "
+             "key.pem -out "
+             "cert.pem -days 2 -subj /CN=x 2>openssl.log",
+             folder);
+    cr_assert_eq(system(command), 0, "%s", command);
+    snprintf(cert, sizeof cert, "--ssl-cert=%s/cert.pem", folder);
+    snprintf(key, sizeof key, "--ssl-key=%s/key.pem", folder);
+    USE_OWN_SERVER(cert, key, NULL);
+    make_tables("mysql-lease", "");
+    check_with("mysql-lease", "", &found); /* tls: prefer */
+    EXPECT(&found, "transport", DL_FINDING_OK,
+           "loopback: nothing leaves this host (TLS, and the server's certificate is not verified)");
+    delete_folder(folder);
+}
 
 Test(mysql_check, a_server_is_told_what_it_gives) {
     for (size_t i = 0; i < DRIVERS; i++) {

@@ -33,7 +33,8 @@ Test(crowd, a_forked_child_closes_descriptors_and_says_nothing) {
     }
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", (unsigned)status);
+    cr_assert(WIFEXITED(status), "status %x", (unsigned)status);
+    cr_assert_eq(WEXITSTATUS(status), 0, "status %x", (unsigned)status);
     cr_assert_eq(connections(), before);
     use(held);
     give_back(held);
@@ -117,16 +118,16 @@ Test(crowd, sixty_four_threads_and_random_kills_end_with_right_counts) {
     for (int i = 0; i < 100; i++) {
         mysql_kill_connections(server, account);
     }
-    AWAIT(atomic_load(&served) > 1000);
+    AWAIT_THAT(atomic_load(&served), >, 1000);
     atomic_store(&is_enough, true);
     for (int i = 0; i < WORKERS; i++) {
         cr_assert_eq(pthread_join(threads[i], NULL), 0);
     }
     dli_mysql_keeper_stop(&keeper, false);
     keeper.is_running = false;
-    AWAIT(makers() == 0);
+    AWAIT_THAT(makers(), ==, 0);
     assert_at_rest(idle());
     cr_assert_leq(idle(), 8);
-    AWAIT(connections() == idle());
+    AWAIT_THAT(connections(), ==, idle());
     cr_assert_eq(pool->overdue, 0);
 }

@@ -22,7 +22,7 @@ static void must_refuse(dli_mysql_endpoint_parts_t parts, const char *words) {
     dli_mysql_endpoint_t *endpoint = (dli_mysql_endpoint_t *)&err;
     cr_assert_eq(dli_mysql_endpoint_new(&parts, &endpoint, &err), DL_ECONFIG, "%s", words);
     cr_assert_null(endpoint);
-    cr_assert_not_null(strstr(err.message, words), "'%s' is not in: %s", words, err.message);
+    cr_assert_has(err.message, words, "'%s' is not in: %s", words, err.message);
     cr_assert_null(strstr(err.message, "hunter2"));
 }
 
@@ -51,8 +51,10 @@ Test(mysql_endpoint, keeps_copies_and_is_counted) {
     cr_assert_str_eq(endpoint->database, "locks");
     cr_assert_eq(endpoint->connect_timeout_ms, 1500);
     cr_assert_eq(endpoint->tls, DLI_MYSQL_TLS_PREFER);
-    cr_assert(endpoint->socket == NULL && endpoint->tls_ca == NULL && endpoint->tls_cert == NULL &&
-              endpoint->tls_key == NULL);
+    cr_assert_null(endpoint->socket);
+    cr_assert_null(endpoint->tls_ca);
+    cr_assert_null(endpoint->tls_cert);
+    cr_assert_null(endpoint->tls_key);
     cr_assert_eq(dli_mysql_endpoint_ref(endpoint), endpoint);
     dli_mysql_endpoint_unref(endpoint);
     cr_assert_str_eq(endpoint->label, "app@db.test:3306/locks");
@@ -152,6 +154,8 @@ Test(mysql_endpoint, refuses_certificates_that_would_not_count) {
     parts.tls = "verify";
     parts.tls_ca = "/nowhere/ca.pem";
     must_refuse(parts, "tls_ca: /nowhere/ca.pem: No such file or directory");
+    parts.tls_ca_shown = "${CA}";
+    must_refuse(parts, "tls_ca: ${CA}: No such file or directory");
     parts.tls_ca = file;
     parts.socket = "/run/my.sock";
     must_refuse(parts, "tls: verify compares the host's name, and a unix socket has none");
@@ -181,8 +185,8 @@ static void expect_meaning(unsigned error, dl_status_t status, const char *words
     cr_assert_eq(err.status, status);
     cr_assert_eq(err.native, (int)error);
     cr_assert_eq(strncmp(err.message, "taking 'x': ", 12), 0, "%s", err.message);
-    cr_assert_not_null(strstr(err.message, "server's words"), "%s", err.message);
-    cr_assert_not_null(strstr(err.message, words), "%s", err.message);
+    cr_assert_has(err.message, "server's words");
+    cr_assert_has(err.message, words);
 }
 
 Test(mysql_answer, errors_have_a_status_and_a_mend) {
@@ -205,6 +209,29 @@ Test(mysql_answer, errors_have_a_status_and_a_mend) {
     cr_assert_not(dli_mysql_is_contention(0) || dli_mysql_is_contention(1146) ||
                   dli_mysql_is_contention(1317) || dli_mysql_is_contention(1969) ||
                   dli_mysql_is_contention(3024));
+}
+
+static void expect_hidden(const char *text, const char *expected) {
+    static const dli_mysql_hidden_t hidden = {.name = "Hunter2", .shown = "${PW}"};
+    char shown[64];
+    dli_mysql_hide(&hidden, text, shown, sizeof shown);
+    cr_assert_str_eq(shown, expected);
+}
+
+Test(mysql_answer, a_hidden_name_is_replaced_in_what_a_server_says) {
+    expect_hidden("", "");
+    expect_hidden("Table 'db.hunter2' doesn't exist", "Table 'db.${PW}' doesn't exist");
+    expect_hidden("HUNTER2 hunter2_tokens", "${PW} ${PW}_tokens");
+    expect_hidden("a_hunter2 hunter23 xhunter2 hunter", "a_hunter2 hunter23 xhunter2 hunter");
+    /* Cut, in whatever the end falls. */
+    expect_hidden("0123456789012345678901234567890123456789012345678901234567 hunter2",
+                  "0123456789012345678901234567890123456789012345678901234567 ${PW");
+    expect_hidden("012345678901234567890123456789012345678901234567890123456789012345",
+                  "012345678901234567890123456789012345678901234567890123456789012");
+    const dli_mysql_hidden_t none = {.name = ""};
+    char same[16];
+    dli_mysql_hide(&none, "as it is", same, sizeof same);
+    cr_assert_str_eq(same, "as it is");
 }
 
 Test(mysql_answer, an_empty_one_has_no_rows) {

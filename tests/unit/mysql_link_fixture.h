@@ -31,6 +31,8 @@
         }                                                                             \
     } while (0)
 
+#define AWAIT_THAT(a, op, b) VALUES_AWAIT(a, op, b, 20000)
+
 /* ---- the environment -------------------------------------------------------------------------------- */
 
 static dl_driver_env_t env;

@@ -13,10 +13,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "support/scratch.h"
+
 #define RELAY_PAIRS 64
 
 typedef struct relay {
-    char folder[48], path[64], server_path[108];
+    char folder[80], path[108], server_path[108];
     int listener;
     pthread_t thread;
     atomic_bool is_over;
@@ -31,7 +33,7 @@ static inline int relay_socket(const char *path, struct sockaddr_un *address) {
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     snprintf(address->sun_path, sizeof address->sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0);
+    cr_assert_geq(fd, 0);
     return fd;
 }
 
@@ -102,8 +104,7 @@ static inline relay_t *relay_start(const char *server_path) {
     struct sockaddr_un address;
     relay_t *relay = calloc(1, sizeof *relay);
     cr_assert_not_null(relay);
-    snprintf(relay->folder, sizeof relay->folder, "/tmp/dlock-relay-XXXXXX");
-    cr_assert_not_null(mkdtemp(relay->folder));
+    cr_assert(scratch_make("relay", relay->folder, sizeof relay->folder));
     snprintf(relay->path, sizeof relay->path, "%s/relay", relay->folder);
     snprintf(relay->server_path, sizeof relay->server_path, "%s", server_path);
     relay->listener = relay_socket(relay->path, &address);
@@ -125,7 +126,7 @@ static inline void relay_stop(relay_t *relay) {
     }
     close(relay->listener);
     unlink(relay->path);
-    rmdir(relay->folder);
+    scratch_remove(relay->folder);
     free(relay);
 }
 

@@ -75,7 +75,7 @@ Test(link, stop_ends_a_wait_for_an_answer) {
     cr_assert_lt(ms_since(began_ns), SLACK_MS);
     cr_assert_eq(run_full("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 15000, &stop, NULL, NULL), DL_ECANCELED,
                  "there was no connection, and nothing was sent");
-    AWAIT(run("DO 1", DLI_MYSQL_READ, 15000) == DL_OK);
+    AWAIT_THAT(run("DO 1", DLI_MYSQL_READ, 15000), ==, DL_OK);
     cr_assert_eq(run_full("SELECT SLEEP(20)", DLI_MYSQL_PLAIN, 15000, &stop, NULL, NULL), DL_EUNKNOWN);
 }
 
@@ -137,7 +137,7 @@ Test(link, a_connection_that_breaks_with_a_statement_on_its_way_leaves_it_unknow
     run_well("DO 1");
     call_t call;
     start_call(&call, "SELECT SLEEP(25)", DLI_MYSQL_PLAIN);
-    AWAIT(running("SELECT SLEEP%%") == 1);
+    AWAIT_THAT(running("SELECT SLEEP%%"), ==, 1);
     mysql_kill_connections(server, account);
     cr_assert_eq(pthread_join(call.thread, NULL), 0);
     cr_assert_eq(call.status, DL_EUNKNOWN);
@@ -149,7 +149,7 @@ Test(link, what_only_reads_is_asked_again_when_an_idle_connection_broke) {
     run_well("DO 1");
     call_t call;
     start_call(&call, "SELECT SLEEP(3)", DLI_MYSQL_READ);
-    AWAIT(running("SELECT SLEEP%%") == 1);
+    AWAIT_THAT(running("SELECT SLEEP%%"), ==, 1);
     mysql_kill_connections(server, account);
     cr_assert_eq(pthread_join(call.thread, NULL), 0);
     cr_assert_eq(call.status, DL_OK);
@@ -184,7 +184,7 @@ Test(link, after_a_connection_broke_in_use_the_others_are_not_trusted) {
     have_two();
     call_t call;
     start_call(&call, "SELECT SLEEP(25)", DLI_MYSQL_PLAIN);
-    AWAIT(running("SELECT SLEEP%%") == 1);
+    AWAIT_THAT(running("SELECT SLEEP%%"), ==, 1);
     long long id = mysql_number(server,
                                 "SELECT ID FROM information_schema.PROCESSLIST WHERE USER = '%s' AND INFO "
                                 "LIKE 'SELECT SLEEP%%'",
@@ -222,7 +222,7 @@ Test(link_alone, a_restart_of_the_server_is_survived) {
         cr_assert_eq(run("DO 1", DLI_MYSQL_PLAIN, 2000), DL_EIO);
         cr_assert_lt(ms_since(began_ns), SLACK_MS);
         mysql_server_boot(server);
-        AWAIT(run("DO 1", DLI_MYSQL_PLAIN, 2000) == DL_OK);
+        AWAIT_THAT(run("DO 1", DLI_MYSQL_PLAIN, 2000), ==, DL_OK);
     }
     cr_assert_eq(reconnects, 3);
     cr_assert_eq(warnings, 3);
@@ -266,7 +266,95 @@ Test(link, connections_are_borrowed_and_given_back) {
         dli_mysql_link_drop(link_, conns[i], false);
         dli_mysql_link_give_back(link_, conns[i + 1]);
     }
-    AWAIT(connections() == 20);
+    AWAIT_THAT(connections(), ==, 20);
+}
+
+/* ---- statements that are ended on the server ----------------------------------------------------------- */
+
+static dl_status_t run_endable(const char *sql, uint64_t ms, const dl_stop_t *stop, dli_mysql_exchange_t *x) {
+    *x = (dli_mysql_exchange_t){.sql = sql,
+                                .len = strlen(sql),
+                                .lane = DLI_MYSQL_CALLS,
+                                .intent = DLI_MYSQL_CLAIM,
+                                .deadline_ns = in_ms(ms),
+                                .stop = stop,
+                                .may_be_ended = true};
+    return dli_mysql_link_run(link_, x, &err);
+}
+
+static mysql_hand_t *lock_a_row(void) {
+    mysql_hand_t *hand = mysql_hand(server, database);
+    mysql_hand_ask(hand, "CREATE TABLE t (i INT PRIMARY KEY, n INT) ENGINE=InnoDB");
+    mysql_hand_ask(hand, "INSERT INTO t VALUES (1,0)");
+    mysql_hand_ask(hand, "BEGIN");
+    mysql_hand_ask(hand, "SELECT n FROM t WHERE i=1 FOR UPDATE");
+    return hand;
+}
+
+#define LOCKED_UPDATE "UPDATE t SET n=n+1 WHERE i=1"
+
+Test(link, a_statement_behind_a_locked_row_is_ended_and_its_outcome_known) {
+    dli_mysql_exchange_t x;
+    open_link();
+    mysql_hand_t *hand = lock_a_row();
+    uint64_t id = ask_number("SELECT CONNECTION_ID()"), began_ns = env.now_ns();
+    cr_assert_eq(run_endable(LOCKED_UPDATE, 900, NULL, &x), DL_OK, "%s", err.message);
+    cr_assert_lt(ms_since(began_ns), 900 + SLACK_MS);
+    cr_assert(x.was_ended, "%u", x.answer.error);
+    cr_assert_eq(x.answer.error, DLI_MYSQL_INTERRUPTED, "%u", x.answer.error);
+    dli_mysql_answer_free(&x.answer);
+    cr_assert_eq(ask_number("SELECT CONNECTION_ID()"), id, "its connection can be used");
+    int fds[2];
+    cr_assert_eq(pipe(fds), 0);
+    cr_assert_eq(write(fds[1], "x", 1), 1);
+    dl_stop_t stop = {{fds[0], -1}};
+    began_ns = env.now_ns();
+    cr_assert_eq(run_endable(LOCKED_UPDATE, 900, &stop, &x), DL_OK, "%s", err.message);
+    cr_assert(x.was_ended);
+    cr_assert_lt(ms_since(began_ns), 900, "a stop ends it sooner");
+    dli_mysql_answer_free(&x.answer);
+    close(fds[0]);
+    close(fds[1]);
+    mysql_hand_close(hand);
+    cr_assert_eq(mysql_number(server, "SELECT n FROM %s.t", database), 0);
+}
+
+static mysql_hand_t *keeps_back; /* a lock, from the statement of this test's thread */
+static pthread_t asker;
+
+/* A wait for a single descriptor is one for a connection, to end the statement by: now comes its answer. */
+static int let_go_then_poll(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (pthread_equal(pthread_self(), asker) && n == 1 && keeps_back != NULL) {
+        mysql_hand_ask(keeps_back, "DO RELEASE_LOCK(DATABASE())");
+        mysql_hand_close(keeps_back);
+        keeps_back = NULL;
+    }
+    return dli_sys_real.poll(fds, n, deadline_ns);
+}
+
+/* All connections that could carry the KILL QUERY are in use. */
+Test(link, an_answer_that_comes_while_its_statement_cannot_be_ended_is_heard) {
+    dli_mysql_exchange_t x;
+    dli_mysql_conn_t *busy[4];
+    asker = pthread_self();
+    env.poll = let_go_then_poll;
+    open_link();
+    uint64_t id = ask_number("SELECT CONNECTION_ID()");
+    for (int i = 0; i < 4; i++) {
+        busy[i] = lend(DLI_MYSQL_CONTROL);
+    }
+    mysql_hand_t *hand = mysql_hand(server, database);
+    mysql_hand_ask(hand, "DO GET_LOCK(DATABASE(),0)");
+    keeps_back = hand;
+    cr_assert_eq(run_endable("SELECT GET_LOCK(DATABASE(),60)", 1000, NULL, &x), DL_OK, "%s", err.message);
+    cr_assert_null(keeps_back);
+    cr_assert(!x.was_ended, "%u", x.answer.error);
+    cr_assert_eq(x.answer.error, 0);
+    dli_mysql_answer_free(&x.answer);
+    cr_assert_neq(ask_number("SELECT CONNECTION_ID()"), id, "a KILL QUERY may still be on its way to it");
+    for (int i = 0; i < 4; i++) {
+        dli_mysql_link_give_back(link_, busy[i]);
+    }
 }
 
 Test(link, kill_query_ends_what_a_connection_is_running_and_not_the_connection) {
@@ -284,7 +372,7 @@ Test(link, kill_query_ends_what_a_connection_is_running_and_not_the_connection) 
     cr_assert_lt(ms_since(began_ns), 5000);
     cr_assert_eq(ask_on(conn, "SELECT 1", 15000, &error), DL_OK, "%s", err.message);
     mysql_kill_connections(server, account);
-    AWAIT(connections() == 0);
+    AWAIT_THAT(connections(), ==, 0);
     cr_assert_eq(dli_mysql_link_kill_query(link_, conn, in_ms(15000), &err), DL_OK, "%s: it is gone anyway",
                  err.message);
     dli_mysql_link_drop(link_, conn, false);

@@ -56,7 +56,9 @@ static void starve(dl_status_t (*make)(void), const char *what) {
             }
             cr_assert_eq(status, DL_ENOMEM, "%s, %d: %s", what, n, dl_status_name(status));
         }
-        cr_assert(n > 0 && n < CALLS && status == DL_OK, "%s, %d", what, n);
+        cr_assert_gt(n, 0, "%s, %d", what, n);
+        cr_assert_lt(n, CALLS, "%s, %d", what, n);
+        cr_assert_eq(status, DL_OK, "%s, %d", what, n);
     }
 }
 

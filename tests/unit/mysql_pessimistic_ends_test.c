@@ -23,9 +23,11 @@ Test(mysql_pessimistic_ends, a_wait_lasts_as_long_as_it_may_and_no_longer) {
         uint64_t before_ms = now_ms();
         cr_assert_eq(try_hold(&theirs, wait_ms), DL_EBUSY, "%s", theirs.err.message);
         uint64_t took_ms = now_ms() - before_ms;
-        cr_assert(took_ms >= (uint64_t)wait_ms && took_ms < (uint64_t)wait_ms + SLACK_MS, "%lu of %ld",
-                  (unsigned long)took_ms, (long)wait_ms);
-        cr_assert(theirs.grant.busy_ms >= 0 && theirs.grant.busy_is_dlock == 1);
+        cr_assert_geq(took_ms, (uint64_t)wait_ms, "%lu of %ld", (unsigned long)took_ms, (long)wait_ms);
+        cr_assert_lt(took_ms, (uint64_t)wait_ms + SLACK_MS, "%lu of %ld", (unsigned long)took_ms,
+                     (long)wait_ms);
+        cr_assert_geq(theirs.grant.busy_ms, 0);
+        cr_assert_eq(theirs.grant.busy_is_dlock, 1);
     }
     must_free(&mine);
     cr_assert(is_row_free("orders"));
@@ -86,7 +88,8 @@ Test(mysql_pessimistic_ends, a_hold_counts_from_after_its_wait_and_from_before_t
     dl_renewal_t r = renewal(&h, 30000);
     driver->renew(c.state, &r, 1, in_ms(5000));
     cr_assert_eq(r.status, DL_OK);
-    cr_assert(r.sent_ns >= before_ns && r.sent_ns <= last_poll_ns);
+    cr_assert_geq(r.sent_ns, before_ns);
+    cr_assert_leq(r.sent_ns, last_poll_ns);
     start_waiter(&w, &c, UUID_A ":2", 2, -1);
     AWAIT(is_waited_for(), 3000);
     uint64_t freed_ns = dli_sys_real.now_ns();
@@ -112,10 +115,10 @@ Test(mysql_pessimistic_ends,
         (void)mysql_ask(server, "KILL %lld", holder_of("orders"));
         struct pollfd fd = {.fd = mine.grant.session_fd, .events = POLLIN | POLLRDHUP};
         cr_assert_eq(poll(&fd, 1, 2000), 1, "the session's descriptor tells");
-        cr_assert_eq(renew_hold(&mine, extends ? 30000 : 0), DL_ELOST);
+        cr_assert_eq(must_lose(&mine, extends ? 30000 : 0), DL_LOSS_HANG_UP);
         cr_assert_eq(end_waiter(&w), DL_OK, "%s", w.hold.err.message);
         cr_assert_gt(w.hold.grant.token, mine.grant.token);
-        cr_assert_eq(renew_hold(&mine, extends ? 30000 : 0), DL_ELOST);
+        cr_assert_eq(must_lose(&mine, extends ? 30000 : 0), DL_LOSS_HANG_UP);
         cr_assert_eq(free_hold(&mine), DL_ELOST);
         cr_assert_eq(renew_hold(&w.hold, 30000), DL_OK, "the successor is untouched");
         drop_hold(&mine);
@@ -138,7 +141,7 @@ Test(mysql_pessimistic_ends, a_session_whose_transaction_has_ended_holds_nothing
                      DL_OK, "%s", c.err.message);
         dli_mysql_answer_free(&answer);
         cr_assert(is_row_free("orders"));
-        cr_assert_eq(renew_hold(&h, lease_ms), DL_ELOST);
+        cr_assert_eq(must_lose(&h, lease_ms), DL_LOSS_NOT_OURS);
         cr_assert_eq(free_hold(&h), DL_ELOST);
         drop_hold(&h);
     }
@@ -162,8 +165,8 @@ Test(mysql_pessimistic_ends, a_silent_holder_is_freed_by_the_server_when_its_lea
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         hold_t h = must_lock(&c, "orders", A, i + 1, cases[i].lease_ms);
         uint64_t freed_ms = freed_after_ms(&h);
-        cr_assert(freed_ms >= cases[i].freed_ms && freed_ms < cases[i].freed_ms + SLACK_MS, "%lu",
-                  (unsigned long)freed_ms);
+        cr_assert_geq(freed_ms, cases[i].freed_ms, "%lu", (unsigned long)freed_ms);
+        cr_assert_lt(freed_ms, cases[i].freed_ms + SLACK_MS, "%lu", (unsigned long)freed_ms);
         cr_assert_eq(renew_hold(&h, 30000), DL_ELOST);
         cr_assert_eq(free_hold(&h), DL_ELOST);
         drop_hold(&h);
@@ -183,7 +186,8 @@ Test(mysql_pessimistic_ends, a_heartbeat_extends_only_where_it_is_asked_to) {
     cr_assert_geq(look(&c, "stock").remaining_ms, 1900);
     cr_assert_leq(look(&c, "orders").remaining_ms, 2000);
     uint64_t freed_ms = freed_after_ms(&looked_at);
-    cr_assert(freed_ms >= 3000 && freed_ms < 3000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
+    cr_assert_geq(freed_ms, 3000, "%lu", (unsigned long)freed_ms);
+    cr_assert_lt(freed_ms, 3000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
     cr_assert_eq(renew_hold(&looked_at, 0), DL_ELOST);
     cr_assert_eq(renew_hold(&extended, 3000), DL_OK);
     drop_hold(&looked_at);
@@ -200,10 +204,12 @@ Test(mysql_pessimistic_ends,
     cr_assert_eq(renew_hold(&h, 100), DL_OK);
     uint64_t extended_ms = now_ms();
     int64_t remaining_ms = look(&c, "orders").remaining_ms;
-    cr_assert(remaining_ms > 1900 && remaining_ms <= 3000, "%ld", (long)remaining_ms);
+    cr_assert_gt(remaining_ms, 1900, "%ld", (long)remaining_ms);
+    cr_assert_leq(remaining_ms, 3000, "%ld", (long)remaining_ms);
     AWAIT(is_row_free("orders"), 10000);
     uint64_t freed_ms = now_ms() - extended_ms;
-    cr_assert(freed_ms >= 2990 && freed_ms < 3000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
+    cr_assert_geq(freed_ms, 2990, "%lu", (unsigned long)freed_ms);
+    cr_assert_lt(freed_ms, 3000 + SLACK_MS, "%lu", (unsigned long)freed_ms);
     cr_assert_eq(renew_hold(&h, 3000), DL_ELOST);
     drop_hold(&h);
     shut(&c);
@@ -215,7 +221,7 @@ Test(mysql_pessimistic_ends, a_lease_that_is_over_is_not_revived_though_the_serv
     for (int64_t lease_ms = 0; lease_ms <= 5000; lease_ms += 5000) {
         hold_t h = must_lock(&c, "orders", A, 1 + (uint64_t)lease_ms, 100);
         (void)poll(NULL, 0, 120);
-        cr_assert_eq(renew_hold(&h, lease_ms), DL_ELOST);
+        cr_assert_eq(must_lose(&h, lease_ms), DL_LOSS_EXPIRED);
         cr_assert(is_row_free("orders"));
         cr_assert_eq(free_hold(&h), DL_ELOST);
         drop_hold(&h);
@@ -249,7 +255,8 @@ Test(mysql_pessimistic_bad_days, one_deaf_connection_keeps_no_other_hold_from_it
         cr_assert_eq(batch[0].status, DL_OK);
         cr_assert_eq(batch[1].status, DL_EUNKNOWN);
         cr_assert_eq(batch[2].status, DL_OK);
-        cr_assert(batch[0].sent_ns >= before_ns && batch[0].sent_ns <= before_ns + 100 * MS);
+        cr_assert_geq(batch[0].sent_ns, before_ns);
+        cr_assert_leq(batch[0].sent_ns, before_ns + 100 * MS);
     }
     atomic_store(&relay.states[deaf], RELAY_OPEN);
     cr_assert_eq(renew_hold(&holds[1], 40000), DL_OK, "the network is back");
@@ -280,7 +287,7 @@ Test(mysql_pessimistic_bad_days, a_connection_that_breaks_under_a_hold_is_a_loss
         hold_t h = must_lock(&c, "two", A, 2 + i, 30000);
         cr_assert_eq(atomic_load(&relay.pairs), at + 1);
         atomic_store(&relay.states[at], RELAY_CUT);
-        AWAIT(atomic_load(&relay.states[at]) == RELAY_NONE, 1000);
+        AWAIT_THAT(atomic_load(&relay.states[at]), ==, RELAY_NONE, 1000);
         cr_assert_eq(i == 2 ? free_hold(&h) : renew_hold(&h, i == 0 ? 0 : 30000), DL_ELOST);
         AWAIT(is_row_free("two"), 1000);
         drop_hold(&h);
@@ -358,7 +365,8 @@ Test(mysql_pessimistic_ends, a_forked_child_that_closes_keeps_no_socket_of_its_p
         _exit(open_descriptors() - before);
     }
     cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d are open", WEXITSTATUS(status));
+    cr_assert(WIFEXITED(status), "%d are open", WEXITSTATUS(status));
+    cr_assert_eq(WEXITSTATUS(status), 0, "%d are open", WEXITSTATUS(status));
     must_free(&holds[1]);
     must_free(&holds[2]);
     shut(&c);

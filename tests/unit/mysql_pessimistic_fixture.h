@@ -187,6 +187,14 @@ static inline dl_status_t renew_hold(hold_t *h, int64_t lease_ms) {
     return r.status;
 }
 
+/* It is lost: what was seen? */
+static inline dl_loss_t must_lose(hold_t *h, int64_t lease_ms) {
+    dl_renewal_t r = renewal(h, lease_ms);
+    driver->renew(h->client->state, &r, 1, in_ms(5000));
+    cr_assert_eq(r.status, DL_ELOST, "%d", r.status);
+    return r.loss;
+}
+
 static inline dl_lock_info_t look(client_t *c, const char *name) {
     dl_lock_info_t info = DL_LOCK_INFO_INIT;
     cr_assert_eq(driver->inspect(c->state, name, strlen(name), in_ms(5000), &info, &c->err), DL_OK, "%s",
@@ -218,14 +226,16 @@ static inline bool is_row_free(const char *name) {
 }
 
 /* Waits until cond is true. */
-#define AWAIT(cond, within_ms)                                                        \
-    do {                                                                              \
-        uint64_t await_until = now_ms() + (within_ms);                                \
-        while (!(cond)) {                                                             \
-            cr_assert(now_ms() < await_until, "%s did not come true in time", #cond); \
-            (void)poll(NULL, 0, 2);                                                   \
-        }                                                                             \
+#define AWAIT(cond, within_ms)                                                          \
+    do {                                                                                \
+        uint64_t await_until = now_ms() + (within_ms);                                  \
+        while (!(cond)) {                                                               \
+            cr_assert_lt(now_ms(), await_until, "%s did not come true in time", #cond); \
+            (void)poll(NULL, 0, 2);                                                     \
+        }                                                                               \
     } while (0)
+
+#define AWAIT_THAT(a, op, b, within_ms) VALUES_AWAIT(a, op, b, within_ms)
 
 /* A statement of some client waits for a row lock of this table. */
 static inline bool is_waited_for(void) {

@@ -1,12 +1,15 @@
 /* mysql_pessimistic_test.c - mysql-pessimistic through its table: holds, tokens, rows, connections, lists. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_insert_id.h"
 #include "mysql_pessimistic_fixture.h"
 
 TestSuite(mysql_pessimistic, .init = set_up, .fini = tear_down, .timeout = 120);
 
 Test(mysql_pessimistic, the_table_promises_what_it_should) {
     cr_assert_eq(driver->caps, DL_CAP_SESSION | DL_CAP_FENCE | DL_CAP_NATIVE_WAIT);
-    cr_assert(driver->watch == NULL && driver->wait == NULL && driver->unwatch == NULL);
+    cr_assert_null(driver->watch);
+    cr_assert_null(driver->wait);
+    cr_assert_null(driver->unwatch);
     for (int i = 0; i < DLI_MYSQL_OPT_COUNT; i++) {
         cr_assert_not_null(driver->options[i].name, "option %d", i);
     }
@@ -22,22 +25,31 @@ Test(mysql_pessimistic, a_lock_is_taken_seen_and_freed) {
     must_open(&b, UUID_B);
     uint64_t before_ns = dli_sys_real.now_ns();
     hold_t mine = must_lock(&a, "orders", A, 7, 30000), theirs = new_hold(&b, "orders", B, 1);
-    cr_assert(mine.grant.token > 0 && mine.grant.session_fd >= 0);
-    cr_assert(mine.grant.sent_ns >= before_ns && mine.grant.sent_ns <= dli_sys_real.now_ns());
+    cr_assert_gt(mine.grant.token, 0);
+    cr_assert_geq(mine.grant.session_fd, 0);
+    cr_assert_geq(mine.grant.sent_ns, before_ns);
+    cr_assert_leq(mine.grant.sent_ns, dli_sys_real.now_ns());
     dl_lock_info_t info = look(&b, "orders");
-    cr_assert(info.held && info.hold_id == 7 && info.holds == 1 && info.token == mine.grant.token);
+    cr_assert(info.held);
+    cr_assert_eq(info.hold_id, 7);
+    cr_assert_eq(info.holds, 1);
+    cr_assert_eq(info.token, mine.grant.token);
     cr_assert_str_eq(info.owner, A);
     cr_assert_str_eq(info.client, "host:1");
-    cr_assert(info.remaining_ms > 25000 && info.remaining_ms <= 30000, "%ld", (long)info.remaining_ms);
+    cr_assert_gt(info.remaining_ms, 25000, "%ld", (long)info.remaining_ms);
+    cr_assert_leq(info.remaining_ms, 30000, "%ld", (long)info.remaining_ms);
     cr_assert_eq(try_hold(&theirs, 0), DL_EBUSY);
-    cr_assert(theirs.grant.busy_ms > 25000 && theirs.grant.busy_ms <= 30000, "%ld",
-              (long)theirs.grant.busy_ms);
+    cr_assert_gt(theirs.grant.busy_ms, 25000, "%ld", (long)theirs.grant.busy_ms);
+    cr_assert_leq(theirs.grant.busy_ms, 30000, "%ld", (long)theirs.grant.busy_ms);
     cr_assert_eq(theirs.grant.busy_is_dlock, 1);
     cr_assert_eq(free_hold(&theirs), DL_ELOST);
     cr_assert_eq(free_hold(&mine), DL_OK);
     cr_assert_eq(free_hold(&mine), DL_ELOST);
     info = look(&a, "orders");
-    cr_assert(!info.held && info.remaining_ms == -1 && info.owner[0] == '\0' && info.token == 0);
+    cr_assert(!info.held);
+    cr_assert_eq(info.remaining_ms, -1);
+    cr_assert_eq(info.owner[0], '\0');
+    cr_assert_eq(info.token, 0);
     /* Nothing of it was ever committed. */
     cr_assert_str_eq(mysql_ask(server, "SELECT * FROM %s." TABLE, database),
                      "orders,NULL,NULL,NULL,NULL,NULL,NULL");
@@ -148,6 +160,30 @@ Test(mysql_pessimistic, tokens_rise_whatever_ends_a_hold_and_whatever_is_deleted
     shut(&c);
 }
 
+Test(mysql_pessimistic, a_token_that_is_not_above_the_floor_is_not_believed) {
+    const uint64_t floor = UINT64_C(1) << 60;
+    client_t c;
+    must_open(&c, UUID_A);
+    for (uint64_t below = 0; below < 2; below++) {
+        hold_t h = new_hold(&c, "orders", A, 1 + below);
+        h.request.token_floor = floor;
+        said_insert_id = floor - below;
+        dl_status_t status = try_hold(&h, 0);
+        said_insert_id = 0;
+        cr_assert_eq(status, DL_EPROTO, "%llu below: %d", (unsigned long long)below, status);
+        cr_assert(is_row_free("orders"), "what was locked is let go");
+        drop_hold(&h);
+    }
+    hold_t h = new_hold(&c, "orders", A, 9);
+    h.request.token_floor = floor;
+    said_insert_id = floor + 1;
+    cr_assert_eq(try_hold(&h, 0), DL_OK, "%s", h.err.message);
+    said_insert_id = 0;
+    cr_assert_eq(h.grant.token, floor + 1);
+    must_free(&h);
+    shut(&c);
+}
+
 /* The server gives the draw up after its own limit, long before the deadline. */
 Test(mysql_pessimistic, a_token_that_cannot_be_drawn_leaves_nothing_locked) {
     client_t c;
@@ -194,7 +230,7 @@ Test(mysql_pessimistic, a_committed_owner_is_foreign_and_stays) {
     cr_assert_eq(free_hold(&h), DL_OK);
     (void)mysql_ask(server, "UPDATE %s." TABLE " SET owner='somebody'", database);
     cr_assert_eq(try_hold(&h, 0), DL_EFOREIGN);
-    cr_assert_not_null(strstr(h.err.message, "set the owner to NULL"), "%s", h.err.message);
+    cr_assert_has(h.err.message, "set the owner to NULL");
     cr_assert_str_eq(mysql_ask(server, "SELECT owner FROM %s." TABLE, database), "somebody");
     cr_assert(is_row_free("orders"));
     (void)mysql_ask(server, "UPDATE %s." TABLE " SET owner=NULL", database);
@@ -215,15 +251,12 @@ Test(mysql_pessimistic, names_long_unused_are_forgotten_and_their_tokens_never_f
     uint64_t id = 0, high = UINT64_C(1) << 60;
     (void)token_of(&c, "fresh", &id);
     hold_t held = must_lock(&c, "held", A, ++id, 30000);
-    (void)mysql_ask(server,
-                    "INSERT INTO %s." TABLE "(name) SELECT CONCAT('old',seq) FROM"
-                    " (WITH RECURSIVE s(seq) AS (SELECT 1 UNION ALL SELECT seq+1 FROM s WHERE seq<300)"
-                    " SELECT seq FROM s) n",
-                    database);
-    (void)mysql_ask(server,
-                    "INSERT INTO %s." TABLE "_tokens SELECT name,%llu,UTC_TIMESTAMP(6)-INTERVAL 2 HOUR"
-                    " FROM %s." TABLE " WHERE name LIKE 'old%%'",
-                    database, (unsigned long long)high, database);
+    /* Not from one table into the other: that may wait for the row that is held. */
+    static const char old[] = "WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM s WHERE i<300)"
+                              " SELECT CONCAT('old',i)";
+    (void)mysql_ask(server, "INSERT INTO %s." TABLE "(name) %s FROM s", database, old);
+    (void)mysql_ask(server, "INSERT INTO %s." TABLE "_tokens %s,%llu,UTC_TIMESTAMP(6)-INTERVAL 2 HOUR FROM s",
+                    database, old, (unsigned long long)high);
     (void)mysql_ask(server,
                     "UPDATE %s." TABLE "_tokens SET drawn_at=drawn_at-INTERVAL 2 HOUR WHERE name='held'",
                     database);
@@ -306,12 +339,14 @@ Test(mysql_pessimistic, a_call_without_a_connection_ends_at_the_borrow_timeout_o
     cr_assert_eq(h.grant.busy_ms, 0);
     cr_assert_eq(try_hold(&h, 200), DL_EBUSY, "%s", h.err.message);
     cr_assert_eq(try_hold(&h, 200), DL_ETIMEDOUT, "%s", h.err.message);
-    cr_assert(now_ms() - before_ms >= 500 && now_ms() - before_ms < 500 + SLACK_MS);
+    cr_assert_geq(now_ms() - before_ms, 500);
+    cr_assert_lt(now_ms() - before_ms, 500 + SLACK_MS);
     drop_hold(&h);
     h = new_hold(&c, "two", A, 3);
     before_ms = now_ms();
     cr_assert_eq(try_hold(&h, 0), DL_ETIMEDOUT, "%s", h.err.message);
-    cr_assert(now_ms() - before_ms >= 500 && now_ms() - before_ms < 500 + SLACK_MS);
+    cr_assert_geq(now_ms() - before_ms, 500);
+    cr_assert_lt(now_ms() - before_ms, 500 + SLACK_MS);
     cr_assert_eq(renew_hold(&held, 30000), DL_OK, "which needs no other connection");
     must_free(&held);
     cr_assert_eq(try_hold(&h, 0), DL_OK, "%s", h.err.message);
@@ -327,9 +362,9 @@ Test(mysql_pessimistic, a_connection_that_was_killed_while_idle_never_surfaces) 
         long long id = holder_of("orders");
         must_free(&h);
         (void)mysql_ask(server, "KILL %lld", id);
-        AWAIT(mysql_number(server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID=%lld", id) ==
-                  0,
-              2000);
+        AWAIT_THAT(
+            mysql_number(server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID=%lld", id), ==,
+            0, 2000);
     }
     shut(&c);
 }

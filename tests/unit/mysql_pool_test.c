@@ -11,7 +11,8 @@ Test(pool, a_full_lane_keeps_its_caller_waiting_for_borrow_timeout_and_says_so) 
     uint64_t began_ns = env.now_ns();
     cr_assert_eq(borrow(&three, 5000, NULL), DL_ETIMEDOUT);
     cr_assert_str_eq(strstr(err.message, "all "), "all 2 connections are in use (max_total)");
-    cr_assert(ms_since(began_ns) >= 100 && ms_since(began_ns) < 100 + SLACK_MS);
+    cr_assert_geq(ms_since(began_ns), 100);
+    cr_assert_lt(ms_since(began_ns), 100 + SLACK_MS);
     /* The wait counts from when the caller says that it began. */
     began_ns = env.now_ns();
     cr_assert_eq(
@@ -28,7 +29,8 @@ Test(pool, the_deadline_bounds_the_wait_for_a_free_connection) {
     dli_mysql_member_t *one = take(), *two;
     uint64_t began_ns = env.now_ns();
     cr_assert_eq(borrow(&two, 50, NULL), DL_ETIMEDOUT);
-    cr_assert(ms_since(began_ns) >= 50 && ms_since(began_ns) < 50 + SLACK_MS);
+    cr_assert_geq(ms_since(began_ns), 50);
+    cr_assert_lt(ms_since(began_ns), 50 + SLACK_MS);
     give_back(one);
     assert_at_rest(1);
 }
@@ -54,7 +56,7 @@ Test(pool, connections_go_to_those_who_wait_in_their_order) {
     waiter_t waiters[4];
     for (int i = 0; i < 4; i++) {
         start_waiter(&waiters[i], 10000, NULL);
-        AWAIT(queued() == i + 1);
+        AWAIT_THAT(queued(), ==, i + 1);
     }
     give_back(member);
     for (int i = 0; i < 4; i++) {
@@ -74,7 +76,7 @@ Test(pool, the_place_of_a_dropped_connection_goes_to_who_waits) {
     dli_mysql_member_t *member = take();
     waiter_t waiter;
     start_waiter(&waiter, 10000, NULL);
-    AWAIT(queued() == 1);
+    AWAIT_THAT(queued(), ==, 1);
     dli_mysql_pool_drop(pool, member);
     join_waiters(&waiter, 1);
     cr_assert_eq(waiter.status, DL_OK, "%s", waiter.err.message);
@@ -91,7 +93,7 @@ Test(pool, who_stops_waiting_leaves_the_queue_to_the_others) {
     waiter_t waiters[3];
     for (int i = 0; i < 3; i++) {
         start_waiter(&waiters[i], 10000, i == 1 ? &stop : NULL);
-        AWAIT(queued() == i + 1);
+        AWAIT_THAT(queued(), ==, i + 1);
     }
     uint64_t began_ns = env.now_ns();
     trigger(fds);
@@ -116,9 +118,9 @@ static void quit_while_called(bool by_place) {
     dli_mysql_member_t *member = take();
     waiter_t waiters[2];
     start_waiter(&waiters[0], 10000, &stop);
-    AWAIT(queued() == 1);
+    AWAIT_THAT(queued(), ==, 1);
     start_waiter(&waiters[1], 10000, NULL);
-    AWAIT(queued() == 2);
+    AWAIT_THAT(queued(), ==, 2);
     arm_last_moment(member, by_place, waiters[0].thread);
     trigger(fds);
     join_waiters(waiters, 2);
@@ -146,17 +148,17 @@ Test(pool, a_connection_that_hangs_costs_its_caller_connect_timeout_only) {
     dli_mysql_member_t *member;
     uint64_t began_ns = env.now_ns();
     cr_assert_eq(borrow(&member, 10000, NULL), DL_EIO);
-    cr_assert(ms_since(began_ns) >= 200 && ms_since(began_ns) < 200 + SLACK_MS, "%s", err.message);
-    cr_assert(strstr(err.message, "takes longer than 200 ms") != NULL &&
-                  strstr(err.message, endpoint->label) != NULL,
-              "%s", err.message);
+    cr_assert_geq(ms_since(began_ns), 200, "%s", err.message);
+    cr_assert_lt(ms_since(began_ns), 200 + SLACK_MS, "%s", err.message);
+    cr_assert_has(err.message, "takes longer than 200 ms");
+    cr_assert_has(err.message, endpoint->label);
     cr_assert(was_reported("the server cannot be used"));
     cr_assert_eq(total(), 0, "its place is free");
     /* When the network is back, what was begun comes after all, or is made anew. */
     atomic_store(&relay->holds, false);
-    AWAIT(borrow(&member, 10000, NULL) == DL_OK);
+    AWAIT_THAT(borrow(&member, 10000, NULL), ==, DL_OK);
     give_back(member);
-    AWAIT(makers() == 0);
+    AWAIT_THAT(makers(), ==, 0);
     cr_assert(was_reported("the server is back"));
     assert_at_rest(idle());
 }
@@ -174,9 +176,9 @@ Test(pool, close_waits_for_no_connection_that_hangs) {
     cr_assert_lt(ms_since(began_ns), SLACK_MS);
     /* The thread closes what it was making. */
     atomic_store(&relay->holds, false);
-    AWAIT(atomic_load(&relay->pairs) == 1);
-    AWAIT(threads_of_this_process() == threads_before);
-    AWAIT(connections() == 0);
+    AWAIT_THAT(atomic_load(&relay->pairs), ==, 1);
+    AWAIT_THAT(threads_of_this_process(), ==, threads_before);
+    AWAIT_THAT(connections(), ==, 0);
 }
 
 Test(pool, what_was_begun_is_there_for_the_next_caller) {
@@ -189,7 +191,7 @@ Test(pool, what_was_begun_is_there_for_the_next_caller) {
     cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
     waiter_t waiter;
     start_waiter(&waiter, 10000, NULL);
-    AWAIT(awaited_makers() == 1);
+    AWAIT_THAT(awaited_makers(), ==, 1);
     atomic_store(&relay->holds, false);
     join_waiters(&waiter, 1);
     cr_assert_eq(waiter.status, DL_OK, "%s", waiter.err.message);
@@ -205,7 +207,7 @@ Test(pool, what_comes_too_late_goes_to_the_idle_ones) {
     dli_mysql_member_t *member;
     cr_assert_eq(borrow(&member, 50, NULL), DL_EIO);
     atomic_store(&relay->holds, false);
-    AWAIT(idle() == 1);
+    AWAIT_THAT(idle(), ==, 1);
     assert_at_rest(1);
     give_back(take());
     cr_assert_eq(relay->pairs, 1);
@@ -220,7 +222,7 @@ Test(pool, one_that_hangs_and_was_left_keeps_its_place_for_connect_timeout_only)
     atomic_fetch_add(&ahead_ns, 200 * MS); /* too old for the next */
     uint64_t began_ns = env.now_ns();
     cr_assert_eq(borrow(&member, 10000, NULL), DL_EIO);
-    cr_assert_not_null(strstr(err.message, "takes longer than"), "%s", err.message);
+    cr_assert_has(err.message, "takes longer than");
     cr_assert_lt(ms_since(began_ns), 400 + SLACK_MS);
     cr_assert_eq(total(), 0);
 }
@@ -259,14 +261,14 @@ Test(pool, stop_ends_the_wait_for_a_connection_that_hangs) {
     open_pool(8);
     waiter_t waiter;
     start_waiter(&waiter, 10000, &stop);
-    AWAIT(awaited_makers() == 1);
+    AWAIT_THAT(awaited_makers(), ==, 1);
     uint64_t began_ns = env.now_ns();
     trigger(fds);
     join_waiters(&waiter, 1);
     cr_assert_eq(waiter.status, DL_ECANCELED);
     cr_assert_lt(ms_since(began_ns), SLACK_MS);
     atomic_store(&relay->holds, false);
-    AWAIT(idle() == 1);
+    AWAIT_THAT(idle(), ==, 1);
 }
 
 Test(pool, a_server_that_is_down_fails_calls_at_once_and_is_tried_now_and_then) {
@@ -295,7 +297,7 @@ Test(pool, without_threads_nothing_is_leaked) {
     dli_mysql_member_t *member;
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(borrow(&member, 5000, NULL), DL_ELIMIT);
-        cr_assert_not_null(strstr(err.message, "cannot start a thread that connects to "));
+        cr_assert_has(err.message, "cannot start a thread that connects to ");
         assert_at_rest(0);
     }
     cr_assert_eq(warnings, 0, "that says nothing about the server");
@@ -319,7 +321,7 @@ Test(pool, an_idle_connection_needs_no_descriptor) {
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
     cr_assert_eq(first, DL_OK, "%s", err.message);
     cr_assert_eq(second, DL_ELIMIT);
-    cr_assert_not_null(strstr(err.message, "no descriptor"));
+    cr_assert_has(err.message, "no descriptor");
     give_back(one);
     assert_at_rest(1);
 }

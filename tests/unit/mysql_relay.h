@@ -10,12 +10,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "support/scratch.h"
+
 #define RELAY_PAIRS 32
 
 enum { RELAY_NONE, RELAY_OPEN, RELAY_DEAF, RELAY_CUT };
 
 typedef struct relay {
-    char path[108];
+    char folder[80], path[108];
     const char *behind; /* path of the server's */
     int listener;
     int fds[RELAY_PAIRS][2]; /* the client's end, the server's */
@@ -81,8 +83,8 @@ static inline void relay_start(relay_t *relay, const char *behind) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memset(relay, 0, sizeof *relay);
     relay->behind = behind;
-    snprintf(relay->path, sizeof relay->path, "/tmp/dlock-relay-%d", (int)getpid());
-    unlink(relay->path);
+    cr_assert(scratch_make("relay", relay->folder, sizeof relay->folder));
+    snprintf(relay->path, sizeof relay->path, "%s/socket", relay->folder);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", relay->path);
     relay->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(bind(relay->listener, (struct sockaddr *)&address, sizeof address), 0);
@@ -99,7 +101,7 @@ static inline void relay_stop(relay_t *relay) {
         }
     }
     close(relay->listener);
-    unlink(relay->path);
+    scratch_remove(relay->folder);
 }
 
 #endif

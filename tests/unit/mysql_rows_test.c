@@ -1,5 +1,6 @@
 /* mysql_rows_test.c - mysql-lease and mysql-optimistic through their tables: holds, rows, tokens, lists. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_insert_id.h"
 #include "mysql_rows_fixture.h"
 
 TestSuite(mysql_rows, .init = set_up, .fini = tear_down, .timeout = 120);
@@ -10,7 +11,9 @@ Test(mysql_rows, the_tables_promise_what_they_should) {
     for
         EACH_KIND(k) {
             cr_assert_eq(k->driver->caps, DL_CAP_LEASE | DL_CAP_FENCE);
-            cr_assert(k->driver->watch == NULL && k->driver->wait == NULL && k->driver->unwatch == NULL);
+            cr_assert_null(k->driver->watch);
+            cr_assert_null(k->driver->wait);
+            cr_assert_null(k->driver->unwatch);
             for (int i = 0; i < DLI_MYSQL_OPT_COUNT; i++) {
                 cr_assert_not_null(k->driver->options[i].name, "option %d", i);
             }
@@ -33,25 +36,35 @@ Test(mysql_rows, a_lock_is_taken_seen_and_freed) {
             uint64_t before_ns = dli_sys_real.now_ns();
             dl_request_t r = request("orders", A, 7);
             cr_assert_eq(lock_full(&a, &r, &grant), DL_OK, "%s", a.err.message);
-            cr_assert(grant.token > 0 && grant.token < END && grant.session_fd == -1);
-            cr_assert(grant.sent_ns >= before_ns && grant.sent_ns <= dli_sys_real.now_ns());
+            cr_assert_gt(grant.token, 0);
+            cr_assert_lt(grant.token, END);
+            cr_assert_eq(grant.session_fd, -1);
+            cr_assert_geq(grant.sent_ns, before_ns);
+            cr_assert_leq(grant.sent_ns, dli_sys_real.now_ns());
             dl_lock_info_t info = look(&b, "orders");
-            cr_assert(info.held && !info.ours && info.hold_id == 7 && info.holds == 1);
+            cr_assert(info.held);
+            cr_assert(!info.ours);
+            cr_assert_eq(info.hold_id, 7);
+            cr_assert_eq(info.holds, 1);
             cr_assert_eq(info.token, grant.token);
             cr_assert_str_eq(info.owner, A);
             cr_assert_str_eq(info.client, "host:1");
-            cr_assert(info.remaining_ms > 25000 && info.remaining_ms <= 30000);
+            cr_assert_gt(info.remaining_ms, 25000);
+            cr_assert_leq(info.remaining_ms, 30000);
             cr_assert(look(&a, "orders").ours);
             r = request("orders", B, 1);
             cr_assert_eq(lock_full(&b, &r, &grant), DL_EBUSY);
-            cr_assert(grant.busy_ms > 25000 && grant.busy_ms <= 30000 && grant.busy_is_dlock == 1, "%ld",
-                      (long)grant.busy_ms);
+            cr_assert_gt(grant.busy_ms, 25000, "%ld", (long)grant.busy_ms);
+            cr_assert_leq(grant.busy_ms, 30000, "%ld", (long)grant.busy_ms);
+            cr_assert_eq(grant.busy_is_dlock, 1, "%ld", (long)grant.busy_ms);
             cr_assert_eq(free_name(&b, "orders", B, 1), DL_ELOST);
             cr_assert_eq(free_name(&b, "orders", A, 6), DL_ELOST, "another hold of the same owner");
             cr_assert_eq(free_name(&a, "orders", A, 7), DL_OK);
             cr_assert_eq(free_name(&a, "orders", A, 7), DL_ELOST);
             info = look(&a, "orders");
-            cr_assert(!info.held && info.remaining_ms == -1 && info.owner[0] == '\0');
+            cr_assert(!info.held);
+            cr_assert_eq(info.remaining_ms, -1);
+            cr_assert_eq(info.owner[0], '\0');
             cr_assert_eq(lock_name(&b, "orders", B, 2), DL_OK, "%s", b.err.message);
             shut(&a);
             shut(&b);
@@ -160,7 +173,8 @@ Test(mysql_rows, a_request_counts_from_before_the_answer) {
             dl_renewal_t extension = renewal("orders", A, 7, 40000);
             c.driver->renew(c.state, &extension, 1, in_ms(5000));
             cr_assert_eq(extension.status, DL_OK);
-            cr_assert(extension.sent_ns >= before_ns && extension.sent_ns <= last_poll_ns);
+            cr_assert_geq(extension.sent_ns, before_ns);
+            cr_assert_leq(extension.sent_ns, last_poll_ns);
             shut(&c);
         }
 }
@@ -186,7 +200,8 @@ static void expect_busy(client_t *c, const char *owner, int64_t least_ms, int64_
     dl_grant_t grant;
     dl_request_t r = request("orders", B, 1);
     cr_assert_eq(lock_full(c, &r, &grant), DL_EBUSY, "%s: %s", owner, c->err.message);
-    cr_assert(grant.busy_ms >= least_ms && grant.busy_ms <= most_ms, "%s: %ld", owner, (long)grant.busy_ms);
+    cr_assert_geq(grant.busy_ms, least_ms, "%s: %ld", owner, (long)grant.busy_ms);
+    cr_assert_leq(grant.busy_ms, most_ms, "%s: %ld", owner, (long)grant.busy_ms);
     cr_assert_eq(grant.busy_is_dlock, is_dlock, "%s", owner);
 }
 
@@ -230,8 +245,8 @@ Test(mysql_rows, a_row_whose_token_is_nonsense_is_foreign_and_stays) {
                 snprintf(text, sizeof text, "%s=%s", k->token, odd[i]);
                 set_row(k, "orders", text);
                 cr_assert_eq(lock_name(&c, "orders", A, 8), DL_EFOREIGN, "%s: %s", odd[i], c.err.message);
-                cr_assert_not_null(strstr(c.err.message, "'orders'"), "%s", c.err.message);
-                cr_assert_not_null(strstr(c.err.message, k->table), "%s", c.err.message);
+                cr_assert_has(c.err.message, "'orders'");
+                cr_assert_has(c.err.message, k->table);
                 cr_assert_str_eq(cell(k, "orders", k->token), odd[i]);
                 cr_assert_str_eq(cell(k, "orders", "owner"), "NULL");
             }
@@ -270,6 +285,31 @@ Test(mysql_rows, tokens_rise_above_floor_row_and_clock) {
             cr_assert_eq(lock_above(&c, "other", 4, END - 1, &token), DL_ELIMIT);
             cr_assert_eq(lock_above(&c, "other", 4, UINT64_MAX, &token), DL_ELIMIT);
             cr_assert_str_eq(cell(k, "other", "1"), "", "something was made all the same");
+            shut(&c);
+        }
+}
+
+/* Each client has seen the floor: whoever holds with it could be taken for the holder before. */
+Test(mysql_rows, a_token_that_is_not_above_the_floor_is_not_believed) {
+    for
+        EACH_KIND(k) {
+            const uint64_t floor = (uint64_t)1 << 60;
+            client_t c;
+            uint64_t token;
+            must_open(&c, k, UUID_A);
+            must_lock(&c, "orders", A, 1); /* its row is there */
+            for (uint64_t below = 0; below < 2; below++) {
+                said_insert_id = floor - below;
+                dl_status_t status = lock_above(&c, "orders", 2 + below, floor, &token);
+                said_insert_id = 0;
+                cr_assert_eq(status, DL_EUNKNOWN, "%llu below: %d", (unsigned long long)below, status);
+                cr_assert_has(c.err.message, "no token above");
+                cr_assert_eq(free_name(&c, "orders", A, 2 + below), DL_OK, "it was taken all the same");
+            }
+            said_insert_id = floor + 1;
+            cr_assert_eq(lock_above(&c, "orders", 9, floor, &token), DL_OK, "%s", c.err.message);
+            said_insert_id = 0;
+            cr_assert_eq(token, floor + 1);
             shut(&c);
         }
 }

@@ -59,10 +59,10 @@ static const struct {
     {"MODIFY hold_id INT", "'hold_id' of type int"},
     {"ENGINE = MyISAM", "MyISAM"},
     {"DROP PRIMARY KEY", "no primary key"},
-    {"DROP PRIMARY KEY, ADD UNIQUE KEY (name)", NULL},
+    {"DROP PRIMARY KEY, ADD UNIQUE KEY (name)", "no primary key"},
     {"DROP PRIMARY KEY, ADD PRIMARY KEY (name(20))", "something else than the whole name"},
     {"DROP PRIMARY KEY, MODIFY hold_id BIGINT UNSIGNED NOT NULL, ADD PRIMARY KEY (name, hold_id)",
-     "'hold_id' in its primary key"},
+     "primary or unique key on something else than the whole name"},
     {"ADD UNIQUE KEY (owner)", "something else than the whole name"},
     {"ADD COLUMN extra INT NOT NULL", "'extra' that rows cannot be made without"},
     {"ADD COLUMN extra INT NOT NULL DEFAULT 3, ADD COLUMN more INT NULL, ADD KEY (owner)", NULL},
@@ -89,6 +89,32 @@ Test(mysql_schema, a_wrong_table_is_refused_and_left_as_it_is) {
             cr_expect_str_eq(mysql_ask(server, "SHOW CREATE TABLE `%s`.%s", database, tables[d]), before);
             mysql_ask(server, "DROP TABLE `%s`.%s", database, tables[d]);
         }
+    }
+}
+
+/* Renewals and the purge name the primary key. */
+Test(mysql_schema, a_unique_key_in_place_of_the_primary_key_is_refused_for_every_table) {
+    static const struct {
+        const char *driver, *table;
+    } of[] = {{"mysql-lease", "dlock_lease"},
+              {"mysql-optimistic", "dlock_optimistic"},
+              {"mysql-pessimistic", "dlock_pessimistic"},
+              {"mysql-pessimistic", "dlock_pessimistic_tokens"}};
+    dl_error_t err;
+    findings_t found;
+    dl_client_t *client;
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        make_tables(of[i].driver, "");
+        cr_assert_eq(open_with(of[i].driver, "", &client, &err), DL_OK, "%s", err.message);
+        mysql_ask(server, "ALTER TABLE `%s`.%s DROP PRIMARY KEY, ADD UNIQUE KEY name_is_unique(name)",
+                  database, of[i].table);
+        memset(&found, 0, sizeof found);
+        (void)dl_client_check(client, keep, &found, &err);
+        EXPECT(&found, "table", DL_FINDING_ERROR, "has no primary key");
+        dl_client_close(client);
+        EXPECT_REFUSED(try_open(of[i].driver, "", &err), DL_ECONFIG, err, "has no primary key");
+        EXPECT_REFUSED(init_with(of[i].driver, "", 0, &found, &err), DL_ECONFIG, err, of[i].table);
+        mysql_ask(server, "DROP TABLE `%s`.%s", database, of[i].table);
     }
 }
 
@@ -173,7 +199,7 @@ Test(mysql_schema, what_init_prints_makes_a_server_ready_for_an_account_that_may
         cr_assert_eq(status, DL_OK, "%s", err.message);
         mysql_hand_t *root = mysql_hand(server, database);
         for (size_t i = 0; i < found.n; i++) {
-            if (strcmp(found.at[i].subject, "sql") == 0) {
+            if (strcmp(found.at[i].subject, "sql") == 0 || strcmp(found.at[i].subject, "account") == 0) {
                 char sql[2048];
                 const char *secret = strstr(found.at[i].text, "PASSWORD'");
                 snprintf(sql, sizeof sql, "%.*s%s%s",

@@ -44,7 +44,9 @@ typedef struct findings {
 
 static inline void keep(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
     findings_t *found = arg;
-    cr_assert(found->n < FINDINGS_MAX && strlen(subject) < 48 && strlen(text) < 1500, "too long: %s", text);
+    cr_assert_lt(found->n, FINDINGS_MAX, "too long: %s", text);
+    cr_assert_lt(strlen(subject), 48, "too long: %s", text);
+    cr_assert_lt(strlen(text), 1500, "too long: %s", text);
     cr_assert_null(strchr(text, '\n'));
     cr_assert_null(strstr(text, MYSQL_SECRET "!"), "a secret is printed: %s", text);
     found->at[found->n].level = level;

@@ -101,7 +101,7 @@ Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
         redisReply *reply = redisCommand(server.admin, "WAIT 1 50");
         quick = reply->integer == 1 ? quick + 1 : 0;
         freeReplyObject(reply);
-        cr_assert(i < 500, "the replica does not come");
+        cr_assert_lt(i, 500, "the replica does not come");
     }
     check_with("redis-string", "", &found);
     EXPECT(&found, "replication", DL_FINDING_WARNING, "1 replicas, asynchronous: a failover may lose a lock");

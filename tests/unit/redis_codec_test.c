@@ -202,13 +202,22 @@ static void check_everything(const redisReply *reply) {
     cr_assert_eq(reply->type, REDIS_REPLY_ARRAY);
     cr_assert_eq(reply->elements, 8);
     redisReply **e = reply->element;
-    cr_assert(e[0]->type == REDIS_REPLY_STATUS && strcmp(e[0]->str, "OK") == 0);
-    cr_assert(e[1]->type == REDIS_REPLY_ERROR && strcmp(e[1]->str, "ERR no") == 0);
-    cr_assert(e[2]->type == REDIS_REPLY_INTEGER && e[2]->integer == -12);
-    cr_assert(e[3]->type == REDIS_REPLY_STRING && e[3]->len == 3 && memcmp(e[3]->str, "a\r\n", 4) == 0);
-    cr_assert(e[4]->type == REDIS_REPLY_NIL && e[5]->type == REDIS_REPLY_NIL);
-    cr_assert(e[6]->type == REDIS_REPLY_ARRAY && e[6]->elements == 0);
-    cr_assert(e[7]->elements == 2 && e[7]->element[0]->len == 0 && e[7]->element[1]->integer == INT64_MAX);
+    cr_assert_eq(e[0]->type, REDIS_REPLY_STATUS);
+    cr_assert_str_eq(e[0]->str, "OK");
+    cr_assert_eq(e[1]->type, REDIS_REPLY_ERROR);
+    cr_assert_str_eq(e[1]->str, "ERR no");
+    cr_assert_eq(e[2]->type, REDIS_REPLY_INTEGER);
+    cr_assert_eq(e[2]->integer, -12);
+    cr_assert_eq(e[3]->type, REDIS_REPLY_STRING);
+    cr_assert_eq(e[3]->len, 3);
+    cr_assert_eq(memcmp(e[3]->str, "a\r\n", 4), 0);
+    cr_assert_eq(e[4]->type, REDIS_REPLY_NIL);
+    cr_assert_eq(e[5]->type, REDIS_REPLY_NIL);
+    cr_assert_eq(e[6]->type, REDIS_REPLY_ARRAY);
+    cr_assert_eq(e[6]->elements, 0);
+    cr_assert_eq(e[7]->elements, 2);
+    cr_assert_eq(e[7]->element[0]->len, 0);
+    cr_assert_eq(e[7]->element[1]->integer, INT64_MAX);
 }
 
 Test(redis_codec, every_type_of_the_protocol_is_read) {

@@ -108,8 +108,8 @@ static inline dli_endpoint_t at_path(server_t *server) {
 static inline void expect_text(dli_conn_t *conn, const char *command, const char *first, const char *second,
                                const char *wanted) {
     redisReply *reply = ask(conn, command, first, second);
-    cr_assert(reply->str != NULL && strstr(reply->str, wanted) != NULL, "%s: %s", command,
-              reply->str != NULL ? reply->str : "no text");
+    cr_assert_not_null(reply->str, "%s: %s", command, reply->str != NULL ? reply->str : "no text");
+    cr_assert_has(reply->str, wanted, "%s: %s", command, reply->str != NULL ? reply->str : "no text");
     freeReplyObject(reply);
 }
 

@@ -36,7 +36,7 @@ Test(redis_server, users_and_passwords) {
           "--user", "bob", "on", "nopass", "~*", "&*", "+@all", "--user", "off", "off", ">geheim", "+@all",
           NULL);
     dli_endpoint_t endpoint = at_port(&server);
-    must_fail(&endpoint, DL_EAUTH, "the server asks for a password (password or password_file)");
+    must_fail(&endpoint, DL_EAUTH, "the server asks for a password: set password or password_file");
     endpoint.password = wrong;
     must_fail(&endpoint, DL_EAUTH, "WRONGPASS");
     cr_assert_null(strstr(err.message, wrong));

@@ -14,10 +14,11 @@ Test(redis_driver, the_tables_promise_what_they_should) {
     cr_assert_str_eq(dli_redis_hash_driver.options[DLI_REDIS_OPT_PREFIX].default_text, "\"\"");
     for
         EACH_DRIVER(d) {
-            for (int i = 0; i < DLI_REDIS_OPT_COUNT; i++) {
+            int count = d == &drivers[0] ? DLI_REDIS_OPT_COUNT : DLI_REDIS_OPT_ALSO_PUBLISH;
+            for (int i = 0; i < count; i++) {
                 cr_assert_not_null((*d)->options[i].name, "option %d", i);
             }
-            cr_assert_null((*d)->options[DLI_REDIS_OPT_COUNT].name);
+            cr_assert_null((*d)->options[count].name);
         }
 }
 
@@ -87,8 +88,8 @@ static void open_as_narrow(client_t *c, const dl_driver_t *driver) {
 
 static void expect_words(const client_t *c, const char *first, const char *second) {
     const char *message = c->err.message;
-    cr_assert(strstr(message, first) != NULL && strstr(message, second) != NULL, "'%s' and '%s' in: %s",
-              first, second, message);
+    cr_assert_has(message, first, "'%s' and '%s' in: %s", first, second, message);
+    cr_assert_has(message, second, "'%s' and '%s' in: %s", first, second, message);
 }
 
 Test(redis_driver, a_user_who_may_not_load_scripts_can_lock_all_the_same) {
@@ -123,7 +124,7 @@ Test(redis_driver, it_says_what_it_is_connected_to) {
     c.driver->describe(c.state, text, sizeof text);
     cr_assert(begins(text, "Redis ") || begins(text, "Valkey "), "%s", text);
     snprintf(expected, sizeof expected, " at unix://%s", server.path);
-    cr_assert_not_null(strstr(text, expected), "%s", text);
+    cr_assert_has(text, expected);
     shut(&c);
 }
 
@@ -152,16 +153,24 @@ Test(redis_driver, a_lock_is_taken_seen_and_freed) {
             dl_request_t r = request("orders", A, 7);
             cr_assert_eq(lock_full(&a, &r, &grant), DL_OK, "%s", a.err.message);
             cr_assert_eq(atomic_load(&round_trips), trips + 1);
-            cr_assert(grant.token > 0 && grant.session_fd == -1);
-            cr_assert(grant.sent_ns >= before_ns && grant.sent_ns <= dli_sys_real.now_ns());
+            cr_assert_gt(grant.token, 0);
+            cr_assert_eq(grant.session_fd, -1);
+            cr_assert_geq(grant.sent_ns, before_ns);
+            cr_assert_leq(grant.sent_ns, dli_sys_real.now_ns());
             dl_lock_info_t info = look(&b, "orders");
-            cr_assert(info.held && !info.ours && info.hold_id == 7 && info.holds == 1);
+            cr_assert(info.held);
+            cr_assert(!info.ours);
+            cr_assert_eq(info.hold_id, 7);
+            cr_assert_eq(info.holds, 1);
             cr_assert(look(&a, "orders").ours);
             cr_assert_str_eq(info.owner, A);
-            cr_assert(info.remaining_ms > 29000 && info.remaining_ms <= 30000);
+            cr_assert_gt(info.remaining_ms, 29000);
+            cr_assert_leq(info.remaining_ms, 30000);
             r = request("orders", B, 1);
             cr_assert_eq(lock_full(&b, &r, &grant), DL_EBUSY);
-            cr_assert(grant.busy_ms > 29000 && grant.busy_ms <= 30000 && grant.busy_is_dlock == 1);
+            cr_assert_gt(grant.busy_ms, 29000);
+            cr_assert_leq(grant.busy_ms, 30000);
+            cr_assert_eq(grant.busy_is_dlock, 1);
             cr_assert_eq(free_name(&b, "orders", B, 1), DL_ELOST);
             cr_assert_eq(free_name(&a, "orders", A, 7), DL_OK);
             cr_assert_eq(free_name(&a, "orders", A, 7), DL_ELOST);
@@ -314,6 +323,61 @@ Test(redis_driver, scripts_that_were_flushed_are_sent_again) {
             cr_assert_eq(free_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
             shut(&c);
         }
+}
+
+static dl_status_t renew_orders(client_t *c) {
+    dl_renewal_t r = {.name = "orders", .name_len = 6, .owner = A, .hold_id = 1, .lease_ms = 60000};
+    c->driver->renew(c->state, &r, 1, in_ms(2000));
+    return r.status;
+}
+
+static dl_status_t enter_orders(client_t *c) {
+    dl_request_t r = request("orders", A, 1);
+    dl_grant_t grant;
+    r.level = 2;
+    return lock_full(c, &r, &grant);
+}
+
+static dl_status_t leave_orders(client_t *c) {
+    dl_request_t r = request("orders", A, 1);
+    r.level = 1;
+    return c->driver->release(c->state, NULL, &r, &c->err);
+}
+
+static dl_status_t free_orders(client_t *c) {
+    return free_name(c, "orders", A, 1);
+}
+
+/* Theirs may be the field `mode` alone: then nobody has the lock, and who waits is told. */
+static void lose_orders(client_t *c, const char *theirs, bool told) {
+    static dl_status_t (*const uses[])(client_t *) = {renew_orders, enter_orders, leave_orders, free_orders};
+    static const char channel[] = "redisson_lock__channel:{dlock:orders}";
+    redisContext *listener = must_connect();
+    const char *subscribe[] = {"SUBSCRIBE", channel};
+    cr_assert_has(send_words(listener, 2, subscribe), channel);
+    for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
+        struct pollfd message = {.fd = listener->fd, .events = POLLIN};
+        redisReply *reply = NULL;
+        cr_assert_eq(lock_name(c, "orders", A, 1), DL_OK, "%s", c->err.message);
+        cr_assert_eq(renew_orders(c), DL_OK);
+        ask("HSET", "dlock:orders", theirs, "1", NULL);
+        cr_assert_eq(uses[i](c), DL_ELOST, "%s, %zu", theirs, i);
+        cr_assert_str_eq(ask("HLEN", "dlock:orders", NULL), told ? "0" : "1", "%s, %zu", theirs, i);
+        cr_assert_eq(renew_orders(c), DL_ELOST, "%s, %zu", theirs, i);
+        cr_assert_eq(poll(&message, 1, told ? 2000 : 0), told ? 1 : 0, "%s, %zu", theirs, i);
+        cr_assert(!told || redisGetReply(listener, (void **)&reply) == REDIS_OK);
+        freeReplyObject(reply);
+        ask("DEL", "dlock:orders", NULL);
+    }
+    redisFree(listener);
+}
+
+Test(redis_driver, a_hold_is_lost_once_others_have_written_into_its_hash) {
+    client_t c;
+    must_open(&c, &dli_redis_hash_driver, UUID_A);
+    lose_orders(&c, "note", false);
+    lose_orders(&c, "mode", true);
+    shut(&c);
 }
 
 Test(redis_driver, a_waiter_hears_of_the_release) {

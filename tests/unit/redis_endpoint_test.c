@@ -205,10 +205,10 @@ Test(redis_endpoint, a_wrong_url_is_explained_without_the_password) {
         {"app:hunter2@redis://cache", "url: it must be " FORMS},
         {"://cache", "url: it must be " FORMS},
         {"redis:/cache", "url: it must be " FORMS},
-        {"http://:hunter2@cache", "url: 'http://' is not known; it must be " FORMS},
-        {"redis+sentinel://cache", "url: 'redis+sentinel://' is not known; it must be " FORMS},
-        {"redi://cache", "url: 'redi://' is not known; it must be " FORMS},
-        {"redisx://cache", "url: 'redisx://' is not known; it must be " FORMS},
+        {"http://:hunter2@cache", "url: its scheme is not known; it must be " FORMS},
+        {"redis+sentinel://cache", "url: its scheme is not known; it must be " FORMS},
+        {"redi://cache", "url: its scheme is not known; it must be " FORMS},
+        {"redisx://cache", "url: its scheme is not known; it must be " FORMS},
         {"redis://", "url: the host is missing; expected " FORMS},
         {"redis:///0", "url: the host is missing; expected " FORMS},
         {"redis://:6379", "url: the host is missing; expected " FORMS},
@@ -314,6 +314,31 @@ Test(redis_endpoint, wrong_options_beside_a_good_url_are_explained) {
     extras.tls_cert = "/cert.pem";
     expect_failure("rediss://cache", &extras, DL_ECONFIG,
                    "tls_cert and tls_key are given together or not at all");
+}
+
+/* ---- who we are, for messages ------------------------------------------------------------------------- */
+
+static void expect_user(const char *url, const char *username, const char *shown, const char *expected) {
+    dli_endpoint_extras_t extras = nothing();
+    char text[DLI_ENDPOINT_USER_MAX];
+    extras.username = username;
+    extras.username_shown = shown;
+    make(url, &extras);
+    dli_endpoint_show_user(&endpoint, text);
+    cr_expect_str_eq(text, expected, "%s, %s", url, username != NULL ? username : "no username");
+    dli_endpoint_free(&endpoint);
+}
+
+/* Who forgets the ':' before the password in a URL has written a user's name; nobody knows what a variable
+ * holds. */
+Test(redis_endpoint, a_user_is_shown_as_the_configuration_has_it) {
+    expect_user("redis://cache", NULL, NULL, "user 'default'");
+    expect_user("redis://:hunter2@cache", NULL, NULL, "user 'default'");
+    expect_user("redis://cache", "ann", NULL, "user 'ann'");
+    expect_user("redis://cache", "hunter2", "${WHO}", "user '${WHO}'");
+    expect_user("redis://hunter2@cache", NULL, NULL, "the user in the URL");
+    expect_user("redis://ann@cache", "ann", "ann", "user 'ann'");
+    expect_user("redis://ann@cache", "", "", "user 'default'");
 }
 
 /* ---- TLS -------------------------------------------------------------------------------------------- */

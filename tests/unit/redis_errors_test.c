@@ -183,7 +183,7 @@ Test(redis_errors, each_text_has_its_code_its_status_and_a_plain_meaning) {
         cr_expect_eq(dli_reply_fail(reply, &err), cases[i].status, "%s", cases[i].text);
         cr_expect_eq(err.status, cases[i].status);
         cr_expect_eq(err.native, 0);
-        cr_expect(strncmp(err.message, cases[i].begins, strlen(cases[i].begins)) == 0, "%s", err.message);
+        cr_expect_eq(strncmp(err.message, cases[i].begins, strlen(cases[i].begins)), 0, "%s", err.message);
         cr_expect_eq(dli_reply_unexpected(reply, "GET", &err), cases[i].status);
         freeReplyObject(reply);
     }
@@ -214,7 +214,8 @@ Test(redis_errors, a_message_is_one_line_of_ascii_however_long_the_text_is) {
     cr_assert_lt(strlen(err.message), sizeof err.message);
     cr_assert_gt(strlen(err.message), 200);
     for (const char *c = err.message; *c != '\0'; c++) {
-        cr_assert(*c >= 0x20 && *c < 0x7f, "%s", err.message);
+        cr_assert_geq(*c, 0x20, "%s", err.message);
+        cr_assert_lt(*c, 0x7f, "%s", err.message);
     }
     freeReplyObject(reply);
 }

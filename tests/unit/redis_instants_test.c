@@ -26,7 +26,7 @@ static uint64_t pause_server(void) {
 }
 
 static void expect_between(uint64_t before_ns, uint64_t sent_ns, const char *what) {
-    cr_assert(first_poll_ns > 0, "%s: nobody waited", what);
+    cr_assert_gt(first_poll_ns, 0, "%s: nobody waited", what);
     cr_assert_geq(sent_ns, before_ns, "%s: counts from before the call", what);
     cr_assert_leq(sent_ns, first_poll_ns, "%s: counts from the reply", what);
 }

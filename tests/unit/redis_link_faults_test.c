@@ -42,10 +42,11 @@ Test(redis_link_faults, a_server_that_is_down_is_tried_rarely_and_reported_once)
         failed++;
         clear(&call);
     }
-    cr_assert(failed > 1000, "only %d calls failed at once", failed);
+    cr_assert_gt(failed, 1000, "only %d calls failed at once", failed);
     /* 20, 40, 80, 160, 320 ms at most, half of that on average. */
-    cr_assert(accepted >= 3 && accepted < 40, "%d connections", accepted);
-    cr_assert(err.message[0] != '\0');
+    cr_assert_geq(accepted, 3, "%d connections", accepted);
+    cr_assert_lt(accepted, 40, "%d connections", accepted);
+    cr_assert_neq(err.message[0], '\0');
     cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
     cr_assert(was_reported("cannot be used"), "%s", reported);
     close(listener);
@@ -53,7 +54,7 @@ Test(redis_link_faults, a_server_that_is_down_is_tried_rarely_and_reported_once)
     boot_server(&server);
     begun = now_ms();
     while (ask("PING") != DL_OK) {
-        cr_assert(now_ms() - begun < 700);
+        cr_assert_lt(now_ms() - begun, 700);
         (void)poll(NULL, 0, 1);
     }
     cr_assert_eq(atomic_load(&notices), 1);
@@ -137,7 +138,8 @@ Test(redis_link_faults, a_wrong_password_is_told_as_such_and_does_not_hammer) {
         cr_assert_eq(ask("PING"), DL_EAUTH);
     }
     long long made = info(&server, "stats", "total_connections_received:") - before;
-    cr_assert(made < 30 && n > 10 * made, "%lld connections in %d calls", made, n);
+    cr_assert_lt(made, 30, "%lld connections in %d calls", made, n);
+    cr_assert_gt(n, 10 * made, "%lld connections in %d calls", made, n);
     cr_assert_eq(atomic_load(&warnings), 1);
     cr_assert_not(was_reported("wrong "), "%s", reported);
 }
@@ -151,10 +153,10 @@ Test(redis_link_faults, after_a_failover_no_connection_of_before_is_used_again) 
     cr_assert_eq(run(&call), DL_OK, "%s", call.err.message);
     cr_assert_eq(strncmp(call.replies[0]->str, "READONLY", 8), 0);
     clear(&call);
-    AWAIT(connections() == 0);
+    AWAIT_THAT(connections(), ==, 0);
     cr_assert_eq(ask("PING"), DL_EIO); /* a replica is refused */
     tell(&server, "REPLICAOF NO ONE");
-    AWAIT(ask("SET a 1") == DL_OK);
+    AWAIT_THAT(ask("SET a 1"), ==, DL_OK);
 }
 
 /* ---- unknown outcomes ------------------------------------------------------------------------------- */
@@ -178,7 +180,7 @@ Test(redis_link_faults, a_claim_given_up_is_never_carried_out_after_its_release)
     cr_assert_not(has("lock"));
     atomic_store(&relay_held[0], 0); /* now the claim arrives */
     AWAIT(!atomic_load(&relay_open[0]));
-    AWAIT(connections() == 1);
+    AWAIT_THAT(connections(), ==, 1);
     cr_assert_not(has("lock"), "the claim overtook its release");
     /* Confirmed: nobody is killed twice. */
     long long kills = info(&server, "commandstats", "cmdstat_client|kill:calls=");
@@ -217,7 +219,7 @@ Test(redis_link_faults, each_release_kills_until_one_kill_is_confirmed) {
     cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
     atomic_store(&relay_held[2], 0);
     AWAIT(!atomic_load(&relay_open[2]));
-    AWAIT(connections() == 2);
+    AWAIT_THAT(connections(), ==, 2);
     cr_assert_not(has("lock"));
     atomic_store(&relay_held[1], 0);
     cr_assert_eq(drive(&slow), DL_OK);
@@ -239,8 +241,7 @@ Test(redis_link_faults, a_server_that_refuses_to_kill_is_asked_once) {
     }
     cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), 0);
     redisReply *stats = redisCommand(server.admin, "INFO commandstats");
-    cr_assert_not_null(
-        strstr(stats->str, "cmdstat_client|kill:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1"));
+    cr_assert_has(stats->str, "cmdstat_client|kill:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1");
     freeReplyObject(stats);
     cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
     cr_assert(was_reported("CLIENT KILL"), "%s", reported);
@@ -252,7 +253,7 @@ Test(redis_link_faults, what_another_server_was_asked_is_not_killed_here) {
     give_up_claim("SET lock mine");
     kill_server(&server);
     boot_server(&server);
-    AWAIT(ask("PING") == DL_OK);
+    AWAIT_THAT(ask("PING"), ==, DL_OK);
     cr_assert_eq(ask_full("DEL lock", DLI_FREE, 2000, NULL, NULL), DL_OK);
     cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), -1);
     cr_assert(was_reported("restarted or replaced"), "%s", reported);
@@ -273,13 +274,13 @@ Test(redis_link_faults, many_claims_given_up_are_all_killed_by_one_release) {
     for (int i = 0; i < 12; i++) {
         dli_link_abandon(link_, &calls[i].x, DL_ECANCELED);
         cr_assert_eq(calls[i].x.status, DL_EUNKNOWN);
-        cr_assert_not_null(strstr(calls[i].err.message, "cancelled"), "%s", calls[i].err.message);
+        cr_assert_has(calls[i].err.message, "cancelled");
         clear(&calls[i]);
     }
     kill(server.pid, SIGCONT);
     cr_assert_eq(ask_full("SET claims 0", DLI_FREE, 2000, NULL, NULL), DL_OK);
     cr_assert_eq(info(&server, "commandstats", "cmdstat_client|kill:calls="), 12);
-    AWAIT(connections() == 1);
+    AWAIT_THAT(connections(), ==, 1);
     char answer[64];
     cr_assert_eq(ask_full("GET claims", DLI_PLAIN, 2000, answer, NULL), DL_OK);
     cr_assert_str_eq(answer, "0");
@@ -330,14 +331,14 @@ Test(redis_link_faults, replies_that_came_before_the_end_stay_with_the_caller) {
         struct pollfd fd;
         uint64_t until_ns;
         dli_link_want(&call.x, &fd, &until_ns);
-        cr_assert(env.poll(&fd, 1, until_ns) > 0);
+        cr_assert_gt(env.poll(&fd, 1, until_ns), 0);
         dli_link_step(link_, &call.x, fd.revents);
     }
     tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(drive(&call), DL_EUNKNOWN);
     cr_assert_str_eq(call.replies[0]->str, "here");
     cr_assert_null(call.replies[1]);
-    cr_assert_not_null(strstr(call.err.message, "closed the connection"), "%s", call.err.message);
+    cr_assert_has(call.err.message, "closed the connection");
     clear(&call);
 }
 
@@ -390,7 +391,7 @@ Test(redis_link_faults, many_threads_get_each_their_own_answers) {
         pthread_join(threads[i], NULL);
     }
     cr_assert_eq(atomic_load(&answered) + atomic_load(&given_up), THREADS * 200);
-    cr_assert(atomic_load(&answered) > THREADS * 100, "%d", atomic_load(&answered));
+    cr_assert_gt(atomic_load(&answered), THREADS * 100, "%d", atomic_load(&answered));
     cr_assert_eq(ask("PING"), DL_OK);
-    AWAIT(connections() <= 3);
+    AWAIT_THAT(connections(), <=, 3);
 }

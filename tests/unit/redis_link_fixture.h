@@ -64,8 +64,9 @@ static inline int listen_at(const char *path, int backlog) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-              listen(fd, backlog) == 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(fd, backlog), 0);
     return fd;
 }
 
@@ -235,7 +236,7 @@ static inline dl_status_t ask(const char *line) {
 /* Makes n connections, which lie idle then. */
 static inline void warm_up(int n) {
     call_t calls[16];
-    cr_assert(n <= 16);
+    cr_assert_leq(n, 16);
     begin_all(calls, n, "PING", 2000);
     for (int i = 0; i < n; i++) {
         cr_assert_eq(drive(&calls[i]), DL_OK, "%s", calls[i].err.message);

@@ -124,7 +124,7 @@ Test(redis_link_step, commands_are_made_anew_for_another_connection) {
     env.now_ns = stand_still; /* nobody looks at a connection that was used just now */
     cr_assert_eq(ask("PING"), DL_OK);
     tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
-    AWAIT(connections() == 0);
+    AWAIT_THAT(connections(), ==, 0);
     begin(&call);
     env.now_ns = dli_sys_real.now_ns;
     cr_assert_eq(drive(&call), DL_OK, "%s", call.err.message);
@@ -160,7 +160,7 @@ Test(redis_link_step, what_is_refused_is_not_sent) {
         cr_assert_eq(connections(), 1, "%d", way);
         cr_assert_eq(info(&server, "commandstats", "cmdstat_client|id:calls="), -1);
         close_link();
-        AWAIT(connections() == 0);
+        AWAIT_THAT(connections(), ==, 0);
     }
     open_link();
 }

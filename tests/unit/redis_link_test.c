@@ -20,7 +20,8 @@ Test(redis_link, calls_one_after_the_other_share_one_connection) {
     cr_assert_eq(atomic_load(&reconnects), 0);
     dli_facts_t facts;
     dli_link_facts(link_, &facts);
-    cr_assert(facts.client_id > 0 && facts.run_id[0] != '\0');
+    cr_assert_gt(facts.client_id, 0);
+    cr_assert_neq(facts.run_id[0], '\0');
     cr_assert_eq(dli_link_endpoint(link_), &endpoint);
 }
 
@@ -33,7 +34,8 @@ Test(redis_link, one_exchange_carries_several_commands_and_counts_from_before_it
     dli_commands_add_words(&call.commands, "GET", "a", NULL);
     uint64_t before_ns = env.now_ns();
     cr_assert_eq(run(&call), DL_OK, "%s", call.err.message);
-    cr_assert(call.x.sent_ns > before_ns && call.x.sent_ns < env.now_ns());
+    cr_assert_gt(call.x.sent_ns, before_ns);
+    cr_assert_lt(call.x.sent_ns, env.now_ns());
     cr_assert_str_eq(call.replies[0]->str, "OK");
     cr_assert_eq(call.replies[1]->integer, 2);
     cr_assert_eq(call.replies[2]->type, REDIS_REPLY_ERROR);
@@ -117,13 +119,15 @@ Test(redis_link, a_full_pool_refuses_after_the_borrow_timeout_or_the_deadline) {
     uint64_t begun = now_ms();
     cr_assert_eq(ask_full("PING", DLI_PLAIN, 2000, NULL, &err), DL_EIO);
     uint64_t took = now_ms() - begun;
-    cr_assert(took >= 80 && took < 300, "%d", (int)took);
-    cr_assert_not_null(strstr(err.message, "all 2 connections are in use"), "%s", err.message);
+    cr_assert_geq(took, 80, "%d", (int)took);
+    cr_assert_lt(took, 300, "%d", (int)took);
+    cr_assert_has(err.message, "all 2 connections are in use");
     begun = now_ms();
     cr_assert_eq(ask_full("PING", DLI_PLAIN, 20, NULL, &err), DL_EIO);
     took = now_ms() - begun;
-    cr_assert(took >= 19 && took < 75, "%d", (int)took);
-    cr_assert_not_null(strstr(err.message, "all 2 connections are in use"), "%s", err.message);
+    cr_assert_geq(took, 19, "%d", (int)took);
+    cr_assert_lt(took, 75, "%d", (int)took);
+    cr_assert_has(err.message, "all 2 connections are in use");
     /* Who is patient waits for as long as the call may take. */
     call_t patient;
     prepare(&patient, "PING", 200);
@@ -131,7 +135,7 @@ Test(redis_link, a_full_pool_refuses_after_the_borrow_timeout_or_the_deadline) {
     begun = now_ms();
     cr_assert_eq(run(&patient), DL_EIO);
     took = now_ms() - begun;
-    cr_assert(took >= 199, "%d", (int)took);
+    cr_assert_geq(took, 199, "%d", (int)took);
     clear(&patient);
     /* Renewals have connections of their own. */
     call_t renewal;
@@ -151,7 +155,7 @@ Test(redis_link, no_more_than_max_idle_connections_are_kept) {
     options.max_idle = 2;
     open_link();
     warm_up(5);
-    AWAIT(connections() == 2);
+    AWAIT_THAT(connections(), ==, 2);
     call_t calls[4];
     for (int i = 0; i < 4; i++) {
         prepare(&calls[i], "PING", 2000);
@@ -162,7 +166,7 @@ Test(redis_link, no_more_than_max_idle_connections_are_kept) {
         cr_assert_eq(drive(&calls[i]), DL_OK);
         clear(&calls[i]);
     }
-    AWAIT(connections() == 4); /* two for calls, two for renewals */
+    AWAIT_THAT(connections(), ==, 4); /* two for calls, two for renewals */
 }
 
 Test(redis_link, connections_idle_for_too_long_are_closed_not_used) {
@@ -171,10 +175,10 @@ Test(redis_link, connections_idle_for_too_long_are_closed_not_used) {
     warm_up(3);
     cr_assert_eq(connections(), 3);
     uint64_t since = now_ms();
-    AWAIT(now_ms() - since > 70);
+    AWAIT_THAT(now_ms() - since, >, 70);
     long long before = info(&server, "stats", "total_connections_received:");
     cr_assert_eq(ask("PING"), DL_OK);
-    AWAIT(connections() == 1);
+    AWAIT_THAT(connections(), ==, 1);
     cr_assert_eq(info(&server, "stats", "total_connections_received:"), before + 1);
 }
 
@@ -183,13 +187,13 @@ Test(redis_link, min_idle_connections_are_made_ahead_and_again) {
     open_link();
     cr_assert_eq(connections(), 0, "opening connects");
     cr_assert_eq(ask("PING"), DL_OK);
-    AWAIT(connections() == 3);
+    AWAIT_THAT(connections(), ==, 3);
     uint64_t since = now_ms();
-    AWAIT(now_ms() - since > 2); /* so that they are looked at */
+    AWAIT_THAT(now_ms() - since, >, 2); /* so that they are looked at */
     tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(ask("PING"), DL_OK);
-    AWAIT(connections() == 3);
-    cr_assert(atomic_load(&reconnects) >= 1);
+    AWAIT_THAT(connections(), ==, 3);
+    cr_assert_geq(atomic_load(&reconnects), 1);
 }
 
 Test(redis_link, idle_connections_are_tested_and_dead_ones_closed) {
@@ -197,11 +201,11 @@ Test(redis_link, idle_connections_are_tested_and_dead_ones_closed) {
     options.idle_timeout_ms = 0;
     open_link();
     warm_up(2);
-    AWAIT(info(&server, "commandstats", "cmdstat_ping:calls=") >= 2 + 4);
+    AWAIT_THAT(info(&server, "commandstats", "cmdstat_ping:calls="), >=, 2 + 4);
     cr_assert_eq(connections(), 2);
     tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
     cr_assert_eq(ask("PING"), DL_OK);
-    AWAIT(atomic_load(&reconnects) >= 1);
+    AWAIT_THAT(atomic_load(&reconnects), >=, 1);
 }
 
 Test(redis_link, a_call_may_take_a_connection_whose_test_is_not_answered_yet) {
@@ -215,7 +219,7 @@ Test(redis_link, a_call_may_take_a_connection_whose_test_is_not_answered_yet) {
         char answer[64];
         kill(server.pid, SIGSTOP);
         uint64_t since = now_ms();
-        AWAIT(now_ms() - since > 70); /* longer than idle_check: PING was sent */
+        AWAIT_THAT(now_ms() - since, >, 70); /* longer than idle_check: PING was sent */
         prepare(&call, "ECHO mine", 2000);
         begin(&call);
         kill(server.pid, SIGCONT);
@@ -235,9 +239,9 @@ Test(redis_link, a_connection_that_does_not_answer_its_test_is_closed) {
     warm_up(2);
     atomic_store(&relay_held[0], 1);
     long long before = info(&server, "stats", "total_connections_received:");
-    AWAIT(info(&server, "commandstats", "cmdstat_ping:calls=") >= 6);
+    AWAIT_THAT(info(&server, "commandstats", "cmdstat_ping:calls="), >=, 6);
     uint64_t since = now_ms();
-    AWAIT(now_ms() - since > 300);
+    AWAIT_THAT(now_ms() - since, >, 300);
     char answer[64];
     call_t calls[2];
     begin_all(calls, 2, "ECHO x", 1000);
@@ -260,7 +264,7 @@ Test(redis_link, test_on_borrow_replaces_dead_connections_before_anything_is_sen
         tell(&server, "CLIENT KILL TYPE normal SKIPME yes");
         cr_assert_eq(ask("SET a 1"), DL_OK);
     }
-    cr_assert(atomic_load(&reconnects) >= 50);
+    cr_assert_geq(atomic_load(&reconnects), 50);
     long long before = info(&server, "commandstats", "cmdstat_ping:calls=");
     cr_assert_eq(ask("GET a"), DL_OK);
     cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), before + 1);

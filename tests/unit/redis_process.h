@@ -29,10 +29,12 @@
         }                                                                             \
     } while (0)
 
+#define AWAIT_THAT(a, op, b) VALUES_AWAIT(a, op, b, 15000)
+
 typedef struct server {
     pid_t pid; /* 0: it does not run */
     int port;  /* 0: the unix socket only */
-    char folder[48], path[64];
+    char folder[80], path[108];
     redisContext *admin; /* a connection that no test uses up */
 } server_t;
 
@@ -40,8 +42,9 @@ static inline int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&address, len) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &len) == 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&address, len), 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
     close(fd);
     return ntohs(address.sin_port);
 }

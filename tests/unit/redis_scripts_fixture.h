@@ -118,7 +118,8 @@ run_on(redisContext *c, const dli_script_t *script, const char *keys, ...) {
 
 static inline const char *take_at(const layout_t *l, const char *owner, const char *hold_id,
                                   const char *level, const char *lease_ms, const char *floor) {
-    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, level, lease_ms, floor, NULL);
+    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, level, lease_ms, floor,
+                  CHANNEL, "", NULL);
 }
 
 static inline const char *take(const layout_t *l, const char *owner, const char *hold_id) {
@@ -126,12 +127,12 @@ static inline const char *take(const layout_t *l, const char *owner, const char 
 }
 
 static inline const char *drop(const layout_t *l, const char *owner, const char *hold_id, const char *level) {
-    return run_on(server.admin, l->release, "1", LOCK, owner, hold_id, level, CHANNEL, NULL);
+    return run_on(server.admin, l->release, "1", LOCK, owner, hold_id, level, CHANNEL, "", NULL);
 }
 
 static inline const char *renew(const layout_t *l, const char *owner, const char *hold_id,
                                 const char *lease_ms) {
-    return run_on(server.admin, l->renew, "1", LOCK, owner, hold_id, lease_ms, NULL);
+    return run_on(server.admin, l->renew, "1", LOCK, owner, hold_id, lease_ms, CHANNEL, "", NULL);
 }
 
 static inline const char *inspect(const layout_t *l) {
@@ -139,7 +140,7 @@ static inline const char *inspect(const layout_t *l) {
 }
 
 static inline const char *force(const layout_t *l) {
-    return run_on(server.admin, l->force, "1", LOCK, CHANNEL, NULL);
+    return run_on(server.admin, l->force, "1", LOCK, CHANNEL, "", NULL);
 }
 
 /* ---- judging ---------------------------------------------------------------------------------------- */

@@ -113,7 +113,8 @@ Test(redis_scripts_layouts, a_level_is_written_for_its_own_hold_only) {
     cr_assert(is_busy(inspect(hash), 59000, 60000, A ":7,1,3,0]"), "%s", inspect(hash));
     cr_assert_str_eq(drop(hash, A, "7", "2"), "0");
     cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
-    cr_assert(left_ms() > 59000 && left_ms() <= 60000);
+    cr_assert_gt(left_ms(), 59000);
+    cr_assert_leq(left_ms(), 60000);
     cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
 }
 
@@ -147,7 +148,7 @@ static void write_hash(const fields_t *fields) {
     for (; fields->at[argc - 2] != NULL; argc++) {
         argv[argc] = fields->at[argc - 2];
     }
-    cr_assert(send_words(server.admin, argc, argv)[0] != '-');
+    cr_assert_neq(send_words(server.admin, argc, argv)[0], '-');
     ask("PEXPIRE", LOCK, "20000", NULL);
 }
 
@@ -169,7 +170,7 @@ Test(redis_scripts_layouts, a_hash_that_is_no_lock_is_an_error_and_stays) {
         {{A, "x", A ":h", "7", NULL}},
         {{A, "1", B ":h", "7", NULL}},
         {{A, "1", B, "1", NULL}},
-        {{A, "1", A ":h", "7", "note", "mine", NULL}},
+        {{A, "1", B ":h", "7", "note", "mine", NULL}},
         {{"a", "1", "b", "2", "c", "3", "d", "4", NULL}},
     };
     for (size_t i = 0; i < sizeof hashes / sizeof hashes[0]; i++) {
@@ -192,6 +193,110 @@ Test(redis_scripts_layouts, our_two_fields_are_known_in_either_order) {
     cr_assert(is_busy(take(hash, A, "6"), 19000, 20000, A ":7,1]"));
     cr_assert_str_eq(take_at(hash, A, "7", "3", "30000", "0"), "1");
     cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
+}
+
+/* ---- what others have written beside our fields ------------------------------------------------------ */
+
+/* What Redisson's write lock and group lock add to a key that they have not to themselves. */
+static const fields_t beside[] = {
+    {{"mode", "write", UUID_B ":77:write", "1", NULL}},
+    {{"mode", "read", UUID_B ":77", "1", NULL}},
+    {{"m7Yh3Q", UUID_B ":77", "m7Yh3Q:" UUID_B ":77:lock_count", "1", NULL}},
+    {{"note", "mine", NULL}},
+};
+#define BESIDE (sizeof beside / sizeof beside[0])
+
+/* Hold 7 of A, at level 2, and these fields. */
+static void take_and_write(const fields_t *fields) {
+    ask("DEL", LOCK, NULL);
+    cr_assert(is_token(take(hash, A, "7")));
+    cr_assert_str_eq(take_at(hash, A, "7", "2", "30000", "0"), "1");
+    for (int i = 0; fields->at[i] != NULL; i += 2) {
+        ask("HSET", LOCK, fields->at[i], fields->at[i + 1], NULL);
+    }
+}
+
+/* These fields and no other. */
+static void expect_only(const fields_t *fields, size_t which) {
+    char count[16];
+    int i = 0;
+    for (; fields->at[i] != NULL; i += 2) {
+        cr_assert_str_eq(ask("HGET", LOCK, fields->at[i], NULL), fields->at[i + 1], "%zu", which);
+    }
+    snprintf(count, sizeof count, "%d", i / 2);
+    cr_assert_str_eq(ask("HLEN", LOCK, NULL), count, "%zu", which);
+}
+
+Test(redis_scripts_layouts, a_hold_that_others_write_beside_is_busy_for_all_until_its_holder_looks) {
+    for (size_t i = 0; i < BESIDE; i++) {
+        take_and_write(&beside[i]);
+        const char *before = content(LOCK);
+        cr_assert(is_busy(inspect(hash), 29000, 30000, A ":7,1,2,0]"), "%zu: %s", i, inspect(hash));
+        cr_assert(is_busy(take(hash, B, "9"), 29000, 30000, A ":7,0]"), "%zu: %s", i, take(hash, B, "9"));
+        cr_assert(is_busy(take(hash, A, "8"), 29000, 30000, A ":7,0]"),
+                  "%zu: an older hold that others are in is not replaced", i);
+        /* Nor is it lost by what is not its holder's. */
+        cr_assert_str_eq(renew(hash, A, "6", "40000"), "0", "%zu", i);
+        cr_assert_str_eq(take_at(hash, B, "7", "2", "40000", "0"), "0", "%zu", i);
+        cr_assert_str_eq(drop(hash, B, "7", "0"), "nil", "%zu", i);
+        cr_assert_str_eq(drop(hash, A, "6", "1"), "nil", "%zu", i);
+        cr_assert_str_eq(content(LOCK), before, "%zu", i);
+    }
+}
+
+/* What a holder does with hold 7 of A, and how that is answered when it has not the hold, or no longer. */
+static const char *renew_it(void) {
+    return renew(hash, A, "7", "40000");
+}
+
+static const char *enter_it(void) {
+    return take_at(hash, A, "7", "3", "40000", "0");
+}
+
+static const char *leave_it(void) {
+    return drop(hash, A, "7", "1");
+}
+
+static const char *free_it(void) {
+    return drop(hash, A, "7", "0");
+}
+
+static const struct use {
+    const char *(*run)(void);
+    const char *lost;
+} uses[] = {{renew_it, "0"}, {enter_it, "0"}, {leave_it, "nil"}, {free_it, "nil"}};
+#define USES (sizeof uses / sizeof uses[0])
+
+Test(redis_scripts_layouts, a_hold_that_others_write_beside_is_lost_and_taken_out) {
+    for (size_t i = 0; i < BESIDE; i++) {
+        for (size_t j = 0; j < USES; j++) {
+            take_and_write(&beside[i]);
+            cr_assert_str_eq(uses[j].run(), uses[j].lost, "%zu, %zu: goes on", i, j);
+            expect_only(&beside[i], i);
+            cr_assert(left_ms() > 29000 && left_ms() <= 30000, "%zu, %zu: theirs got another end", i, j);
+            for (size_t k = 0; k < USES; k++) {
+                cr_assert_str_eq(uses[k].run(), uses[k].lost, "%zu, %zu, %zu", i, j, k);
+            }
+            expect_only(&beside[i], i);
+        }
+        take_and_write(&beside[i]);
+        cr_assert_str_eq(force(hash), "1", "%zu", i);
+        expect_only(&beside[i], i);
+        cr_assert(begins(force(hash), "-EFOREIGN"), "%zu", i);
+        expect_only(&beside[i], i);
+    }
+}
+
+/* Redisson deletes such a key when its own lock ends: nobody has it. */
+Test(redis_scripts_layouts, what_a_read_write_lock_leaves_behind_keeps_nobody_out) {
+    for (size_t j = 0; j < USES; j++) {
+        take_and_write(&(fields_t){{"mode", "read", NULL}});
+        cr_assert_str_eq(uses[j].run(), uses[j].lost, "%zu: it was taken meanwhile", j);
+        cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0", "%zu", j);
+    }
+    take_and_write(&(fields_t){{"mode", "read", NULL}});
+    cr_assert_str_eq(force(hash), "1");
+    cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
 }
 
 /* ---- the peers of the hash: how they enter and leave ------------------------------------------------ */

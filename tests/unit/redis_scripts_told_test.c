@@ -4,17 +4,27 @@
 
 TestSuite(redis_scripts_told, .init = set_up, .fini = tear_down, .timeout = 60);
 
-/* The message that has come, or comes within a while. */
-static void expect_message(redisContext *listener, const char *what) {
-    struct pollfd fd = {.fd = listener->fd, .events = POLLIN};
+/* The message that has come, or comes within a while, on this channel. */
+static void expect_on(redisContext *listener, const char *channel, const char *text, const char *what) {
     redisReply *told = NULL;
-    cr_assert_eq(poll(&fd, 1, 2000), 1, "%s: nobody was told", what);
-    cr_assert_eq(redisGetReply(listener, (void **)&told), REDIS_OK);
+    cr_assert_eq(redisSetTimeout(listener, (struct timeval){.tv_sec = 2}), REDIS_OK);
+    cr_assert_eq(redisGetReply(listener, (void **)&told), REDIS_OK, "%s: nobody was told", what);
     cr_assert_eq(told->elements, 3);
     cr_assert_str_eq(told->element[0]->str, "message");
-    cr_assert_str_eq(told->element[1]->str, CHANNEL);
-    cr_assert_str_eq(told->element[2]->str, "0");
+    cr_assert_str_eq(told->element[1]->str, channel);
+    cr_assert_str_eq(told->element[2]->str, text);
     freeReplyObject(told);
+}
+
+static void expect_message(redisContext *listener, const char *what) {
+    expect_on(listener, CHANNEL, "0", what);
+}
+
+/* The server tells before it answers. */
+static void expect_silence(redisContext *listener) {
+    struct pollfd more = {.fd = listener->fd, .events = POLLIN};
+    cr_assert_str_eq(ask("PING", NULL), "PONG");
+    cr_assert_eq(poll(&more, 1, 0), 0, "told more than was freed");
 }
 
 Test(redis_scripts_told, a_release_and_a_release_by_force_are_told) {
@@ -36,9 +46,85 @@ Test(redis_scripts_told, a_release_and_a_release_by_force_are_told) {
             cr_assert_str_eq(drop(l, A, "9", "1"), "0");
             ask("DEL", LOCK, NULL);
         }
-    struct pollfd more = {.fd = listener->fd, .events = POLLIN};
-    cr_assert_str_eq(ask("PING", NULL), "PONG");
-    cr_assert_eq(poll(&more, 1, 0), 0, "told more than was freed");
+    expect_silence(listener);
+    redisFree(listener);
+}
+
+/* By whatever finds that others have written into the hash of hold 7, or by force: what it answers. */
+static const char *end_it(int how) {
+    const layout_t *hash = &layouts[1];
+    return how == 0   ? drop(hash, A, "7", "0")
+           : how == 1 ? drop(hash, A, "7", "1")
+           : how == 2 ? renew(hash, A, "7", "30000")
+           : how == 3 ? take_at(hash, A, "7", "2", "30000", "0")
+                      : force(hash);
+}
+
+Test(redis_scripts_told, a_lost_hold_is_told_where_nobody_has_the_key_any_more) {
+    static const char *const answers[] = {"nil", "nil", "0", "0", "1"};
+    redisContext *listener = must_connect();
+    const char *subscribe[] = {"SUBSCRIBE", CHANNEL};
+    cr_assert_str_eq(send_words(listener, 2, subscribe), "[subscribe," CHANNEL ",1]");
+    for (int how = 0; how < 5; how++) {
+        cr_assert(is_token(take(&layouts[1], A, "7")));
+        ask("HSET", LOCK, "mode", "write", "theirs", "1", NULL);
+        cr_assert_str_eq(end_it(how), answers[how], "%d", how);
+        ask("DEL", LOCK, NULL);
+        cr_assert(is_token(take(&layouts[1], A, "7")));
+        ask("HSET", LOCK, "mode", "read", NULL);
+        cr_assert_str_eq(end_it(how), answers[how], "%d", how);
+        expect_message(listener, "the rest of a read-write lock");
+    }
+    expect_silence(listener);
+    redisFree(listener);
+}
+
+/* A lock, freed by a release or by force, with this place where others wait. */
+static void free_with(const layout_t *l, const char *peers, int by_force) {
+    cr_assert(is_token(take(l, A, "7")));
+    const char *answer = by_force
+                             ? run_on(server.admin, l->force, "1", LOCK, CHANNEL, peers, NULL)
+                             : run_on(server.admin, l->release, "1", LOCK, A, "7", "0", CHANNEL, peers, NULL);
+    cr_assert_str_eq(answer, "1");
+}
+
+Test(redis_scripts_told, others_are_told_on_a_channel_of_theirs_with_the_key) {
+    redisContext *listener = must_connect();
+    const char *subscribe[] = {"PSUBSCRIBE", "app-channel:*"};
+    cr_assert_str_eq(send_words(listener, 2, subscribe), "[psubscribe,app-channel:*,1]");
+    cr_assert_eq(redisSetTimeout(listener, (struct timeval){.tv_sec = 2}), REDIS_OK);
+    for (int by_force = 0; by_force < 2; by_force++) {
+        redisReply *told = NULL;
+        free_with(&layouts[0], "app-channel:" LOCK, by_force);
+        cr_assert_eq(redisGetReply(listener, (void **)&told), REDIS_OK, "nobody was told");
+        cr_assert_eq(told->elements, 4);
+        cr_assert_str_eq(told->element[2]->str, "app-channel:" LOCK);
+        cr_assert_str_eq(told->element[3]->str, LOCK);
+        freeReplyObject(told);
+    }
+    redisFree(listener);
+}
+
+/* A fair lock of Redisson's: the list of its waiters, each of whom hears of its turn on a channel of its own.
+ */
+Test(redis_scripts_told, the_first_of_those_who_wait_for_a_fair_lock_are_told) {
+    static const char first[] = UUID_A ":77", second[] = UUID_B ":78";
+    redisContext *listener = must_connect();
+    const char *subscribe[] = {"SUBSCRIBE", CHANNEL ":" UUID_A ":77", CHANNEL ":" UUID_B ":78"};
+    cr_assert(begins(send_words(listener, 3, subscribe), "[subscribe,"));
+    redisReply *confirmed = NULL;
+    cr_assert_eq(redisGetReply(listener, (void **)&confirmed), REDIS_OK);
+    freeReplyObject(confirmed);
+    ask("RPUSH", "queue", first, second, NULL);
+    for (int by_force = 0; by_force < 2; by_force++) {
+        free_with(&layouts[1], "queue", by_force);
+        expect_on(listener, subscribe[1], "0", "the first");
+        expect_on(listener, subscribe[2], "0", "the second, should the first be gone");
+        cr_assert_str_eq(ask("LLEN", "queue", NULL), "2", "it is theirs");
+    }
+    ask("DEL", "queue", NULL);
+    ask("SET", "queue", "no list", NULL);
+    free_with(&layouts[1], "queue", 0);
     redisFree(listener);
 }
 

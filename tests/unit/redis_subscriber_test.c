@@ -80,7 +80,7 @@ Test(redis_subscriber, a_subscription_lingers_and_then_ends) {
     }
     cr_assert_eq(calls_of("subscribe"), 1);
     cr_assert_eq(subscribed_channels(), 1);
-    AWAIT(subscribed_channels() == 0);
+    AWAIT_THAT(subscribed_channels(), ==, 0);
     cr_assert_geq(now_shifted() - before_ns, 900 * MS);
     cr_assert_lt(now_shifted() - before_ns, 4 * SECOND);
     cr_assert_eq(calls_of("unsubscribe"), 1);
@@ -93,10 +93,10 @@ Test(redis_subscriber, a_subscription_lingers_and_then_ends) {
 
 Test(redis_subscriber, a_connection_without_channels_is_closed_and_comes_back) {
     unwatch(must_watch("orders"));
-    AWAIT(subscribed_channels() == 0);
+    AWAIT_THAT(subscribed_channels(), ==, 0);
     int before = open_descriptors();
     atomic_fetch_add(&clock_ahead_ns, 11 * SECOND);
-    AWAIT(open_descriptors() == before - 1);
+    AWAIT_THAT(open_descriptors(), ==, before - 1);
     dl_watch_t *w = must_watch("orders");
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     must_wake(w);
@@ -123,9 +123,9 @@ Test(redis_subscriber, two_thousand_channels) {
         if (round == 0) {
             long long before = calls_of("subscribe");
             cr_assert_eq(tell(&server, "CLIENT KILL TYPE pubsub"), 1);
-            AWAIT(subscribed_channels() == MANY);
+            AWAIT_THAT(subscribed_channels(), ==, MANY);
             cr_assert_leq(calls_of("subscribe") - before, 10, "many channels go into one command");
-            AWAIT(wait_ms(w[MANY - 1], 0) == DL_OK); /* all have been woken, some once, some twice */
+            AWAIT_THAT(wait_ms(w[MANY - 1], 0), ==, DL_OK); /* all have been woken, some once, some twice */
             for (int i = 0; i < MANY; i++) {
                 while (wait_ms(w[i], i == 0 ? 300 : 0) == DL_OK) {}
             }

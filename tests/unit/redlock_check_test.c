@@ -20,7 +20,9 @@ static findings_t found;
 
 static void keep(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
     findings_t *f = arg;
-    cr_assert(f->n < FINDINGS_MAX && strlen(subject) < 64 && strlen(text) < 1500, "too long: %s", text);
+    cr_assert_lt(f->n, FINDINGS_MAX, "too long: %s", text);
+    cr_assert_lt(strlen(subject), 64, "too long: %s", text);
+    cr_assert_lt(strlen(text), 1500, "too long: %s", text);
     cr_assert_null(strchr(text, '\n'));
     cr_assert_null(strstr(text, "opensesame"), "a secret is printed: %s", text);
     f->at[f->n].level = (int)level;
@@ -208,7 +210,7 @@ Test(redlock_check, replicas_are_a_danger_to_durable_only) {
     mark_all();
     start_server(&servers[3], free_port());
     tell(&servers[3], "REPLICAOF 127.0.0.1 %d", servers[0].port);
-    AWAIT(info(&servers[0], "replication", "connected_slaves:") == 1);
+    AWAIT_THAT(info(&servers[0], "replication", "connected_slaves:"), ==, 1);
     prepare(&c, UUID_A);
     check_once(&c);
     EXPECT("node 1 replication", DL_FINDING_NOTE, "no vote for max_lease");
@@ -246,13 +248,13 @@ Test(redlock_check, init_is_advised_only_where_it_does_not_refuse) {
     set_number(&c, DLI_REDLOCK_OPT_FENCING, 0);
     check_once(&c);
     EXPECT("node 2 vote", DL_FINDING_WARNING, "none for 60.0 s (max_lease) from the next lock on: it is new");
-    EXPECT("node 2 vote", DL_FINDING_WARNING, "; `dlock init` lets");
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "; new nodes: run `dlock init`");
     EXPECT("node_timeout", DL_FINDING_OK, "a lock takes one request, ");
     tell(&servers[1], "SET dlock_tokens:node other");
     tell(&servers[1], "SET dlock_tokens:quarantine 1 PX 49000");
     check_once(&c);
     EXPECT("node 2 vote", DL_FINDING_WARNING, "none for another 4"); /* 49 s, or less */
-    EXPECT("node 2 vote", DL_FINDING_WARNING, "; `dlock init` lets");
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "; new nodes: run `dlock init`");
     tell(&servers[0], "SET dlock_tokens 1");
     check_once(&c);
     EXPECT("node 2 vote", DL_FINDING_WARNING, "none for another 4");
@@ -286,7 +288,7 @@ Test(redlock_check, init_ends_a_quarantine_that_an_early_lock_began) {
     prepare(&c, UUID_A);
     must_open(&c);
     cr_expect_neq(lock_name(&c, "orders", A, 1), DL_OK, "a new server has no vote");
-    AWAIT(tell(&servers[0], "EXISTS dlock_tokens:quarantine") == 1); /* perhaps after the refusal */
+    AWAIT_THAT(tell(&servers[0], "EXISTS dlock_tokens:quarantine"), ==, 1); /* perhaps after the refusal */
     cr_assert_eq(init(&c, 0), DL_OK, "%s", c.err.message);
     cr_expect_eq(tell(&servers[0], "EXISTS dlock_tokens:quarantine"), 0, "%s", all_said());
     cr_expect_eq(lock_name(&c, "orders", A, 2), DL_OK, "%s", c.err.message);

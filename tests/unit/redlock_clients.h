@@ -106,6 +106,8 @@ static inline void open_node(size_t i, const plan_t *plan) {
     node->redis.prefix_len = 6;
     memcpy(node->redis.prefix, "dlock:", 7);
     memcpy(node->redis.token_key, TOKENS, sizeof TOKENS);
+    memcpy(node->redis.prefix_shown, "dlock:", 7);
+    memcpy(node->redis.token_key_shown, TOKENS, sizeof TOKENS);
     cr_assert_eq(dli_endpoint_make(&node->redis.endpoint, url, &extras, &err), DL_OK, "%s", err.message);
     cr_assert_eq(dli_link_open(&node->redis.endpoint, &pool, &env, &node->redis.link, &err), DL_OK);
     if (plan->subscribes) {
@@ -187,7 +189,8 @@ static inline uint32_t where(const char *name, uint64_t hold_id) {
 
 static inline unsigned long long counter(size_t i) {
     redisReply *reply = redisCommand(servers[i].admin, "GET " TOKENS);
-    cr_assert(reply != NULL && reply->type == REDIS_REPLY_STRING);
+    cr_assert_not_null(reply);
+    cr_assert_eq(reply->type, REDIS_REPLY_STRING);
     unsigned long long number = strtoull(reply->str, NULL, 10);
     freeReplyObject(reply);
     return number;
@@ -213,7 +216,8 @@ static inline void clear_counts(void) {
 
 static inline long long subscribers(size_t node, const char *name) {
     redisReply *reply = redisCommand(servers[node].admin, "PUBSUB NUMSUB " CHANNEL "%s", name);
-    cr_assert(reply != NULL && reply->elements == 2);
+    cr_assert_not_null(reply);
+    cr_assert_eq(reply->elements, 2);
     long long number = reply->element[1]->integer;
     freeReplyObject(reply);
     return number;
@@ -278,7 +282,7 @@ static inline dl_status_t free_it(uint64_t hold_id) {
 /* Every node has a connection that is ready. */
 static inline void connect_all(void) {
     cr_assert_eq(try_it(1), DL_OK, "%s", err.message);
-    AWAIT(have(OWNER ":1") == client.n);
+    AWAIT_THAT(have(OWNER ":1"), ==, client.n);
     cr_assert_eq(free_it(1), DL_OK, "%s", err.message);
     AWAIT(is_free());
     spread_counters(8100000000000000);

@@ -18,7 +18,10 @@ Test(redlock_nodes, options_that_cannot_be_are_refused_in_one_line, .init = NULL
         {{"redis://a", "redis://b", NULL}, -1, 0, "nodes names 2 servers; 3 to 15 are needed"},
         {{"redis://a", "redis://b", "redis://A:6379/3"}, -1, 0, "6379/3; list 3 or 5 different ones"},
         {{"redis://a", "unix:///s", "unix:///s?db=2"}, -1, 0, "nodes 2 and 3 are the same server"},
-        {{"redis://a", "http://b", "redis://c"}, -1, 0, "nodes: the URL of node 2: 'http://' "},
+        {{"redis://a", "http://b", "redis://c"},
+         -1,
+         0,
+         "nodes: the URL of node 2: its scheme is not known; "},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MAX_LEASE, 29999, "max_lease (29999 ms)"},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MIN_IDLE, 9, "min_idle (9), max_idle (8)"},
     };
@@ -65,7 +68,7 @@ Test(redlock_nodes, the_table_of_options_is_the_one_that_files_are_read_by, .ini
         dl_error_t err;
         snprintf(yaml, sizeof yaml, "use: q\nbackends:\n  q: {driver: redlock, %s}\n", bad[i].yaml);
         cr_expect_eq(dl_client_open_text(yaml, strlen(yaml), NULL, &client, &err), DL_ECONFIG);
-        cr_expect_not_null(strstr(err.message, bad[i].says), "%s", err.message);
+        cr_expect_has(err.message, bad[i].says);
     }
 }
 
@@ -157,7 +160,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
         cr_assert_eq(dli_node_meet(&redlock.nodes[i], ids[i], &err), DL_OK);
     }
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
-    cr_expect_not_null(strstr(err.message, "nodes 1 and 2 are the same server"), "%s", err.message);
+    cr_expect_has(err.message, "nodes 1 and 2 are the same server");
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_eq(times_said("are the same server"), 1);
     /* The one that was there first goes on. */
@@ -222,7 +225,8 @@ Test(redlock_nodes, opening_waits_no_longer_than_node_timeout_for_a_minority_tha
     uint64_t began_ns = dli_sys_real.now_ns();
     must_open(&c);
     uint64_t took_ms = (dli_sys_real.now_ns() - began_ns) / MS;
-    cr_expect(took_ms >= 200 && took_ms < 1500, "%lu ms", took_ms);
+    cr_expect_geq(took_ms, 200, "%lu ms", took_ms);
+    cr_expect_lt(took_ms, 1500, "%lu ms", took_ms);
     cr_expect_eq(times_said("node 3 is down"), 1, "%s", reports.text);
     shut(&c);
 }
@@ -324,8 +328,8 @@ Test(redlock_nodes, names_that_meet_its_own_keys_are_refused) {
     prepare(&c, UUID_A);
     set_text(&c, DLI_REDLOCK_OPT_PREFIX, "dlock_");
     must_open(&c);
-    static const char *const own[] = {"tokens", "tokens:node", "tokens:quarantine"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const own[] = {"tokens", "tokens:node", "tokens:quarantine", "tokens:client:x"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         cr_expect_eq(dli_redlock_driver.check_name(c.state, own[i], strlen(own[i]), &c.err), DL_EINVAL);
     }
     cr_expect_eq(dli_redlock_driver.check_name(c.state, "tokens:nod", 10, &c.err), DL_OK);
@@ -341,9 +345,9 @@ Test(redlock_nodes, it_says_what_and_where_the_servers_are) {
     }
     must_open(&c);
     dli_redlock_driver.describe(c.state, text, sizeof text);
-    cr_expect(strstr(text, "3 nodes") != NULL && strstr(text, c.urls[0]) != NULL &&
-                  strstr(text, c.urls[1]) != NULL,
-              "%s", text);
+    cr_expect_has(text, "3 nodes");
+    cr_expect_has(text, c.urls[0]);
+    cr_expect_has(text, c.urls[1]);
     dli_redlock_driver.describe(c.state, small, sizeof small);
     cr_expect_str_eq(small + strlen(small) - 4, " ...", "%s", small);
     shut(&c);
@@ -363,10 +367,14 @@ Test(redlock_nodes, a_forked_child_closes_without_a_word) {
     prepare(&c, UUID_A);
     must_open(&c);
     cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
-    for (size_t i = 0; i < 3; i++) {
-        long long first = bytes_read(i);
-        before[i] = bytes_read(i);
-        asking[i] = before[i] - first;
+    for (size_t i = 0; i < 3; i++) { /* until what was late for the majority has come */
+        long long last = bytes_read(i), step = 0;
+        do {
+            asking[i] = step;
+            before[i] = bytes_read(i);
+            step = before[i] - last;
+            last = before[i];
+        } while (step != asking[i]);
     }
     pid_t child = fork();
     if (child == 0) {
@@ -375,7 +383,8 @@ Test(redlock_nodes, a_forked_child_closes_without_a_word) {
     }
     int result;
     cr_assert_eq(waitpid(child, &result, 0), child);
-    cr_expect(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    cr_expect(WIFEXITED(result));
+    cr_expect_eq(WEXITSTATUS(result), 0);
     for (size_t i = 0; i < 3; i++) {
         cr_expect_eq(bytes_read(i), before[i] + asking[i], "server %zu", i);
     }

@@ -101,7 +101,12 @@ static inline void relay_pass(relay_t *r, int at, int way) {
     if (n > 0 && way == REQUESTS && relay_traps(r, at, bytes, (size_t)n)) {
         return;
     }
-    if (n <= 0 || recv(from, bytes, (size_t)n, 0) != n || send(to, bytes, (size_t)n, MSG_NOSIGNAL) != n) {
+    bool has_passed =
+        n > 0 && recv(from, bytes, (size_t)n, 0) == n && send(to, bytes, (size_t)n, MSG_NOSIGNAL) == n;
+    if (n > 0 && !has_passed && way == REQUESTS) {
+        return; /* the server has hung up; what it said last is still to be passed, and then its end */
+    }
+    if (!has_passed) {
         close(from);
         close(to);
         atomic_store(&r->open[at], 0);
@@ -138,8 +143,9 @@ static inline void start_relay(relay_t *r, const server_t *server) {
     snprintf(r->path, sizeof r->path, "%s/relay", server->folder);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/relay", server->folder);
     r->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert(r->listener >= 0 && bind(r->listener, (struct sockaddr *)&address, sizeof address) == 0 &&
-              listen(r->listener, PAIRS) == 0);
+    cr_assert_geq(r->listener, 0);
+    cr_assert_eq(bind(r->listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(r->listener, PAIRS), 0);
     cr_assert_eq(pthread_create(&r->thread, NULL, relay_main, r), 0);
 }
 
@@ -156,10 +162,30 @@ static inline void hold(relay_t *r, int way, int how) {
     }
 }
 
+static inline void cut(relay_t *r, int at) {
+    if (atomic_load(&r->open[at]) != 0) {
+        cr_assert_eq(shutdown(r->fds[at][REQUESTS], SHUT_RDWR), 0);
+        AWAIT_THAT(atomic_load(&r->open[at]), ==, 0);
+    }
+}
+
+/* All connections, one that was caught last: so what was caught has ended, and what follows it has no way. */
+static inline void cut_all(relay_t *r) {
+    int caught = atomic_load(&r->sprung) - 1; /* -1: none was */
+    for (int i = 0; i < atomic_load(&r->pairs); i++) {
+        if (i != caught) {
+            cut(r, i);
+        }
+    }
+    if (caught >= 0) {
+        cut(r, caught);
+    }
+}
+
 /* What was written to a connection before has reached the server, and it has acted on it. */
 static inline void await_relay(relay_t *r, server_t *server) {
     int before = atomic_load(&r->turns);
-    AWAIT(atomic_load(&r->turns) - before >= 2);
+    AWAIT_THAT(atomic_load(&r->turns) - before, >=, 2);
     tell(server, "PING");
     tell(server, "PING"); /* the first may be in one turn of the server with what the relay has sent */
 }

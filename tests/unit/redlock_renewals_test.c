@@ -41,7 +41,8 @@ static dl_status_t renew(const char *name, uint64_t hold_id, int64_t lease_ms) {
     dl_renewal_t r = renewal(name, hold_id, lease_ms);
     uint64_t before_ns = show_ns();
     dli_redlock_renew(&client, &r, 1, in_ms(2000));
-    cr_assert(r.sent_ns >= before_ns && r.sent_ns <= show_ns());
+    cr_assert_geq(r.sent_ns, before_ns);
+    cr_assert_leq(r.sent_ns, show_ns());
     return r.status;
 }
 
@@ -71,7 +72,7 @@ static void begin_errand(errand_t *errand) {
     clear_counts();
     cr_assert_eq(pthread_create(&errand->thread, NULL, run_errand, errand), 0);
     for (size_t i = 0; i < NODES; i++) {
-        AWAIT(info(&servers[i], "commandstats", "cmdstat_evalsha:calls=") >= (long long)errand->n);
+        AWAIT_THAT(info(&servers[i], "commandstats", "cmdstat_evalsha:calls="), >=, (long long)errand->n);
     }
 }
 
@@ -91,7 +92,7 @@ Test(redlock_renewals, a_hold_is_extended_on_every_node) {
     put("orders", 7, 7, 5000);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
     for (size_t i = 0; i < NODES; i++) {
-        AWAIT(left_ms(i, "orders") > 20000);
+        AWAIT_THAT(left_ms(i, "orders"), >, 20000);
     }
     cr_assert_eq(renew("orders", 7, 1000), DL_OK);
     cr_assert_gt(left_ms(0, "orders"), 20000, "shortened");
@@ -100,7 +101,7 @@ Test(redlock_renewals, a_hold_is_extended_on_every_node) {
 Test(redlock_renewals, a_minority_that_lost_it_is_filled_in) {
     put("orders", 7, 6, 5000);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
-    AWAIT(where("orders", 7) == 7);
+    AWAIT_THAT(where("orders", 7), ==, 7);
     cr_assert_gt(left_ms(0, "orders"), 20000);
 }
 
@@ -112,7 +113,7 @@ Test(redlock_renewals, a_forgotten_script_is_sent_with_its_text) {
         }
         tell(&servers[0], "DEL dlock:orders");
         cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
-        AWAIT(where("orders", 7) == 7);
+        AWAIT_THAT(where("orders", 7), ==, 7);
     }
 }
 
@@ -125,11 +126,11 @@ Test(redlock_renewals, what_is_being_freed_is_not_filled_in) {
     (void)dli_stragglers_forsake(client.stragglers, &freeing, NULL);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
     cr_assert_eq(renew("beacon", 8, LEASE_MS), DL_OK);
-    AWAIT(where("beacon", 8) == 7);
+    AWAIT_THAT(where("beacon", 8), ==, 7);
     cr_assert_eq(where("orders", 7), 6, "filled in behind its release");
     dli_stragglers_freed(client.stragglers, &freeing);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
-    AWAIT(where("orders", 7) == 7);
+    AWAIT_THAT(where("orders", 7), ==, 7);
 }
 
 /* Two have lost it: what could be filled in there is no vote, and the one that is left is no majority. It is
@@ -139,7 +140,7 @@ Test(redlock_renewals, what_could_be_filled_in_is_no_vote) {
     clear_counts();
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
-    AWAIT(where("orders", 7) == 0);
+    AWAIT_THAT(where("orders", 7), ==, 0);
     await_relays();
     cr_assert(!was_written(1) && !was_written(2));
 }
@@ -278,7 +279,7 @@ Test(redlock_renewals, a_release_overtakes_no_fill) {
     cr_assert_eq(end_renewal(&errand), DL_OK);
     cr_assert_eq(where("orders", 7), 3);
     free_everywhere("orders", 7); /* on another connection */
-    AWAIT(info(&servers[2], "commandstats", "cmdstat_client|kill:calls=") > 0);
+    AWAIT_THAT(info(&servers[2], "commandstats", "cmdstat_client|kill:calls="), >, 0);
     hold(&relays[2], REQUESTS, 0);
     await_relays();
     cr_assert_eq(where("orders", 7), 0);
@@ -324,7 +325,7 @@ static void renew_often(const char *name, dl_status_t expected) {
         AWAIT(do_others_listen());
     }
     int turns = atomic_load(&relays[1].turns);
-    AWAIT(atomic_load(&relays[1].turns) - turns >= 16); /* it takes one connection a turn */
+    AWAIT_THAT(atomic_load(&relays[1].turns) - turns, >=, 16); /* it takes one connection a turn */
     cr_expect_leq(atomic_load(&relays[1].pairs) - before, 9);
     thaw(1);
 }
@@ -360,7 +361,7 @@ Test(redlock_renewals, a_majority_that_is_slow_is_unknown_in_time) {
     cr_assert_lt(time_renewal(DL_EUNKNOWN), 1000);
     thaw(0);
     thaw(1);
-    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK);
+    AWAIT_THAT(renew("orders", 7, LEASE_MS), ==, DL_OK);
 }
 
 Test(redlock_renewals, the_deadline_of_the_caller_holds) {
@@ -385,7 +386,7 @@ Test(redlock_renewals, a_majority_that_is_down_is_no_outcome_at_once) {
     /* The third may have renewed it. */
     cr_assert_lt(time_renewal(DL_EUNKNOWN), 1000);
     kill_server(&servers[2]);
-    AWAIT(renew("orders", 7, LEASE_MS) == DL_EIO); /* nothing has left */
+    AWAIT_THAT(renew("orders", 7, LEASE_MS), ==, DL_EIO); /* nothing has left */
     for (size_t i = 0; i < NODES; i++) {
         boot_server(&servers[i]);
     }
@@ -431,11 +432,12 @@ Test(redlock_renewals, each_entry_of_a_batch_has_an_outcome_of_its_own) {
                                : i % 4 < 2         ? DL_OK
                                                    : DL_ELOST;
         cr_assert_eq(renewals[i].status, expected, "%d: %s", i, dl_status_name(renewals[i].status));
-        cr_assert(renewals[i].sent_ns >= before_ns && renewals[i].sent_ns <= dli_sys_real.now_ns());
+        cr_assert_geq(renewals[i].sent_ns, before_ns);
+        cr_assert_leq(renewals[i].sent_ns, dli_sys_real.now_ns());
     }
     for (int i = 1; i < HOLDS; i += 4) {
-        AWAIT(where(names[i], (uint64_t)i + 1) == 7);
-        AWAIT(where(names[i + 1], (uint64_t)i + 2) == 0);
+        AWAIT_THAT(where(names[i], (uint64_t)i + 1), ==, 7);
+        AWAIT_THAT(where(names[i + 1], (uint64_t)i + 2), ==, 0);
     }
     AWAIT(left_ms(0, "lock599") < 0 && left_ms(0, "lock20") > 40000);
 }
@@ -444,7 +446,8 @@ Test(redlock_renewals, a_batch_to_a_slow_majority_ends_in_time) {
     make_batch();
     put(names[0], 1, 7, 20000);
     dli_redlock_renew(&client, renewals, HOLDS, in_ms(5000));
-    cr_assert(renewals[0].status == DL_OK && renewals[HOLDS - 1].status == DL_ELOST);
+    cr_assert_eq(renewals[0].status, DL_OK);
+    cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST);
     freeze(0);
     freeze(2);
     make_batch();
@@ -457,7 +460,8 @@ Test(redlock_renewals, a_batch_to_a_slow_majority_ends_in_time) {
     for (int i = 0; i < HOLDS; i++) {
         cr_assert(renewals[i].status == DL_EUNKNOWN || renewals[i].status == DL_EIO, "%d: %s", i,
                   dl_status_name(renewals[i].status));
-        cr_assert(renewals[i].sent_ns >= began_ns && renewals[i].sent_ns <= began_ns + took_ns);
+        cr_assert_geq(renewals[i].sent_ns, began_ns);
+        cr_assert_leq(renewals[i].sent_ns, began_ns + took_ns);
     }
     cr_assert_eq(renewals[0].status, DL_EUNKNOWN);
 }

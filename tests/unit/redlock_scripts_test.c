@@ -155,7 +155,8 @@ Test(redlock_scripts, a_free_node_is_taken_with_the_full_lease_and_a_token) {
     cr_assert(is_token(token), "%s", token);
     cr_assert_str_eq(ask("GET", TOKENS, NULL), token);
     cr_assert_str_eq(ask("GET", LOCK, NULL), A ":7");
-    cr_assert(left_ms() > 29000 && left_ms() <= 30000);
+    cr_assert_gt(left_ms(), 29000);
+    cr_assert_leq(left_ms(), 30000);
     long long again = atoll(vote(plain));
     cr_assert_gt(again, atoll(token), "sent twice");
     cr_assert_str_eq(ask("PTTL", TOKENS, NULL), "-1");
@@ -168,11 +169,13 @@ Test(redlock_scripts, a_claim_that_comes_again_shortens_nothing) {
     cr_assert_gt(left_ms(), 40000, "extended, and then a claim came that had been under way");
     ask("PERSIST", LOCK, NULL);
     cr_assert(is_token(vote(plain)));
-    cr_assert(left_ms() > 29000 && left_ms() <= 30000);
+    cr_assert_gt(left_ms(), 29000);
+    cr_assert_leq(left_ms(), 30000);
     /* The next hold of this owner has nothing of the last. */
     ask("PEXPIRE", LOCK, "50000", NULL);
     cr_assert(is_token(vote(with_hold(A, "8"))));
-    cr_assert(left_ms() > 29000 && left_ms() <= 30000);
+    cr_assert_gt(left_ms(), 29000);
+    cr_assert_leq(left_ms(), 30000);
 }
 
 Test(redlock_scripts, without_fencing_there_is_no_token) {
@@ -180,7 +183,7 @@ Test(redlock_scripts, without_fencing_there_is_no_token) {
     claim.fences = "0";
     cr_assert_str_eq(vote(claim), "1");
     cr_assert_str_eq(ask("EXISTS", TOKENS, NULL), "0");
-    cr_assert(left_ms() > 29000);
+    cr_assert_gt(left_ms(), 29000);
 }
 
 Test(redlock_scripts, a_larger_hold_id_replaces_a_smaller_never_the_reverse) {
@@ -261,7 +264,8 @@ Test(redlock_scripts, a_counter_is_raised_and_never_lowered) {
 Test(redlock_scripts, a_fill_takes_what_is_free_or_given_up_and_extends_its_own) {
     cr_assert_str_eq(fill(A, "7", "5000"), "1");
     cr_assert_str_eq(ask("GET", LOCK, NULL), A ":7");
-    cr_assert(left_ms() > 4000 && left_ms() <= 5000);
+    cr_assert_gt(left_ms(), 4000);
+    cr_assert_leq(left_ms(), 5000);
     cr_assert_str_eq(fill(A, "7", "30000"), "1");
     cr_assert_gt(left_ms(), 29000);
     cr_assert_str_eq(fill(A, "7", "5000"), "1");

@@ -152,14 +152,14 @@ Test(redlock_votes, most_nodes_say_whether_the_holder_is_one_of_ours) {
 Test(redlock_votes, where_a_node_without_a_vote_is_needed_no_holder_tells) {
     REFUSE(busy(OURS, 900, true), excluded(60000), missing(DL_EIO, "down"));
     expect_busy(60000, 0);
-    cr_assert_not_null(strstr(err.message, "1 of 3 nodes have no vote yet"), "%s", err.message);
+    cr_assert_has(err.message, "1 of 3 nodes have no vote yet");
     REFUSE(excluded(60000), excluded(50000), yes(1));
     expect_busy(50000, 0);
     REFUSE(excluded(-1), excluded(-1), yes(1));
     expect_busy(-1, 0);
     REFUSE(busy(OURS, 900, true), excluded(60000), yes(1));
     expect_busy(900, 0);
-    cr_assert_not_null(strstr(err.message, "held by another owner"), "%s", err.message);
+    cr_assert_has(err.message, "held by another owner");
 }
 
 Test(redlock_votes, claims_that_split_the_nodes_try_again_after_a_random_time) {
@@ -167,7 +167,8 @@ Test(redlock_votes, claims_that_split_the_nodes_try_again_after_a_random_time) {
     bool seen[26] = {false};
     for (uint64_t draw = 0; draw < 100; draw++) {
         cr_assert_eq(refuse_at(split, 3, 5 * MS, draw), DL_EBUSY);
-        cr_assert(grant.busy_ms >= 1 && grant.busy_ms <= 25, "%lld", (long long)grant.busy_ms);
+        cr_assert_geq(grant.busy_ms, 1, "%lld", (long long)grant.busy_ms);
+        cr_assert_leq(grant.busy_ms, 25, "%lld", (long long)grant.busy_ms);
         cr_assert_eq(grant.busy_is_dlock, 1);
         seen[grant.busy_ms] = true;
     }
@@ -175,7 +176,8 @@ Test(redlock_votes, claims_that_split_the_nodes_try_again_after_a_random_time) {
         cr_assert(seen[ms], "never %d ms", ms);
     }
     cr_assert_eq(refuse_at(split, 3, 0, UINT64_MAX), DL_EBUSY);
-    cr_assert(grant.busy_ms >= 1 && grant.busy_ms <= 5, "%lld", (long long)grant.busy_ms);
+    cr_assert_geq(grant.busy_ms, 1, "%lld", (long long)grant.busy_ms);
+    cr_assert_leq(grant.busy_ms, 5, "%lld", (long long)grant.busy_ms);
     REFUSE(yes(1), yes(1), busy("a", 9000, true), busy("b", 9000, true), missing(DL_EIO, "down"));
     expect_busy(1, 1);
     REFUSE(yes(1), foreign(), busy("a", 9000, true));
@@ -201,7 +203,8 @@ Test(redlock_votes, where_silent_nodes_decide_each_looks_again_soon) {
         bool seen[101] = {false};
         for (uint64_t draw = 0; draw < 300; draw++) {
             cr_assert_eq(refuse_at(doubts[i], i < 3 ? 3 : 5, 5 * MS, draw), DL_EBUSY);
-            cr_assert(grant.busy_ms >= 1 && grant.busy_ms <= 100, "%lld", (long long)grant.busy_ms);
+            cr_assert_geq(grant.busy_ms, 1, "%lld", (long long)grant.busy_ms);
+            cr_assert_leq(grant.busy_ms, 100, "%lld", (long long)grant.busy_ms);
             cr_assert_eq(grant.busy_is_dlock, 0);
             seen[grant.busy_ms] = true;
         }
@@ -291,9 +294,13 @@ Test(redlock_votes, an_answer_is_read_for_what_it_is) {
     cr_assert_eq(read_text("*2\r\n:0\r\n:-1\r\n", true, 0, &b), DLI_VOTE_EXCLUDED);
     cr_assert_eq(b.left_ms, -1);
     cr_assert_eq(read_text("*3\r\n:900\r\n$3\r\nabc\r\n:1\r\n", true, 0, &b), DLI_VOTE_BUSY);
-    cr_assert(b.left_ms == 900 && b.is_ours && b.value.len == 3 && memcmp(b.value.at, "abc", 3) == 0);
+    cr_assert_eq(b.left_ms, 900);
+    cr_assert(b.is_ours);
+    cr_assert_eq(b.value.len, 3);
+    cr_assert_eq(memcmp(b.value.at, "abc", 3), 0);
     cr_assert_eq(read_text("*3\r\n:-2\r\n$3\r\nabc\r\n:0\r\n", true, 0, &b), DLI_VOTE_BUSY);
-    cr_assert(b.left_ms == -1 && !b.is_ours);
+    cr_assert_eq(b.left_ms, -1);
+    cr_assert(!b.is_ours);
     cr_assert_eq(read_text("-WRONGTYPE Operation against a key\r\n", true, 0, &b), DLI_VOTE_FOREIGN);
     cr_assert_eq(read_text("-OOM command not allowed\r\n", true, 0, &b), DLI_VOTE_NONE);
 }

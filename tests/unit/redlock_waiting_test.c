@@ -39,7 +39,7 @@ static void unwatch(dl_watch_t *w) {
 static void publish(const char *name, uint32_t nodes) {
     for (size_t i = 0; i < NODES; i++) {
         if ((nodes >> i & 1) != 0) {
-            AWAIT(subscribers(i, name) == 1);
+            AWAIT_THAT(subscribers(i, name), ==, 1);
             cr_assert_eq(tell(&servers[i], "PUBLISH " CHANNEL "%s 0", name), 1);
         }
     }
@@ -48,7 +48,7 @@ static void publish(const char *name, uint32_t nodes) {
 /* Every node has confirmed it: a watch is there before. Until nobody wakes it any more. */
 static void await_all(dl_watch_t *w) {
     for (size_t i = 0; i < NODES; i++) {
-        AWAIT(subscriptions(i) > 0);
+        AWAIT_THAT(subscriptions(i), >, 0);
     }
     await_relays();
     while (wait_ms(w, 50) == DL_OK) {}
@@ -218,7 +218,7 @@ Test(redlock_waiting, a_lost_connection_wakes_and_comes_back) {
         begin_wait(&s, w);
         cr_assert_eq(tell(&servers[i], "CLIENT KILL TYPE pubsub"), 1);
         cr_assert_eq(end_wait(&s), DL_OK);
-        AWAIT(subscriptions(i) == 1);
+        AWAIT_THAT(subscriptions(i), ==, 1);
         while (wait_ms(w, 50) == DL_OK) {}
         publish("orders", 7u & ~(1u << (i + 1) % NODES)); /* this one counts again */
         cr_assert_eq(wait_ms(w, 5000), DL_OK);
@@ -246,7 +246,7 @@ Test(redlock_waiting, a_majority_that_goes_down_breaks_the_watch) {
     cr_assert_eq(wait_ms(w, 5000), DL_OK);
     kill_server(&servers[2]);
     cr_assert_eq(wait_ms(w, 5000), DL_EIO);
-    cr_assert_not_null(strstr(err.message, "1 of 3 nodes"), "%s", err.message);
+    cr_assert_has(err.message, "1 of 3 nodes");
     cr_assert_eq(wait_ms(w, 5000), DL_EIO, "it stays broken");
     unwatch(w);
 }
@@ -260,7 +260,7 @@ static uint64_t time_watch(uint64_t ms, dl_status_t expected) {
     uint64_t took_ms = (dli_sys_real.now_ns() - began_ns) / MS;
     cr_assert_eq(status, expected, "%s after %lu ms: %s", dl_status_name(status), (unsigned long)took_ms,
                  err.message);
-    cr_assert((w != NULL) == (status == DL_OK));
+    cr_assert_eq((w != NULL), (status == DL_OK));
     if (w != NULL) {
         publish("orders", 6);
         cr_assert_eq(wait_ms(w, 5000), DL_OK);
@@ -285,12 +285,12 @@ Test(redlock_waiting, a_majority_that_is_down_is_told_in_time) {
     kill_server(&servers[0]);
     kill_server(&servers[1]);
     cr_assert_lt(time_watch(200, DL_EIO), 500);
-    cr_assert_not_null(strstr(err.message, "1 of 3 nodes"), "%s", err.message);
+    cr_assert_has(err.message, "1 of 3 nodes");
     /* Once it is known, nobody waits for it. */
     cr_assert_lt(time_watch(5000, DL_EIO), 1000);
     boot_server(&servers[0]);
     dl_watch_t *w;
-    AWAIT(watch("orders", 5000, &w) == DL_OK);
+    AWAIT_THAT(watch("orders", 5000, &w), ==, DL_OK);
     unwatch(w);
 }
 
@@ -298,7 +298,8 @@ Test(redlock_waiting, a_majority_that_is_slow_is_told_in_time) {
     freeze(1);
     freeze(2);
     uint64_t took_ms = time_watch(200, DL_EIO);
-    cr_assert(took_ms >= 200 && took_ms < 500, "%lu ms", (unsigned long)took_ms);
+    cr_assert_geq(took_ms, 200, "%lu ms", (unsigned long)took_ms);
+    cr_assert_lt(took_ms, 500, "%lu ms", (unsigned long)took_ms);
     thaw(1);
     thaw(2);
     cr_assert_lt(time_watch(5000, DL_OK), 5000);
@@ -309,7 +310,7 @@ Test(redlock_waiting, a_node_that_comes_late_tells_too) {
     freeze(2);
     dl_watch_t *w = must_watch("orders");
     thaw(2);
-    AWAIT(subscriptions(2) == 1);
+    AWAIT_THAT(subscriptions(2), ==, 1);
     await_all(w);
     stop_clock();
     publish("orders", 6);

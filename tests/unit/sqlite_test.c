@@ -49,7 +49,8 @@ Test(sqlite, a_free_lock_is_granted_and_freed_once) {
     cr_assert_str_eq(info.client, "host:1");
     cr_assert_eq(info.token, grant.token);
     cr_assert_eq(info.hold_id, 1);
-    cr_assert(info.remaining_ms > 29000 && info.remaining_ms <= 30000);
+    cr_assert_gt(info.remaining_ms, 29000);
+    cr_assert_leq(info.remaining_ms, 30000);
     cr_assert_eq(drop(&c, "orders", A, 1), DL_OK);
     cr_assert_eq(drop(&c, "orders", A, 1), DL_ELOST);
     cr_assert(!look(&c, "orders").held);
@@ -65,7 +66,8 @@ Test(sqlite, another_owner_is_told_how_long_and_changes_nothing) {
     dl_request_t r = request("orders", B, 9);
     dl_grant_t grant;
     cr_assert_eq(take_full(&b, &r, &grant), DL_EBUSY);
-    cr_assert(grant.busy_ms > 4000 && grant.busy_ms <= 5000, "%lld", (long long)grant.busy_ms);
+    cr_assert_gt(grant.busy_ms, 4000, "%lld", (long long)grant.busy_ms);
+    cr_assert_leq(grant.busy_ms, 5000, "%lld", (long long)grant.busy_ms);
     cr_assert_eq(grant.busy_is_dlock, 1);
     cr_assert_eq(drop(&b, "orders", B, 9), DL_ELOST);
     cr_assert_eq(renew(&b, "orders", B, 9, 5000), DL_ELOST);
@@ -178,7 +180,8 @@ Test(sqlite, each_entry_of_a_batch_has_its_own_outcome) {
     cr_assert_leq(atomic_load(&round_trips), trips + 10, "not one transaction for many");
     for (int i = 0; i < N; i++) {
         cr_assert_eq(batch[i].status, i % 3 == 1 ? DL_OK : DL_ELOST, "%d: %d", i, batch[i].status);
-        cr_assert(batch[i].sent_ns >= before_ns && batch[i].sent_ns <= now_shifted());
+        cr_assert_geq(batch[i].sent_ns, before_ns);
+        cr_assert_leq(batch[i].sent_ns, now_shifted());
     }
     cr_assert_gt(look(&c, names[1]).remaining_ms, 89000);
     cr_assert(!look(&c, names[2]).held);
@@ -373,15 +376,15 @@ Test(sqlite, check_says_what_holds_and_what_weakens_it) {
     must_open(&c, UUID_A);
     cr_assert_eq(driver()->check(c.state, note_finding, &good, in_ms(2000), &c.err), DL_OK);
     cr_assert_eq(good.errors + good.warnings, 0, "%s", good.all);
-    cr_assert_not_null(strstr(good.all, "guarantee: at most one owner"));
-    cr_assert_not_null(strstr(good.all, "limit: a process that is stopped"));
-    cr_assert_not_null(strstr(good.all, "integrity: the file is sound"));
+    cr_assert_has(good.all, "guarantee: at most one owner");
+    cr_assert_has(good.all, "limit: a process that is stopped");
+    cr_assert_has(good.all, "integrity: the file is sound");
     cr_assert_eq(chmod(path, 0666), 0);
     cr_assert_eq(driver()->check(c.state, note_finding, &open_to_all, in_ms(2000), &c.err), DL_OK);
     cr_assert_eq(open_to_all.warnings, 1, "%s", open_to_all.all);
     char text[256];
     driver()->describe(c.state, text, sizeof text);
-    cr_assert_not_null(strstr(text, path));
+    cr_assert_has(text, path);
     must_close(&c);
 }
 
@@ -389,7 +392,7 @@ Test(sqlite, init_makes_the_file_or_says_what_it_would_do) {
     static report_t plan, made, again;
     client_t c;
     cr_assert_eq(open_options(&c, UUID_A, path, 0), DL_ECONFIG);
-    cr_assert_not_null(strstr(c.err.message, "dlock init"), "%s", c.err.message);
+    cr_assert_has(c.err.message, "dlock init");
     must_close(&c);
     dl_option_value_t values[] = {{.is_set = 1, .string = path}, {.is_set = 1, .number = 0}};
     dl_error_t err;
@@ -398,9 +401,9 @@ Test(sqlite, init_makes_the_file_or_says_what_it_would_do) {
     cr_assert_gt(plan.sql_lines, 10);
     cr_assert_eq(access(path, F_OK), -1);
     cr_assert_eq(driver()->init(values, &c.env, 0, note_finding, &made, in_ms(2000), &err), DL_OK);
-    cr_assert_not_null(strstr(made.all, "made the lock file"));
+    cr_assert_has(made.all, "made the lock file");
     cr_assert_eq(driver()->init(values, &c.env, 0, note_finding, &again, in_ms(2000), &err), DL_OK);
-    cr_assert_not_null(strstr(again.all, "nothing to do"));
+    cr_assert_has(again.all, "nothing to do");
     cr_assert_eq(open_options(&c, UUID_A, path, 0), DL_OK);
     must_close(&c);
 }

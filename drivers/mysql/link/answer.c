@@ -2,7 +2,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "answer.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 void dli_mysql_answer_free(dli_mysql_answer_t *answer) {
     if (answer->rows != NULL) {
@@ -33,6 +36,25 @@ uint64_t dli_mysql_number(const char *column) {
         number = number * 10 + digit;
     }
     return number;
+}
+
+static bool is_letter(char c) {
+    return isalnum((unsigned char)c) != 0;
+}
+
+void dli_mysql_hide(const dli_mysql_hidden_t *hidden, const char *text, char *to, size_t size) {
+    size_t len = strlen(hidden->name), used = 0;
+    for (const char *at = text; *at != '\0' && used + 1 < size;) {
+        bool begins = at == text || (at[-1] != '_' && !is_letter(at[-1]));
+        /* Servers may change the case of a table's name. */
+        if (len > 0 && begins && strncasecmp(at, hidden->name, len) == 0 && !is_letter(at[len])) {
+            used += (size_t)snprintf(to + used, size - used, "%s", hidden->shown);
+            at += len;
+        } else {
+            to[used++] = *at++;
+        }
+    }
+    to[used < size ? used : size - 1] = '\0';
 }
 
 bool dli_mysql_is_library_error(unsigned error) {

@@ -34,6 +34,15 @@ enum {
 /* Is it a library's own, and not a server's? */
 bool dli_mysql_is_library_error(unsigned error);
 
+/* A name that messages show in other words, since a variable holds it; servers repeat it in their errors. */
+typedef struct dli_mysql_hidden {
+    char name[64]; /* "": none. Of letters, digits and _ */
+    char shown[96];
+} dli_mysql_hidden_t;
+
+/* Copies the text, with `shown` wherever the name stands or another begins with it and '_'; cuts it. */
+void dli_mysql_hide(const dli_mysql_hidden_t *hidden, const char *text, char *to, size_t size);
+
 /* Zeroed: nothing yet. */
 typedef struct dli_mysql_answer {
     MYSQL_RES *rows;    /* of a SELECT or SHOW, all here; NULL otherwise; dli_mysql_answer_free frees */

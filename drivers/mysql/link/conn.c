@@ -29,6 +29,7 @@ struct dli_mysql_conn {
     int64_t patience_s;
     dli_mysql_facts_t facts;
     char label[320];
+    dli_mysql_hidden_t table;
 };
 
 /* ---- making and closing -------------------------------------------------------------------------------- */
@@ -66,6 +67,7 @@ dl_status_t dli_mysql_conn_make(const dli_mysql_endpoint_t *endpoint, dli_mysql_
     made->fd = -1;
     made->patience_s = wait_timeout_s;
     memcpy(made->label, endpoint->label, sizeof made->label);
+    made->table = endpoint->table;
     dl_status_t status = make(made, endpoint, role, wait_timeout_s, err);
     if (status != DL_OK) {
         dli_mysql_conn_close(made);
@@ -201,8 +203,9 @@ static unsigned read_whole(MYSQL *mysql, dli_mysql_answer_t *answer) {
 static dl_status_t settle(dli_mysql_conn_t *conn, unsigned error, bool ended, dli_mysql_answer_t *answer,
                           dl_error_t *err) {
     char message[sizeof answer->message];
-    snprintf(message, sizeof message, "%s",
-             error == mysql_errno(conn->mysql) ? mysql_error(conn->mysql) : "the answer makes no sense");
+    dli_mysql_hide(&conn->table,
+                   error == mysql_errno(conn->mysql) ? mysql_error(conn->mysql) : "the answer makes no sense",
+                   message, sizeof message);
     dli_mysql_answer_free(answer);
     switch (error) {
     case DLI_MYSQL_IDLE_TOO_LONG:

@@ -40,12 +40,14 @@ static dl_status_t copy(const char *text, const char *option, size_t max, char *
     return *to != NULL ? DL_OK : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
 }
 
-static dl_status_t copy_file(const char *path, const char *option, char **to, dl_error_t *err) {
+static dl_status_t copy_file(const char *path, const char *shown, const char *option, char **to,
+                             dl_error_t *err) {
     if (!is_given(path)) {
         return DL_OK;
     }
     if (access(path, R_OK) != 0) {
-        return dl_driver_fail(err, DL_ECONFIG, errno, "%s: %s: %s", option, path, strerror(errno));
+        return dl_driver_fail(err, DL_ECONFIG, errno, "%s: %.120s: %s", option, shown != NULL ? shown : path,
+                              strerror(errno));
     }
     return copy(path, option, MAX_PATH_LEN, to, err);
 }
@@ -148,13 +150,13 @@ static dl_status_t read_tls(dli_mysql_endpoint_t *endpoint, const dli_mysql_endp
         status = settle_tls(parts, endpoint->tls, err);
     }
     if (status == DL_OK) {
-        status = copy_file(parts->tls_ca, "tls_ca", &endpoint->tls_ca, err);
+        status = copy_file(parts->tls_ca, parts->tls_ca_shown, "tls_ca", &endpoint->tls_ca, err);
     }
     if (status == DL_OK) {
-        status = copy_file(parts->tls_cert, "tls_cert", &endpoint->tls_cert, err);
+        status = copy_file(parts->tls_cert, parts->tls_cert_shown, "tls_cert", &endpoint->tls_cert, err);
     }
     if (status == DL_OK) {
-        status = copy_file(parts->tls_key, "tls_key", &endpoint->tls_key, err);
+        status = copy_file(parts->tls_key, parts->tls_key_shown, "tls_key", &endpoint->tls_key, err);
     }
     return status;
 }
@@ -193,6 +195,7 @@ dl_status_t dli_mysql_endpoint_new(const dli_mysql_endpoint_parts_t *parts, dli_
         dli_mysql_endpoint_unref(made);
         return status;
     }
+    made->table = parts->table;
     write_label(made);
     *endpoint = made;
     return DL_OK;

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "dlock/driver.h"
+#include "answer.h"
 
 typedef enum dli_mysql_tls {
     DLI_MYSQL_TLS_OFF,     /* in clear */
@@ -24,11 +24,14 @@ typedef struct dli_mysql_endpoint {
     dli_mysql_tls_t tls;
     char *tls_ca, *tls_cert, *tls_key;
     int64_t connect_timeout_ms;
-    char label[320]; /* "user@host:port/database", for people; no secret */
+    dli_mysql_hidden_t table; /* in what servers say */
+    char label[320];          /* "user@host:port/database", for people; no secret */
 } dli_mysql_endpoint_t;
 
 typedef struct dli_mysql_endpoint_parts {
     const char *host, *socket, *user, *password, *database, *tls, *tls_ca, *tls_cert, *tls_key;
+    const char *tls_ca_shown, *tls_cert_shown, *tls_key_shown; /* in messages; NULL: as they are */
+    dli_mysql_hidden_t table;
     int64_t port, connect_timeout_ms;
 } dli_mysql_endpoint_parts_t;
 

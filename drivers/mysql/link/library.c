@@ -2,13 +2,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "library.h"
 
-#include <errno.h>
-#include <poll.h>
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -113,16 +111,31 @@ static dli_mysql_tls_t effective(const dli_mysql_endpoint_t *endpoint) {
 }
 
 #ifdef LIBMARIADB
+/* Connector/C does not compare these with the certificate from 3.4 on: whoever has the other end of a tunnel
+ * would pass for the server. Not only the two spellings that it knows now. */
+static bool is_left_out(const char *host) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    bool is_loopback = (inet_aton(host, &v4) != 0 && ntohl(v4.s_addr) >> 24 == 127) ||
+                       (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+    return is_loopback && mysql_get_client_version() >= 30400;
+}
+
 static int set_mode(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
     dli_mysql_tls_t mode = effective(endpoint);
     my_bool verify = mode == DLI_MYSQL_TLS_VERIFY;
-    /* For TLS without verification over a network see look_ahead. From 3.4 on both are on unless they are put
+    /* For TLS without verification over a network see dial.c. From 3.4 on both are on unless they are put
      * off. */
     my_bool tls = verify || (mode == DLI_MYSQL_TLS_REQUIRE && endpoint->socket != NULL);
     return mysql_options(mysql, MYSQL_OPT_SSL_ENFORCE, &tls) |
            mysql_options(mysql, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 #else
+static bool is_left_out(const char *host) {
+    (void)host;
+    return false;
+}
+
 static int set_mode(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
     static const unsigned modes[] = {[DLI_MYSQL_TLS_OFF] = SSL_MODE_DISABLED,
                                      [DLI_MYSQL_TLS_PREFER] = SSL_MODE_PREFERRED,
@@ -143,6 +156,12 @@ static dl_status_t set_tls(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, d
         if (authorities == NULL) {
             return dl_driver_fail(err, DL_ECONFIG, 0,
                                   "tls_ca: the system's trusted certificates were not found; name a file");
+        }
+        if (is_left_out(endpoint->host)) {
+            return dl_driver_fail(err, DL_ECONFIG, 0,
+                                  "host: %s compares no loopback address with the server's certificate, as "
+                                  "'tls: verify' demands; write a name that is in it",
+                                  name);
         }
         rc |= mysql_options(mysql, MYSQL_OPT_SSL_CA, authorities);
     }
@@ -213,92 +232,6 @@ MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t
     return mysql;
 }
 
-/* ---- the server's greeting ----------------------------------------------------------------------------- */
-
-#ifdef LIBMARIADB
-/*
- * Told to use TLS, Connector/C goes on in clear when the server has none, believes that it has TLS, and so
- * lets caching_sha2_password send the password as it is. It must be told only when the server's greeting
- * offers TLS. The greeting is looked at in the library's own waits, before it reads: the first is the one for
- * the connection. Where it could not be looked at, the login is made in clear, with the password encrypted.
- */
-static _Thread_local struct {
-    MYSQL *mysql; /* being connected; NULL: nothing to look for any more */
-    bool is_demanded, is_missed;
-} ahead;
-
-/* A packet's head, the protocol's number (an error has 255), the server's version, then what it can do. */
-static bool offers_tls(const unsigned char *greeting, size_t len) {
-    enum { HEAD = 4, TLS_BIT = 0x0800, BEFORE_BITS = 4 + 8 + 1 };
-    const unsigned char *end = len > HEAD + 1 ? memchr(greeting + HEAD + 1, '\0', len - HEAD - 1) : NULL;
-    size_t at = end != NULL ? (size_t)(end - greeting) + 1 + BEFORE_BITS : len;
-    return at + 2 <= len && greeting[HEAD] != 255 && ((greeting[at] | greeting[at + 1] << 8) & TLS_BIT) != 0;
-}
-
-static short wait_io(int fd, short events, int timeout_ms) {
-    struct pollfd entry = {.fd = fd, .events = events};
-    int rc;
-    do {
-        rc = poll(&entry, 1, timeout_ms > 0 ? timeout_ms : -1);
-    } while (rc < 0 && errno == EINTR);
-    if (rc == 0) {
-        errno = ETIMEDOUT;
-    }
-    return rc > 0 ? entry.revents : 0;
-}
-
-/* The library's wait for a socket of the connection that this thread is making. 0: in vain. */
-static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
-    unsigned char greeting[256];
-    my_bool yes = 1;
-    short events = wait_io(fd, is_read ? POLLIN : POLLOUT, timeout_ms);
-    if (events == 0 || ahead.mysql == NULL || (events & POLLERR) != 0) {
-        return events != 0; /* with POLLERR it goes on to the next address */
-    }
-    if (!is_read && wait_io(fd, POLLIN, timeout_ms) == 0) {
-        return 0;
-    }
-    ssize_t len = recv(fd, greeting, sizeof greeting, MSG_PEEK | MSG_DONTWAIT);
-    if (len > 0 && offers_tls(greeting, (size_t)len)) {
-        (void)mysql_options(ahead.mysql, MYSQL_OPT_SSL_ENFORCE, &yes);
-    } else if (len > 0 && greeting[len > 4 ? 4 : 0] != 255 && ahead.is_demanded) {
-        ahead.is_missed = true;
-        (void)shutdown(fd, SHUT_WR); /* it gets no login */
-    }
-    ahead.mysql = NULL;
-    return 1;
-}
-
-static void begin_look(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
-    bool is_demanded = endpoint->tls == DLI_MYSQL_TLS_REQUIRE;
-    ahead.is_missed = false;
-    if (endpoint->socket == NULL && (is_demanded || endpoint->tls == DLI_MYSQL_TLS_PREFER)) {
-        ahead.mysql = mysql;
-        ahead.is_demanded = is_demanded;
-        (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)look_ahead);
-    }
-}
-
-/* true: the server has no TLS, and was left for that. */
-static bool end_look(MYSQL *connected) {
-    ahead.mysql = NULL;
-    if (connected != NULL) {
-        (void)mysql_options(connected, MARIADB_OPT_IO_WAIT, NULL);
-    }
-    return ahead.is_missed;
-}
-#else
-static void begin_look(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
-    (void)mysql; /* this library sees to it by itself */
-    (void)endpoint;
-}
-
-static bool end_look(MYSQL *connected) {
-    (void)connected;
-    return false;
-}
-#endif
-
 /* ---- connecting ---------------------------------------------------------------------------------------- */
 
 /* A TLS handshake or a login that went wrong has one number, whatever the reason. Did the network or the
@@ -342,11 +275,28 @@ static dl_status_t judge(unsigned error, const char *words) {
     }
 }
 
+/* The libraries tell neither the names that a certificate has nor, all of them, what is wrong with it: so
+ * both that it has to be are said. Words about a file are of this client's own. */
+static void hint_at(const dli_mysql_endpoint_t *endpoint, unsigned error, const char *words, char *hint,
+                    size_t size) {
+    bool is_distrust = error == DLI_MYSQL_TLS_FAILED && endpoint->tls == DLI_MYSQL_TLS_VERIFY &&
+                       (strstr(words, "ertificate") != NULL || strstr(words, "ostname") != NULL) &&
+                       strstr(words, "nable to get") == NULL;
+    hint[0] = '\0';
+    if (is_distrust) {
+        (void)snprintf(hint, size,
+                       "; 'tls: verify' wants one for host %.60s, signed by an authority in tls_ca%s",
+                       endpoint->host, endpoint->tls_ca == NULL ? " (unset: the system's)" : "");
+    }
+}
+
 static bool fail(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err) {
     unsigned error = mysql_errno(mysql);
     if (error == 0 || dli_mysql_is_library_error(error)) {
-        dl_driver_fail(err, judge(error, mysql_error(mysql)), (int)error, "%s: %s (%u)", endpoint->label,
-                       mysql_error(mysql), error);
+        char hint[160];
+        hint_at(endpoint, error, mysql_error(mysql), hint, sizeof hint);
+        dl_driver_fail(err, judge(error, mysql_error(mysql)), (int)error, "%s: %s (%u)%s", endpoint->label,
+                       mysql_error(mysql), error, hint);
     } else {
         char what[sizeof endpoint->label + 16];
         snprintf(what, sizeof what, "connecting to %s", endpoint->label);
@@ -357,18 +307,13 @@ static bool fail(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t 
 
 bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err) {
     dli_mysql_quiet_t quiet;
-    bool is_unix = endpoint->socket != NULL;
-    /* A password of NULL would be looked for in the environment. */
-    const char *password = endpoint->password != NULL ? endpoint->password : "";
+    bool has_no_tls;
     dli_mysql_quiet_begin(&quiet);
-    begin_look(mysql, endpoint);
-    MYSQL *connected = mysql_real_connect(mysql, is_unix ? NULL : endpoint->host, endpoint->user, password,
-                                          endpoint->database, is_unix ? 0 : (unsigned)endpoint->port,
-                                          is_unix ? endpoint->socket : NULL, CLIENT_FOUND_ROWS);
-    bool has_missed = end_look(connected) || strstr(mysql_error(mysql), "SSL is required") != NULL;
+    MYSQL *connected = dli_mysql_library_dial(mysql, endpoint, &has_no_tls);
     dli_mysql_quiet_end(&quiet);
-    if (has_missed || (connected != NULL && endpoint->tls >= DLI_MYSQL_TLS_REQUIRE &&
-                       mysql_get_ssl_cipher(mysql) == NULL)) {
+    if (has_no_tls || strstr(mysql_error(mysql), "SSL is required") != NULL ||
+        (connected != NULL && endpoint->tls >= DLI_MYSQL_TLS_REQUIRE &&
+         mysql_get_ssl_cipher(mysql) == NULL)) {
         dl_driver_fail(err, DL_ECONFIG, 0, "%s: the server has no TLS, and tls demands it", endpoint->label);
         return false;
     }

@@ -7,7 +7,7 @@
 
 #include "endpoint.h"
 
-/* Nothing else of this tree branches on the library. */
+/* Nothing else of this tree branches on the library but library.c and dial.c. */
 
 /* Begins the library's use, once a process. The disposition of SIGPIPE, which both libraries change for the
  * whole process, is left as it was. DL_OK, DL_ENOMEM. Any thread. */
@@ -22,6 +22,9 @@ MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t
 /* Connects; blocks for as long as the bounds let it. true: connected, and as safely as the endpoint wants.
  * false: err says why, mysql_errno is in err->native. */
 bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err);
+/* dial.c: its part that connects. *has_no_tls: the server was left because it has none, and it is demanded.
+ */
+MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, bool *has_no_tls);
 /* The socket's descriptor. */
 int dli_mysql_library_fd(const MYSQL *mysql);
 /* Has the library read on, beyond the end of an answer? As far as it lets us see. */

@@ -13,6 +13,11 @@
 /* An answer that is wanted no more is waited for a little longer: it normally comes at once, and then no
  * outcome is unknown and no connection lost. */
 #define LAST_WORD_NS (20 * NS_PER_MS)
+/* So much of a statement's time, but no more than half, is kept for ending it on the server, which may take a
+ * new connection. An answer that comes meanwhile is heard. */
+#define ENDING_NS (200 * NS_PER_MS)
+/* The same after a stop; a cancelled call has 100 ms in all. */
+#define STOPPED_ENDING_NS (70 * NS_PER_MS)
 #define RESEND_MAX 3
 
 enum {
@@ -171,15 +176,47 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
 
 /* ---- one statement on any connection ----------------------------------------------------------------- */
 
+static uint64_t earlier(uint64_t a_ns, uint64_t b_ns) {
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
+/* Until when is an answer awaited? */
+static uint64_t waits_until(const dli_mysql_exchange_t *x, uint64_t now_ns) {
+    uint64_t half_ns = (x->deadline_ns - now_ns) / 2;
+    return x->deadline_ns - (x->may_be_ended ? earlier(half_ns, ENDING_NS) : 0);
+}
+
+/* true: the answer is there after all: a little later, or because the statement was ended on the server,
+ * where it may have waited for a row that somebody keeps locked. *is_in_doubt: nobody knows whether a KILL
+ * QUERY is still to come, which would end the connection's next statement. */
+static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, const dli_mysql_member_t *member,
+                           dl_status_t why, bool *is_in_doubt) {
+    const bool is_stopped = why == DL_ECANCELED;
+    const uint64_t now = link->env.now_ns();
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, earlier(now + LAST_WORD_NS, x->deadline_ns), NULL};
+    dl_error_t err;
+    dl_status_t status =
+        is_stopped ? dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err) : DL_ETIMEDOUT;
+    *is_in_doubt = false;
+    if (status == DL_ETIMEDOUT && x->may_be_ended) {
+        bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
+        *is_in_doubt = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err) != DL_OK;
+        status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
+        x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
+    }
+    return status == DL_OK;
+}
+
 /* Its time is over, or it is wanted no more, and it is on its way. */
 static dl_status_t give_up(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_mysql_member_t *member,
                            dl_status_t why, dl_error_t *err) {
-    uint64_t until_ns = link->env.now_ns() + LAST_WORD_NS;
-    dli_mysql_bounds_t bounds = {&link->env, link->guard,
-                                 until_ns < x->deadline_ns ? until_ns : x->deadline_ns, NULL};
-    dl_error_t more;
-    if (why == DL_ECANCELED && dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &more) == DL_OK) {
-        dli_mysql_pool_give_back(link->pool, member);
+    bool is_in_doubt;
+    if (hear_last_word(link, x, member, why, &is_in_doubt)) {
+        if (is_in_doubt) {
+            drop(link, member, false);
+        } else {
+            dli_mysql_pool_give_back(link->pool, member);
+        }
         return DL_OK;
     }
     drop(link, member, x->intent == DLI_MYSQL_CLAIM);
@@ -209,12 +246,13 @@ static dl_status_t run_on(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_m
     bool was_fresh = member->is_fresh;
     *again = false;
     for (int sent = 0;; sent++) {
-        if (link->env.now_ns() >= x->deadline_ns) {
+        uint64_t now = link->env.now_ns();
+        if (now >= x->deadline_ns) {
             dli_mysql_pool_put_back(link->pool, member);
             return dl_driver_fail(err, DL_EIO, 0, "no time is left to send a statement");
         }
         dl_status_t status =
-            ask(link, member, x->sql, x->len, x->deadline_ns, x->stop, &x->sent_ns, &x->answer, err);
+            ask(link, member, x->sql, x->len, waits_until(x, now), x->stop, &x->sent_ns, &x->answer, err);
         if (status == DL_ETIMEDOUT || status == DL_ECANCELED) {
             return give_up(link, x, member, status, err);
         }
@@ -234,6 +272,7 @@ static dl_status_t run_on(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_m
 dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dl_error_t *err) {
     uint64_t began_ns = link->env.now_ns();
     x->sent_ns = 0;
+    x->was_ended = false;
     x->answer = (dli_mysql_answer_t){0};
     if (x->intent == DLI_MYSQL_FREE && x->deadline_ns > began_ns) {
         dli_mysql_link_settle(link, began_ns + (x->deadline_ns - began_ns) / 2, x->stop);

@@ -66,7 +66,10 @@ typedef struct dli_mysql_exchange {
     dli_mysql_intent_t intent;
     uint64_t deadline_ns;
     const dl_stop_t *stop; /* NULL: none */
+    bool may_be_ended; /* with no answer shortly before the deadline, or after stop, KILL QUERY, so that its
+                              outcome is known */
     /* by the link */
+    bool was_ended;            /* so: it waited for something on the server; answer.error is there */
     uint64_t sent_ns;          /* the instant before the first byte left */
     dli_mysql_answer_t answer; /* after DL_OK; the caller frees it */
 } dli_mysql_exchange_t;

@@ -14,10 +14,7 @@
 #define HOST_MAX 255
 #define LETTERS_AND_DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
-/*
- * Messages repeat nothing of the URL except its scheme and the names of options: where a URL is wrong, its
- * password may stand anywhere.
- */
+/* Messages repeat nothing of a URL that is wrong: its password may stand anywhere. */
 #define FORMS "redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path?db=0"
 
 /* A part of the URL. */
@@ -271,8 +268,7 @@ static dl_status_t read_url(dli_endpoint_t *endpoint, const char *url, dl_error_
         endpoint->tls = true;
         return read_tcp(endpoint, rest, err);
     }
-    return dl_driver_fail(err, DL_ECONFIG, 0, "url: '%.*s://' is not known; it must be " FORMS,
-                          len < 20 ? (int)len : 20, url);
+    return wrong(err, "its scheme is not known; it must be " FORMS);
 }
 
 /* ---- what stands beside the URL ------------------------------------------------------------------------ */
@@ -297,13 +293,14 @@ static dl_status_t settle(char **to, const char *extra, const char *option, dl_e
 
 static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras, dl_error_t *err) {
     const struct {
-        const char *name, *value;
-        char **to;
+        const char *name, *value, *shown;
+        char **to, **shown_to;
     } files[] = {
-        {"tls_ca", extras->tls_ca, &endpoint->tls_ca},
-        {"tls_cert", extras->tls_cert, &endpoint->tls_cert},
-        {"tls_key", extras->tls_key, &endpoint->tls_key},
-        {"tls_server_name", extras->tls_server_name, &endpoint->tls_server_name},
+        {"tls_ca", extras->tls_ca, extras->tls_ca_shown, &endpoint->tls_ca, &endpoint->tls_ca_shown},
+        {"tls_cert", extras->tls_cert, extras->tls_cert_shown, &endpoint->tls_cert,
+         &endpoint->tls_cert_shown},
+        {"tls_key", extras->tls_key, extras->tls_key_shown, &endpoint->tls_key, &endpoint->tls_key_shown},
+        {"tls_server_name", extras->tls_server_name, NULL, &endpoint->tls_server_name, NULL},
     };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         /* Who names a certificate believes that the connection is secret. */
@@ -312,6 +309,9 @@ static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_
                                   "%s is given, but the url does not begin with rediss://", files[i].name);
         }
         dl_status_t status = replace(files[i].to, files[i].value, err);
+        if (status == DL_OK) {
+            status = replace(files[i].shown_to, files[i].shown, err);
+        }
         if (status != DL_OK) {
             return status;
         }
@@ -340,6 +340,10 @@ static dl_status_t settle_database(dli_endpoint_t *endpoint, int64_t database, d
 static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extras_t *extras,
                                dl_error_t *err) {
     dl_status_t status = settle(&endpoint->username, extras->username, "username", err);
+    if (status == DL_OK && extras->username != NULL && extras->username[0] != '\0') {
+        status = replace(&endpoint->username_shown,
+                         extras->username_shown != NULL ? extras->username_shown : extras->username, err);
+    }
     if (status == DL_OK) {
         status = settle(&endpoint->password, extras->password, "password", err);
     }
@@ -386,14 +390,27 @@ dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const d
     return DL_OK;
 }
 
+void dli_endpoint_show_user(const dli_endpoint_t *endpoint, char text[DLI_ENDPOINT_USER_MAX]) {
+    if (endpoint->username != NULL && endpoint->username_shown == NULL) {
+        snprintf(text, DLI_ENDPOINT_USER_MAX, "the user in the URL");
+    } else {
+        snprintf(text, DLI_ENDPOINT_USER_MAX, "user '%.32s'",
+                 endpoint->username != NULL ? endpoint->username_shown : "default");
+    }
+}
+
 void dli_endpoint_free(dli_endpoint_t *endpoint) {
     wipe(endpoint->password);
     free(endpoint->host);
     free(endpoint->path);
     free(endpoint->username);
+    free(endpoint->username_shown);
     free(endpoint->tls_ca);
     free(endpoint->tls_cert);
     free(endpoint->tls_key);
     free(endpoint->tls_server_name);
+    free(endpoint->tls_ca_shown);
+    free(endpoint->tls_cert_shown);
+    free(endpoint->tls_key_shown);
     memset(endpoint, 0, sizeof *endpoint);
 }

@@ -14,9 +14,12 @@ typedef struct dli_endpoint {
     char port[6];
     char *path; /* of the unix socket */
     char *username, *password;
+    char *username_shown; /* in messages; NULL: the URL has it, and who forgets the ':' has the password there
+                           */
     int database;
     bool names_database;                                 /* the URL does */
     char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files; the name to verify, NULL: host */
+    char *tls_ca_shown, *tls_cert_shown, *tls_key_shown; /* in messages; NULL: as they are */
     bool tls_verify;
     int64_t connect_timeout_ms; /* of resolving, connecting and the handshake together */
     int64_t keepalive_s;        /* 0: off */
@@ -26,8 +29,10 @@ typedef struct dli_endpoint {
 /* What stands beside the URL in the configuration; NULL or -1: not given, the URL decides. */
 typedef struct dli_endpoint_extras {
     const char *username, *password;
+    const char *username_shown; /* in messages; NULL: as it is */
     int64_t database;
     const char *tls_ca, *tls_cert, *tls_key, *tls_server_name;
+    const char *tls_ca_shown, *tls_cert_shown, *tls_key_shown; /* in messages; NULL: as they are */
     bool tls_verify;
     int64_t connect_timeout_ms, keepalive_ms;
 } dli_endpoint_extras_t;
@@ -40,6 +45,9 @@ typedef struct dli_endpoint_extras {
  */
 dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const dli_endpoint_extras_t *extras,
                               dl_error_t *err);
+/* Who we are there, for messages: "user 'ann'". */
+#define DLI_ENDPOINT_USER_MAX 48
+void dli_endpoint_show_user(const dli_endpoint_t *endpoint, char text[DLI_ENDPOINT_USER_MAX]);
 /* Safe on a zeroed one; wipes the password. */
 void dli_endpoint_free(dli_endpoint_t *endpoint);
 

@@ -39,6 +39,10 @@ static bool lose(dli_link_t *link, dli_exchange_t *x, dl_status_t status) {
     if (left && x->intent == DLI_CLAIM) {
         dli_condemned_add(&link->pool.condemned, dli_conn_facts(x->member->conn));
     }
+    if (x->says_label) {
+        dli_label_lost(&link->pool.label);
+        x->says_label = false;
+    }
     dli_pool_drop(&link->pool, x->member, true);
     x->member = NULL;
     if (left && status != DL_EPROTO && x->intent != DLI_READ) {
@@ -90,18 +94,38 @@ static void succeed(dli_link_t *link, dli_exchange_t *x) {
 
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
-/* Kills and the caller's commands in one write. */
-static dl_status_t send_behind_kills(dli_exchange_t *x) {
-    dli_commands_t *kills = &x->kills->commands;
-    char *bytes = malloc(kills->len + x->commands->len);
+/* What goes ahead and the caller's commands in one write. */
+static dl_status_t send_behind(dli_exchange_t *x, const dli_commands_t *ahead) {
+    char *bytes = malloc(ahead->len + x->commands->len);
     if (bytes == NULL) {
         return dl_driver_fail(x->err, DL_ENOMEM, 0, "out of memory");
     }
-    memcpy(bytes, kills->bytes, kills->len);
-    memcpy(bytes + kills->len, x->commands->bytes, x->commands->len);
-    dl_status_t status = dli_conn_send(x->member->conn, bytes, kills->len + x->commands->len, x->err);
+    memcpy(bytes, ahead->bytes, ahead->len);
+    memcpy(bytes + ahead->len, x->commands->bytes, x->commands->len);
+    dl_status_t status = dli_conn_send(x->member->conn, bytes, ahead->len + x->commands->len, x->err);
     free(bytes);
     return status;
+}
+
+/* Nothing of the caller's may fail because of the label: without memory it waits for the next. */
+static dl_status_t send_behind_label(dli_link_t *link, dli_exchange_t *x) {
+    dl_status_t status = send_behind(x, &link->pool.label.say);
+    x->says_label = status != DL_ENOMEM || dli_conn_unsent(x->member->conn) > 0;
+    if (!x->says_label) {
+        dli_label_lost(&link->pool.label);
+        status = dli_conn_send(x->member->conn, x->commands->bytes, x->commands->len, x->err);
+    }
+    return status;
+}
+
+static dl_status_t send_commands(dli_link_t *link, dli_exchange_t *x) {
+    bool is_hold = x->intent == DLI_CLAIM || (x->intent == DLI_PLAIN && x->lane == DLI_LANE_RENEWALS);
+    if (x->kills != NULL) {
+        return send_behind(x, &x->kills->commands);
+    }
+    return is_hold && dli_label_is_due(&link->pool.label, x->sent_ns)
+               ? send_behind_label(link, x)
+               : dli_conn_send(x->member->conn, x->commands->bytes, x->commands->len, x->err);
 }
 
 /* What is to be sent is there, or it is said why not. */
@@ -136,9 +160,7 @@ static dl_status_t send_all(dli_link_t *link, dli_exchange_t *x) {
         }
     }
     x->sent_ns = env->now_ns();
-    dl_status_t status = x->kills != NULL
-                             ? send_behind_kills(x)
-                             : dli_conn_send(x->member->conn, x->commands->bytes, x->commands->len, x->err);
+    dl_status_t status = send_commands(link, x);
     /* Without memory nothing may even have been queued; then no byte of it can have left. */
     if (status != DL_ENOMEM || dli_conn_unsent(x->member->conn) > 0) {
         x->step = DLI_STEP_TALKING;
@@ -256,6 +278,7 @@ void dli_link_begin(dli_link_t *link, dli_exchange_t *x, dl_error_t *err) {
     x->member = NULL;
     x->ticket = NULL;
     x->kills = NULL;
+    x->says_label = false;
     x->got = 0;
     x->sent_ns = 0;
     x->asked_ns = 0;
@@ -311,6 +334,12 @@ static void step_testing(dli_link_t *link, dli_exchange_t *x, short revents) {
 /* Answers to what went ahead come first. */
 static void take_reply(dli_link_t *link, dli_exchange_t *x, redisReply *reply) {
     dli_pool_t *pool = &link->pool;
+    if (x->says_label) {
+        dli_label_answer(&pool->label, reply, pool->env->now_ns());
+        x->says_label = false;
+        freeReplyObject(reply);
+        return;
+    }
     if (x->kills == NULL || x->kills->answered == x->kills->count) {
         x->replies[x->got++] = reply;
         return;

@@ -115,6 +115,11 @@ static dl_status_t read_hello(const dli_endpoint_t *endpoint, const redisReply *
         !dli_reply_int(value_of(reply, "proto"), &proto) || proto != 2) {
         return dli_reply_unexpected(reply, "HELLO", err);
     }
+    /* Both are shown, and a server that repeats what it was told could have put the password there. */
+    facts->version[strspn(facts->version, "0123456789.")] = '\0';
+    if (strcmp(facts->product, "redis") != 0 && strcmp(facts->product, "valkey") != 0) {
+        copy_text(facts->product, sizeof facts->product, "server", 6);
+    }
     facts->version_number = number_of(facts->version);
     facts->is_cluster = strcmp(mode, "cluster") == 0;
     return judge(endpoint, facts, role, err);
@@ -173,8 +178,29 @@ static bool is_no_matter(dli_handshake_t at, const redisReply *reply) {
            (dli_reply_is_error(reply, "NOPERM") || says(reply, "unknown command"));
 }
 
+/* WRONGPASS is the answer to a wrong password, to one that is missing, to a user that is not there and to one
+ * that is turned off; only who says which of them were given helps to find out. */
+static dl_status_t refused_login(const dli_endpoint_t *endpoint, dl_error_t *err) {
+    const char *before = "the password is not that of ";
+    const char *after = ", or that user is unknown or turned off: correct username or password";
+    char user[DLI_ENDPOINT_USER_MAX];
+    if (endpoint->password == NULL) {
+        before = "";
+        after = " has a password, is unknown or turned off: set password or password_file";
+    } else if (endpoint->username == NULL) {
+        after = ", or that user is turned off: correct password, or set username too";
+    }
+    dli_endpoint_show_user(endpoint, user);
+    return dl_driver_fail(err, DL_EAUTH, 0, "%.80s: %s%s%s (WRONGPASS)", endpoint->label, before, user,
+                          after);
+}
+
 static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, const redisReply *reply,
                            dl_error_t *err) {
+    static const char *const names[] = {[DLI_HANDSHAKE_HELLO] = "HELLO",
+                                        [DLI_HANDSHAKE_SELECT] = "SELECT",
+                                        [DLI_HANDSHAKE_SERVER] = "INFO",
+                                        [DLI_HANDSHAKE_MEMORY] = "INFO"};
     const char *label = endpoint->label;
     dl_error_t said;
     if (at == DLI_HANDSHAKE_HELLO && says(reply, "unknown command")) {
@@ -188,9 +214,17 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
     }
     if (dli_reply_is_error(reply, "NOAUTH") && endpoint->password == NULL) {
         return dl_driver_fail(err, DL_EAUTH, 0,
-                              "%s: the server asks for a password (password or password_file)", label);
+                              "%s: the server asks for a password: set password or password_file, and "
+                              "username where it is not the default user's",
+                              label);
     }
-    dl_status_t status = dli_reply_fail(reply, &said);
+    if (dli_reply_is_error(reply, "WRONGPASS")) {
+        return refused_login(endpoint, err);
+    }
+    /* All of it is sent at once, so any answer may repeat what another request has said. */
+    bool has_secret = endpoint->password != NULL && endpoint->password[0] != '\0';
+    dl_status_t status =
+        has_secret ? dli_reply_fail_unquoted(reply, names[at], &said) : dli_reply_fail(reply, &said);
     return dl_driver_fail(err, status, 0, "%s: %s", label, said.message);
 }
 

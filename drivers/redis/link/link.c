@@ -22,9 +22,24 @@ dl_status_t dli_link_open(const dli_endpoint_t *endpoint, const dli_pool_options
     return DL_OK;
 }
 
+/* Takes the label back, where a connection lies idle; nobody waits for the answer. */
+static void forget_label(dli_pool_t *pool) {
+    const dli_commands_t *forget = &pool->label.forget;
+    bool is_said = !atomic_load(&pool->label.is_there);
+    for (int i = 0; i < DLI_LANES && !is_said; i++) {
+        dli_member_t *member = pool->lanes[i].newest;
+        dl_error_t err;
+        is_said = member != NULL && member->owed == 0 && dli_conn_is_quiet(member->conn) &&
+                  dli_conn_send(member->conn, forget->bytes, forget->len, &err) == DL_OK;
+    }
+}
+
 void dli_link_close(dli_link_t *link, bool forked) {
     if (link != NULL) {
         dli_keeper_stop(&link->keeper, forked);
+        if (!forked) {
+            forget_label(&link->pool);
+        }
         dli_pool_free(&link->pool, forked);
         free(link);
     }

@@ -25,7 +25,8 @@ typedef struct dli_pool_options {
     bool test_on_borrow;  /* PING before each use */
     bool test_while_idle; /* PING those that lie idle, every idle_check */
     int64_t borrow_timeout_ms, idle_timeout_ms, idle_check_ms;
-    bool is_quiet; /* whoever has the link tells when the server goes and comes */
+    bool is_quiet;         /* whoever has the link tells when the server goes and comes */
+    const char *label_key; /* where the server keeps who this client is (label.h); NULL: nowhere */
 } dli_pool_options_t;
 
 /* Each lane has a pool of its own: a full pool of calls delays no renewal. Renewals are not limited in
@@ -62,6 +63,7 @@ typedef struct dli_exchange {
     struct dli_member *member; /* its connection */
     struct dli_ticket *ticket; /* its place in the queue for one */
     struct dli_kills *kills;   /* what goes in front of its own commands */
+    bool says_label;           /* so does the label, whose answer is still to come */
     size_t got;                /* replies that are there */
     unsigned step;
     bool is_fresh; /* the connection was made for this exchange */

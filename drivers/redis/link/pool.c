@@ -24,6 +24,7 @@ void dli_pool_init(dli_pool_t *pool, const dli_endpoint_t *endpoint, const dli_p
     pool->lanes[DLI_LANE_RENEWALS].max_idle = RENEWALS_IDLE;
     pthread_mutex_init(&pool->mutex, NULL);
     dli_condemned_init(&pool->condemned);
+    dli_label_init(&pool->label, options->label_key, env->client_label);
 }
 
 void dli_pool_free(dli_pool_t *pool, bool forked) {
@@ -128,6 +129,7 @@ static void doom_idle(dli_pool_t *pool, dli_lane_pool_t *lane, dli_member_t *mem
 
 void dli_pool_begin_epoch(dli_pool_t *pool, dli_member_t **doomed) {
     pool->epoch++;
+    dli_label_lost(&pool->label);
     for (int i = 0; i < DLI_LANES; i++) {
         dli_lane_pool_t *lane = &pool->lanes[i];
         while (lane->newest != NULL) {

@@ -5,6 +5,7 @@
 
 #include "drivers/breaker.h"
 #include "condemned.h"
+#include "label.h"
 #include "link.h"
 
 #define DLI_LANES 2
@@ -46,6 +47,7 @@ typedef struct dli_pool {
     const dl_driver_env_t *env;
     dli_pool_options_t options;
     dli_condemned_t condemned;
+    dli_label_t label;
     pthread_mutex_t mutex; /* guards everything below; never held during I/O */
     dli_lane_pool_t lanes[DLI_LANES];
     dli_member_t *members; /* all; changed so that a forked child can walk it at any time */

@@ -188,12 +188,14 @@ bool dli_decoder_is_empty(const dli_decoder_t *decoder) {
 
 /* ---- error replies ---------------------------------------------------------------------------------- */
 
-static const struct meaning {
+typedef struct meaning {
     const char *code;
     const char *words; /* how the text after the code begins; "": anyhow */
     dl_status_t status;
     const char *text; /* what it means */
-} meanings[] = {
+} meaning_t;
+
+static const meaning_t meanings[] = {
     {"WRONGTYPE", "", DL_EFOREIGN, "the key holds something that is not a lock of this kind"},
     {"READONLY", "", DL_EIO, "the server is a read-only replica"},
     {"LOADING", "", DL_EIO, "the server is still loading its data"},
@@ -309,19 +311,40 @@ static void quote(const char *text, char *quoted, size_t size) {
     }
 }
 
+/* NULL: it has none that is known. */
+static const meaning_t *find_meaning(const complaint_t *complaint) {
+    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
+        if (strcmp(complaint->code, meanings[i].code) == 0 && begins(complaint->words, meanings[i].words)) {
+            return &meanings[i];
+        }
+    }
+    return NULL;
+}
+
 dl_status_t dli_reply_fail(const redisReply *reply, dl_error_t *err) {
     if (!is_error(reply)) {
         return dli_reply_unexpected(reply, "a command", err);
     }
     complaint_t complaint = read_complaint(reply);
+    const meaning_t *meaning = find_meaning(&complaint);
     char quoted[200];
     quote(complaint.text, quoted, sizeof quoted);
-    for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
-        if (strcmp(complaint.code, meanings[i].code) == 0 && begins(complaint.words, meanings[i].words)) {
-            return dl_driver_fail(err, meanings[i].status, 0, "%s: %s", meanings[i].text, quoted);
-        }
+    return meaning != NULL ? dl_driver_fail(err, meaning->status, 0, "%s: %s", meaning->text, quoted)
+                           : dl_driver_fail(err, DL_EPROTO, 0, "the server answers an error: %s", quoted);
+}
+
+dl_status_t dli_reply_fail_unquoted(const redisReply *reply, const char *what, dl_error_t *err) {
+    if (!is_error(reply)) {
+        return dli_reply_unexpected(reply, what, err);
     }
-    return dl_driver_fail(err, DL_EPROTO, 0, "the server answers an error: %s", quoted);
+    complaint_t complaint = read_complaint(reply);
+    const meaning_t *meaning = find_meaning(&complaint);
+    return meaning != NULL
+               ? dl_driver_fail(err, meaning->status, 0, "%s: %s (%s)", what, meaning->text, meaning->code)
+               : dl_driver_fail(err, DL_EPROTO, 0,
+                                "the server answers %s with an error that is not shown, as it may repeat the "
+                                "password",
+                                what);
 }
 
 dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err) {

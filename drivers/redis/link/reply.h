@@ -48,6 +48,8 @@ bool dli_reply_is_error(const redisReply *reply, const char *code);
 /* The status that an error reply means; err gets what that means in plain words, and the server's own.
  * Never DL_OK. */
 dl_status_t dli_reply_fail(const redisReply *reply, dl_error_t *err);
+/* The same where `what` carried a secret: the server may repeat it, so none of its text is in err. */
+dl_status_t dli_reply_fail_unquoted(const redisReply *reply, const char *what, dl_error_t *err);
 /* A reply of an unexpected shape: DL_EPROTO, or what the error reply means. `what` was asked for, such as
  * "INFO". NULL is a reply too. */
 dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err);

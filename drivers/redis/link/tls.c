@@ -4,11 +4,13 @@
 
 #ifdef DLOCK_HAVE_TLS
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +55,7 @@ static unsigned long take_error(bool *lacked_memory) {
 }
 
 /* A file that the configuration names. */
-static dl_status_t fail_file(const char *option, const char *path, dl_error_t *err) {
+static dl_status_t fail_file(const char *option, const char *path, const char *shown, dl_error_t *err) {
     bool lacked_memory;
     unsigned long code = take_error(&lacked_memory);
     int reason = ERR_SYSTEM_ERROR(code) ? ERR_GET_REASON(code) : 0;
@@ -61,7 +63,7 @@ static dl_status_t fail_file(const char *option, const char *path, dl_error_t *e
         return fail_memory(err);
     }
     return dl_driver_fail(err, reason == EMFILE || reason == ENFILE ? DL_ELIMIT : DL_ECONFIG, reason,
-                          "%s: %.120s: %s", option, path, reason_of(code));
+                          "%s: %.120s: %s", option, shown != NULL ? shown : path, reason_of(code));
 }
 
 /* Has the other side refused what we showed, or failed to show? */
@@ -82,6 +84,90 @@ static bool is_refusal(int reason) {
     }
 }
 
+/* ---- a certificate that is not trusted ----------------------------------------------------------------- */
+
+#define NAMES_MAX 80 /* of those that a certificate has, as far as there is room */
+
+/* false: there is no room for it, which the names say. */
+static bool add_name(char names[NAMES_MAX], const char *name, size_t len) {
+    size_t used = strlen(names);
+    bool fits = used + strlen(", ") + len + strlen(" ...") < NAMES_MAX;
+    (void)snprintf(names + used, NAMES_MAX - used, "%s%.*s",
+                   !fits      ? " ..."
+                   : used > 0 ? ", "
+                              : "",
+                   fits ? (int)len : 0, name);
+    for (char *at = names + used; *at != '\0'; at++) {
+        *at = *at >= ' ' && *at <= '~' ? *at : '?'; /* nobody vouches for what stands there */
+    }
+    return fits;
+}
+
+static bool add_general_name(char names[NAMES_MAX], const GENERAL_NAME *name) {
+    if (name->type == GEN_DNS) {
+        return add_name(names, (const char *)ASN1_STRING_get0_data(name->d.dNSName),
+                        (size_t)ASN1_STRING_length(name->d.dNSName));
+    }
+    int len = name->type == GEN_IPADD ? ASN1_STRING_length(name->d.iPAddress) : 0;
+    char text[INET6_ADDRSTRLEN];
+    if ((len != 4 && len != 16) ||
+        inet_ntop(len == 4 ? AF_INET : AF_INET6, ASN1_STRING_get0_data(name->d.iPAddress), text,
+                  sizeof text) == NULL) {
+        return true; /* of no use here */
+    }
+    return add_name(names, text, strlen(text));
+}
+
+/* The names that the server's certificate is for; "others" where they cannot be had. */
+static void list_names(const dli_tls_t *tls, char names[NAMES_MAX]) {
+    STACK_OF(X509) *chain = SSL_get0_verified_chain(tls->ssl); /* also after a refusal */
+    X509 *own = chain != NULL && sk_X509_num(chain) > 0 ? sk_X509_value(chain, 0) : NULL;
+    GENERAL_NAMES *all = own != NULL ? X509_get_ext_d2i(own, NID_subject_alt_name, NULL, NULL) : NULL;
+    char common[64];
+    names[0] = '\0';
+    for (int i = 0; all != NULL && i < sk_GENERAL_NAME_num(all); i++) {
+        if (!add_general_name(names, sk_GENERAL_NAME_value(all, i))) {
+            break;
+        }
+    }
+    GENERAL_NAMES_free(all);
+    if (names[0] == '\0' && own != NULL &&
+        X509_NAME_get_text_by_NID(X509_get_subject_name(own), NID_commonName, common, sizeof common) > 0) {
+        (void)add_name(names, common, strlen(common));
+    }
+    if (names[0] == '\0') {
+        strcpy(names, "others");
+    }
+    ERR_clear_error();
+}
+
+/* What is wrong with it, and which option helps. */
+static dl_status_t fail_distrust(const dli_tls_t *tls, long verified, dl_error_t *err) {
+    const dli_endpoint_t *e = tls->endpoint;
+    char names[NAMES_MAX], hint[2 * NAMES_MAX + 64] = "";
+    switch (verified) {
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+        list_names(tls, names);
+        (void)snprintf(hint, sizeof hint, ": it is for %s, not for %s%.60s: set tls_server_name to its name",
+                       names, e->tls_server_name != NULL ? "tls_server_name" : "host ",
+                       e->tls_server_name != NULL ? "" : e->host);
+        break;
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+        (void)snprintf(hint, sizeof hint, ": set tls_ca to the certificate of the authority that signed it%s",
+                       e->tls_ca != NULL ? ", which the one in tls_ca did not" : " (unset: the system's)");
+        break;
+    default: /* no option helps */
+        break;
+    }
+    return dl_driver_fail(err, DL_EAUTH, (int)verified, "%.80s: the server's certificate: %s%s", e->label,
+                          X509_verify_cert_error_string(verified), hint);
+}
+
 static dl_status_t fail_ssl(const dli_tls_t *tls, dl_error_t *err) {
     const char *label = tls->endpoint->label;
     bool lacked_memory;
@@ -93,8 +179,7 @@ static dl_status_t fail_ssl(const dli_tls_t *tls, dl_error_t *err) {
         return fail_memory(err); /* the last: it could not even look */
     }
     if (is_distrust) {
-        return dl_driver_fail(err, DL_EAUTH, (int)verified, "%s: the server's certificate: %s", label,
-                              X509_verify_cert_error_string(verified));
+        return fail_distrust(tls, verified, err);
     }
     if (is_refusal(reason)) {
         return dl_driver_fail(err, DL_EAUTH, reason, "%s: the server refused us: %s", label, reason_of(code));
@@ -122,21 +207,22 @@ static dl_status_t load_files(SSL_CTX *context, const dli_endpoint_t *endpoint, 
     } else if (endpoint->tls_ca == NULL) {
         SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
         if (SSL_CTX_set_default_verify_paths(context) != 1) {
-            return fail_file("tls_ca", "the system's certificates", err);
+            return fail_file("tls_ca", "the system's certificates", NULL, err);
         }
     } else {
         SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
         if (SSL_CTX_load_verify_locations(context, endpoint->tls_ca, NULL) != 1) {
-            return fail_file("tls_ca", endpoint->tls_ca, err);
+            return fail_file("tls_ca", endpoint->tls_ca, endpoint->tls_ca_shown, err);
         }
     }
     if (endpoint->tls_cert != NULL && SSL_CTX_use_certificate_chain_file(context, endpoint->tls_cert) != 1) {
-        return fail_file("tls_cert", endpoint->tls_cert, err);
+        return fail_file("tls_cert", endpoint->tls_cert, endpoint->tls_cert_shown, err);
     }
-    const char *key = endpoint->tls_key != NULL ? endpoint->tls_key : endpoint->tls_cert;
+    /* Both are given or neither. */
+    const char *key = endpoint->tls_key;
     if (key != NULL && (SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1 ||
                         SSL_CTX_check_private_key(context) != 1)) {
-        return fail_file("tls_key", key, err);
+        return fail_file("tls_key", key, endpoint->tls_key_shown, err);
     }
     return DL_OK;
 }

@@ -110,6 +110,52 @@ static bool is_inspected(const dli_round_t *round, const void *arg) {
     return none >= redlock->quorum || dli_holders_find(&holders, 0, redlock->quorum) != NULL;
 }
 
+/* ---- who the holder is ------------------------------------------------------------------------------ */
+
+static void encode_label(const dli_round_t *round, const dli_node_t *node, const char *run_id,
+                         bool with_source, dli_commands_t *commands) {
+    const dli_key_t *key = round->data;
+    (void)node;
+    (void)run_id;
+    (void)with_source;
+    dli_commands_add_words(commands, "GET", key->at, NULL);
+}
+
+static const dli_question_t asking_label = {
+    .what = "who a client is", .lane = DLI_LANE_CALLS, .intent = DLI_READ, .encode = encode_label};
+
+/* The label, from any node that has it. */
+static const redisReply *find_label(const dli_round_t *round, size_t *answers) {
+    const redisReply *label = NULL;
+    *answers = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        const redisReply *reply = dli_part_reply(&round->parts[i]);
+        *answers += reply != NULL;
+        label = reply != NULL && reply->type == REDIS_REPLY_STRING ? reply : label;
+    }
+    return label;
+}
+
+static bool is_label_known(const dli_round_t *round, const void *arg) {
+    size_t answers;
+    (void)arg;
+    return find_label(round, &answers) != NULL || answers >= round->redlock->quorum;
+}
+
+/* It is for people: whatever goes wrong, there is none. */
+static void ask_label(dli_redlock_t *redlock, uint64_t deadline_ns, dl_lock_info_t *info) {
+    dli_key_t key;
+    size_t answers;
+    dli_redis_label_key(&redlock->nodes[0].redis, info, &key);
+    dli_round_t *round = key.len > 0 ? dli_round_new(redlock, &asking_label, sizeof key, 1) : NULL;
+    if (round != NULL) {
+        memcpy(round->data, &key, sizeof key);
+        (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_label_known, NULL);
+        dli_redis_read_label(find_label(round, &answers), info);
+        dli_round_drop(round);
+    }
+}
+
 dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                 dl_lock_info_t *info, dl_error_t *err) {
     dli_redlock_t *redlock = state;
@@ -139,6 +185,9 @@ dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, 
         dli_holders_tell(&holders, redlock->n - dli_nodes_count(verdicts.good), redlock->quorum, info);
     }
     dli_round_drop(round);
+    if (status == DL_OK && info->held) {
+        ask_label(redlock, deadline_ns, info);
+    }
     return status;
 }
 

@@ -167,8 +167,7 @@ static void say_lines(const look_t *look, const dli_check_t *check, bool init_he
         line_t *line = &look->lines[i];
         size_t len = strlen(line->text);
         if (line->init_may_help && init_helps) {
-            (void)snprintf(line->text + len, sizeof line->text - len,
-                           "; `dlock init` lets servers vote at once that have never been in use");
+            (void)snprintf(line->text + len, sizeof line->text - len, "; " DLI_NEW_NODES);
         }
         check->fn(check->arg, line->level, line->subject, line->text);
     }
@@ -284,8 +283,9 @@ static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_chec
     }
     if (votes < redlock->quorum) {
         dli_check_say(check, DL_FINDING_ERROR, "locking",
-                      "no lock can be taken now: %zu of %zu nodes have a vote, and %zu are needed", votes,
-                      redlock->n, redlock->quorum);
+                      "no lock can be taken now: %zu of %zu nodes have a vote, and %zu are needed%s", votes,
+                      redlock->n, redlock->quorum,
+                      may_init_help(looks, redlock->n) ? "; " DLI_NEW_NODES : "");
     } else {
         dli_check_trial(check, &dli_redlock_driver, redlock, redlock->max_lease_ms);
     }

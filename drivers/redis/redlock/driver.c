@@ -143,6 +143,7 @@ static dl_status_t open_links(dli_redlock_t *redlock, const dl_option_value_t *v
     pool.is_quiet = true; /* dli_node_tell */
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_t *redis = &redlock->nodes[i].redis;
+        pool.label_key = redis->label_key;
         status = dli_link_open(&redis->endpoint, &pool, redlock->env, &redis->link, err);
         if (status == DL_OK) {
             status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);

@@ -17,6 +17,9 @@ void dli_holders_add(dli_holders_t *holders, const dl_lock_info_t *info) {
         holder->info = *info;
         holder->nodes = 0;
     }
+    if (holder->info.client[0] == '\0') {
+        memcpy(holder->info.client, info->client, sizeof info->client);
+    }
     holder->left_ms[holder->nodes++] = info->remaining_ms < 0 ? INT64_MAX : info->remaining_ms;
 }
 

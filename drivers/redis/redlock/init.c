@@ -35,7 +35,7 @@ static void say(const report_t *report, dl_finding_level_t level, const dli_node
 /* ---- printing --------------------------------------------------------------------------------------- */
 
 /* Nothing is connected. */
-static void print_plan(const report_t *report, const dli_redlock_t *redlock, const char *username) {
+static void print_plan(const report_t *report, const dli_redlock_t *redlock) {
     const char *const more_keys[] = {redlock->marker_key, redlock->quarantine_key, NULL};
     if (redlock->quarantines) {
         say(report, DL_FINDING_NOTE, NULL,
@@ -47,7 +47,7 @@ static void print_plan(const report_t *report, const dli_redlock_t *redlock, con
     } else {
         say(report, DL_FINDING_NOTE, NULL, "nothing has to be done: quarantine is off, so every node votes");
     }
-    dli_redis_print_rule(&redlock->nodes[0].redis, username, more_keys, report->fn, report->arg);
+    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, report->fn, report->arg);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
@@ -264,7 +264,7 @@ dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_e
     if ((flags & DL_INIT_PRINT) != 0) {
         status = dli_redlock_configure(redlock, options, env, err);
         if (status == DL_OK) {
-            print_plan(&report, redlock, options[DLI_REDLOCK_OPT_USERNAME].string);
+            print_plan(&report, redlock);
         }
     } else {
         status = dli_redlock_open(redlock, options, env, deadline_ns, err);

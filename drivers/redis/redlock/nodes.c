@@ -175,9 +175,7 @@ void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     pthread_mutex_unlock(&node->redlock->mutex);
     if (is_new) {
         (void)snprintf(text, sizeof text,
-                       "node %zu (%s) has no vote for %.1f s: it is new, or was restarted or emptied, and "
-                       "may have forgotten locks that are "
-                       "held",
+                       "node %zu (%s) has no vote for %.1f s, as it may have forgotten locks; " DLI_NEW_NODES,
                        node->index + 1, node->redis.endpoint.label, (double)left_ms / 1000);
         report(node->redlock, DL_LOG_WARNING, text);
     }

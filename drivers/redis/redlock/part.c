@@ -58,10 +58,20 @@ static bool is_forgotten(const dli_part_t *part) {
     return false;
 }
 
-/* There was no way to the node, or no room for another connection or the request: that may pass. */
-static bool was_not_sent(const dli_part_t *part) {
+/* There was no way to the node, or no room for another connection or the request, or it does not write now:
+ * that may pass. */
+static bool was_refused(const dli_part_t *part) {
     dl_status_t status = part->exchange.status;
+    dl_error_t err;
+    for (size_t i = 0; status == DL_OK && i < part->round->replies_max; i++) {
+        const redisReply *reply = part->replies[i];
+        status = reply != NULL && reply->type == REDIS_REPLY_ERROR ? dli_reply_fail(reply, &err) : DL_OK;
+    }
     return status == DL_EIO || status == DL_ELIMIT || status == DL_ENOMEM;
+}
+
+bool dli_part_is_lost(const dli_part_t *part) {
+    return part->exchange.status == DL_EUNKNOWN || was_refused(part);
 }
 
 /* It was not carried out, or may not have been: the node would keep its vote for a hold that has ended. While
@@ -71,7 +81,7 @@ static bool is_lost_free(const dli_part_t *part) {
     if (!part->is_theirs || part->round->question->intent != DLI_FREE) {
         return false;
     }
-    if (was_not_sent(part)) {
+    if (was_refused(part)) {
         return redlock->env->now_ns() < part->began_ns + (RESENT_MAX + 1) * dli_call_timeout_ns(redlock);
     }
     return part->exchange.status == DL_EUNKNOWN && part->resent < RESENT_MAX;
@@ -82,7 +92,7 @@ static bool pauses(dli_part_t *part) {
     uint64_t now_ns = part->round->redlock->env->now_ns();
     if (part->is_paused) {
         part->is_paused = now_ns < part->exchange.deadline_ns;
-    } else if (was_not_sent(part)) {
+    } else if (was_refused(part)) {
         part->is_paused = true;
         part->pause_ns = part->pause_ns == 0 ? PAUSE_FIRST_NS : 2 * part->pause_ns;
         part->pause_ns = part->pause_ns < PAUSE_MAX_NS ? part->pause_ns : PAUSE_MAX_NS;

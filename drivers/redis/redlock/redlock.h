@@ -7,6 +7,8 @@
 
 #define DLI_NODES_MIN 3
 #define DLI_NODES_MAX 15
+/* What to do about nodes without a vote, in every message that tells of some. */
+#define DLI_NEW_NODES "new nodes: run `dlock init`"
 
 typedef struct dli_redlock dli_redlock_t;
 typedef struct dli_stragglers dli_stragglers_t;

@@ -126,6 +126,7 @@ dl_status_t dli_redlock_release(void *state, void *hold, const dl_request_t *req
                                        : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     if (status == DL_OK) {
         ((dli_copy_t *)round->data)->tells = true;
+        round->closing_ns = request->deadline_ns;
         uint32_t following = dli_stragglers_forsake(redlock->stragglers, &freeing, round);
         if (dli_round_run(round, dli_nodes_all(redlock) & ~following, request->deadline_ns, &request->stop,
                           is_release_settled, NULL) == DL_OK) {

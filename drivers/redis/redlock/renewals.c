@@ -279,6 +279,7 @@ static void clear_away(const errand_t *errand, const dli_chunk_t *chunk) {
         for (size_t i = 0; i < redlock->n; i++) {
             nodes &= dli_node_lags_behind(&redlock->nodes[i]) ? ~(1u << i) : UINT32_MAX;
         }
+        round->closing_ns = errand->deadline_ns;
         dli_round_send(round, nodes, DL_NO_DEADLINE);
         dli_round_drop(round);
     }

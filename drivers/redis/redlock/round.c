@@ -139,6 +139,11 @@ static uint64_t ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
         if ((nodes >> i & 1) == 0) {
             continue;
         }
+        /* It may be this process that is behind, and not the node: then the node is no reason to do without
+         * it. */
+        if (is_overloaded(part)) {
+            dli_stragglers_catch_up(redlock->stragglers, part, is_overloaded, until_ns);
+        }
         if (is_overloaded(part)) {
             leave(part, "too many requests wait for it already");
             continue;
@@ -278,8 +283,13 @@ void dli_round_send_lost(dli_round_t *round) {
     const dli_redlock_t *redlock = round->redlock;
     uint32_t nodes = 0;
     for (size_t i = 0; !round->is_spare && i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        nodes |= part->state == DLI_PART_ENDED && part->exchange.status == DL_EUNKNOWN ? 1u << i : 0;
+        dli_part_t *part = &round->parts[i];
+        bool is_again = part->state == DLI_PART_ENDED && !part->is_left && dli_part_is_lost(part) &&
+                        is_worth_sending(part);
+        if (is_again) {
+            dli_part_free_replies(part);
+            nodes |= 1u << i;
+        }
     }
     if (nodes != 0) {
         dli_stragglers_begin(redlock->stragglers, round, nodes,

@@ -49,9 +49,9 @@ typedef struct dli_part {
     uint64_t sent_ns;     /* the instant before it was sent for the first time; 0: it was not */
     char run_id[41];      /* of the process that was asked; "": not known */
     bool with_source;
-    int resent;              /* frees: how often it was sent again for want of an answer */
-    bool is_unsure;          /* a free without an answer may have been carried out before this one */
-    bool is_paused;          /* a free that was not sent, until the deadline of its exchange; then it is */
+    int resent;     /* frees: how often it was sent again for want of an answer */
+    bool is_unsure; /* a free without an answer may have been carried out before this one */
+    bool is_paused; /* a free that was refused, until the deadline of its exchange; then it is sent again */
     uint64_t pause_ns;       /* for so long, the last time */
     bool is_left;            /* ENDED before it was sent, because nobody needed it any more */
     bool is_theirs, is_busy; /* the stragglers': they still have it; `stepper` steps it right now */
@@ -70,7 +70,9 @@ struct dli_round {
     void *data; /* of the size that was asked for, zeroed; for encode */
     size_t replies_max;
     uint64_t began_ns; /* the instant before the first request was sent */
-    bool is_spare;     /* see below: nothing of it is left to the stragglers */
+    /* Of frees: when the client is closed they go on until then at most; 0: call_timeout after began_ns. */
+    uint64_t closing_ns;
+    bool is_spare; /* see below: nothing of it is left to the stragglers */
     /* With the mutex of the stragglers held. */
     size_t late;     /* parts that they still have */
     bool is_dropped; /* the caller is done with it */
@@ -103,8 +105,8 @@ uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, atomic_uint_fast64_
  * node, which is then not asked. */
 void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns);
 
-/* Of frees, when all has been read: where an answer was lost the node may have the hold still, and the
- * stragglers send it again. */
+/* Of frees, when all has been read: where one was refused, or its answer was lost, the node may have the hold
+ * still, and the stragglers send it again. */
 void dli_round_send_lost(dli_round_t *round);
 
 /* So many late parts for renewals wait for it that it gets no more of them. */
@@ -139,6 +141,8 @@ void dli_part_begin(dli_part_t *part, uint64_t deadline_ns);
  * lost. true: it has ended. */
 bool dli_part_step(dli_part_t *part, short revents);
 bool dli_part_has_ended(const dli_part_t *part);
+/* Of a free that has ended: it was refused, or its answer was lost; the node may have the hold still. */
+bool dli_part_is_lost(const dli_part_t *part);
 /* It has ended, and is its asker's: ENDED. */
 void dli_part_end(dli_part_t *part);
 /* NULL is fine. */
@@ -148,6 +152,10 @@ void dli_round_free(dli_round_t *round);
 
 /* Takes over the parts of these nodes. */
 void dli_stragglers_take(dli_stragglers_t *stragglers, dli_round_t *round, uint32_t nodes);
+/* While the part's node is behind (is_behind), and answers of it come that nobody has read yet: waits until
+ * they have been read, until until_ns at most. On the stragglers' own thread nothing is waited for. */
+void dli_stragglers_catch_up(dli_stragglers_t *stragglers, const dli_part_t *part,
+                             bool (*is_behind)(const dli_part_t *part), uint64_t until_ns);
 /* Begins parts as theirs from the first byte on. */
 void dli_stragglers_begin(dli_stragglers_t *stragglers, dli_round_t *round, uint32_t nodes,
                           uint64_t deadline_ns);
@@ -156,8 +164,8 @@ bool dli_stragglers_part_with(dli_stragglers_t *stragglers, dli_round_t *round);
 
 /* Starts the thread. DL_OK, DL_ENOMEM, DL_ELIMIT. */
 dl_status_t dli_stragglers_open(dli_redlock_t *redlock, dli_stragglers_t **stragglers, dl_error_t *err);
-/* Late frees get node_timeout at most, everything else ends at once. NULL is fine. forked: nothing
- * is waited for or freed. */
+/* Late frees get node_timeout and what their rounds allow at most; those that were refused, and everything
+ * else, end at once. NULL is fine. forked: nothing is waited for or freed. */
 void dli_stragglers_close(dli_stragglers_t *stragglers, bool forked);
 
 /*

@@ -31,15 +31,16 @@ const dl_option_t dli_redlock_options[] = {
                      "for a quarantine"),
     DLI_REDIS_WAY_OPTIONS(DLI_REDLOCK_OPT),
     DLI_REDIS_TLS_OPTIONS(DLI_REDLOCK_OPT),
+    {.name = NULL},
 };
 
 /* ---- the keys --------------------------------------------------------------------------------------- */
 
 static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
+    static const int names[] = {DLI_REDLOCK_OPT_PREFIX, DLI_REDLOCK_OPT_TOKEN_KEY, 0};
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        status = dli_redis_read_names(&redlock->nodes[i].redis, values[DLI_REDLOCK_OPT_PREFIX].string,
-                                      values[DLI_REDLOCK_OPT_TOKEN_KEY].string, err);
+        status = dli_redis_read_names(&redlock->nodes[i].redis, values, names, err);
     }
     const char *token_key = redlock->nodes[0].redis.token_key;
     (void)snprintf(redlock->marker_key, sizeof redlock->marker_key, "%s:node", token_key);
@@ -48,11 +49,10 @@ static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *va
 }
 
 bool dli_redlock_is_own_key(const dli_redlock_t *redlock, const char *name, size_t name_len) {
-    const char *const own[] = {redlock->nodes[0].redis.token_key, redlock->marker_key,
-                               redlock->quarantine_key};
-    bool is_own = false;
+    const char *const own[] = {redlock->marker_key, redlock->quarantine_key};
     dli_key_t key;
     dli_redis_key(&redlock->nodes[0].redis, name, name_len, &key);
+    bool is_own = dli_redis_is_own_key(&redlock->nodes[0].redis, key.at, key.len);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         is_own = is_own || (key.len == strlen(own[i]) && memcmp(key.at, own[i], key.len) == 0);
     }
@@ -83,12 +83,13 @@ static dl_status_t refuse_same_place(const dli_redlock_t *redlock, size_t i, dl_
 static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
     dli_endpoint_extras_t extras = {
         .username = values[DLI_REDLOCK_OPT_USERNAME].string,
+        .username_shown = dl_driver_shown(redlock->env, values, DLI_REDLOCK_OPT_USERNAME),
         .password = values[DLI_REDLOCK_OPT_PASSWORD].string,
         .database = -1,
         .connect_timeout_ms = values[DLI_REDLOCK_OPT_CONNECT_TIMEOUT].number,
         .keepalive_ms = values[DLI_REDLOCK_OPT_KEEPALIVE].number,
     };
-    dli_redis_read_tls(&extras, &values[DLI_REDLOCK_OPT_TLS_CA]);
+    dli_redis_read_tls(&extras, redlock->env, values, DLI_REDLOCK_OPT_TLS_CA);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dl_error_t why;

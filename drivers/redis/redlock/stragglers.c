@@ -9,7 +9,9 @@
 #include "stragglers.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
-/* A late answer that took no longer than this is no reason not to linger for the node's next one. */
+/* A late answer that took no longer than this is no reason not to linger for the node's next one; and a node
+ * that is asked for the next step of a late request, such as the request after the greeting, answers within
+ * it. */
 #define PROMPT_NS (2 * NS_PER_MS)
 
 void dli_stragglers_poke(const dli_stragglers_t *s) {
@@ -150,6 +152,56 @@ static bool is_idle(const dli_part_t *part) {
     return !part->is_theirs || part->is_busy || part->leader != NULL;
 }
 
+/* Has the server said something that nobody has read yet? */
+static bool has_unread(const dli_stragglers_t *s, const dli_node_t *node) {
+    for (size_t i = 0; i < 2; i++) {
+        for (const dli_round_t *round = s->rounds[i]; round != NULL; round = round->next) {
+            const dli_part_t *part = &round->parts[node->index];
+            struct pollfd fd = {.fd = -1};
+            uint64_t until_ns;
+            if (!is_idle(part)) {
+                dli_link_want(&part->exchange, &fd, &until_ns);
+            }
+            if (fd.fd >= 0 && s->env->poll(&fd, 1, 0) > 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+void dli_stragglers_catch_up(dli_stragglers_t *s, const dli_part_t *part,
+                             bool (*is_behind)(const dli_part_t *part), uint64_t until_ns) {
+    bool can_wait = pthread_equal(s->thread, pthread_self()) == 0;
+    uint64_t now_ns, next_ns = 0;
+    pthread_mutex_lock(&s->mutex);
+    while (can_wait && (now_ns = s->env->now_ns()) < until_ns && is_behind(part)) {
+        bool is_unread = has_unread(s, part->node);
+        next_ns = is_unread ? now_ns + PROMPT_NS : next_ns;
+        if (!is_unread && now_ns >= next_ns) {
+            break; /* what was read last had no answer at once */
+        }
+        (void)s->env->cond_wait(&s->changed, &s->mutex, is_unread || next_ns > until_ns ? until_ns : next_ns);
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* While closing, only what frees a lock still goes on, unless it was just refused, and no longer than whoever
+ * closes has time. */
+static uint64_t end_ns(const dli_stragglers_t *s, const dli_part_t *part) {
+    if (!s->is_closing) {
+        return DL_NO_DEADLINE;
+    }
+    /* No call runs any more that might change it. */
+    const dli_round_t *round = part->round;
+    uint64_t closing_ns =
+        round->closing_ns != 0 ? round->closing_ns : round->began_ns + dli_call_timeout_ns(round->redlock);
+    if (round->question->intent != DLI_FREE || part->is_paused) {
+        return 0;
+    }
+    return closing_ns < s->end_ns ? closing_ns : s->end_ns;
+}
+
 /* Lists what to poll, the eventfd first. How many entries; *until_ns: no later than this. */
 static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
     size_t n = 1;
@@ -173,16 +225,13 @@ static size_t collect(dli_stragglers_t *s, uint64_t *until_ns) {
                     uint64_t soon_ns = s->env->now_ns() + NS_PER_MS;
                     part->until_ns = soon_ns < part->until_ns ? soon_ns : part->until_ns;
                 }
+                uint64_t end = end_ns(s, part);
+                part->until_ns = end < part->until_ns ? end : part->until_ns;
                 *until_ns = part->until_ns < *until_ns ? part->until_ns : *until_ns;
             }
         }
     }
     return n;
-}
-
-/* While closing, only what frees a lock still goes on, and not for long. */
-static bool is_wanted(const dli_stragglers_t *s, const dli_part_t *part, uint64_t now_ns) {
-    return !s->is_closing || (part->round->question->intent == DLI_FREE && now_ns < s->end_ns);
 }
 
 /* What has come to a part; of one that was not polled, if it is to be looked at. */
@@ -207,11 +256,11 @@ static dli_part_t *take_ready(dli_stragglers_t *s, uint64_t now_ns) {
             for (size_t k = 0; k < round->redlock->n; k++) {
                 dli_part_t *part = &round->parts[k];
                 bool is_new = part->slot == DLI_NO_SLOT; /* since the poll began: looked at by the next one */
-                if (is_idle(part) || (is_new && is_wanted(s, part, now_ns))) {
+                if (is_idle(part) || (is_new && now_ns < end_ns(s, part))) {
                     continue;
                 }
                 part->revents = what_came(s, part, now_ns);
-                if (part->revents != 0 || now_ns >= part->until_ns || !is_wanted(s, part, now_ns)) {
+                if (part->revents != 0 || now_ns >= part->until_ns || now_ns >= end_ns(s, part)) {
                     part->is_busy = true;
                     part->stepper = pthread_self();
                     part->next_ready = first;
@@ -225,7 +274,7 @@ static dli_part_t *take_ready(dli_stragglers_t *s, uint64_t now_ns) {
 
 /* One step of one part, with the mutex let go meanwhile. */
 static void step(dli_stragglers_t *s, dli_part_t *part, uint64_t now_ns) {
-    bool ends = !is_wanted(s, part, now_ns);
+    bool ends = now_ns >= end_ns(s, part);
     pthread_mutex_unlock(&s->mutex);
     if (ends) {
         dli_stragglers_end_part(part);

@@ -130,18 +130,18 @@ static int64_t free_in_ms(const dli_ballot_t *ballot) {
     }
 }
 
-/* When a majority can: the quorum-th smallest. -1: not known. */
+/* When a majority can: the first time by which a quorum of nodes can. -1: not known. */
 static int64_t quorum_in_ms(const dli_tally_t *tally) {
-    int64_t times[DLI_NODES_MAX];
+    int64_t soonest = NEVER_MS;
     for (size_t i = 0; i < tally->n; i++) {
         int64_t time = free_in_ms(&tally->ballots[i]);
-        size_t at = i;
-        for (; at > 0 && times[at - 1] > time; at--) {
-            times[at] = times[at - 1];
+        size_t count = 0;
+        for (size_t j = 0; j < tally->n; j++) {
+            count += free_in_ms(&tally->ballots[j]) <= time;
         }
-        times[at] = time;
+        soonest = count >= tally->quorum && time < soonest ? time : soonest;
     }
-    return times[tally->quorum - 1] == NEVER_MS ? -1 : times[tally->quorum - 1];
+    return soonest == NEVER_MS ? -1 : soonest;
 }
 
 static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw,
@@ -168,7 +168,8 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
     grant->busy_is_dlock = most >= tally->quorum && leader->is_ours;
     if (voters < tally->quorum) {
         return dl_driver_fail(err, DL_EBUSY, 0,
-                              "%zu of %zu nodes have no vote yet, and are needed: dlock check says why",
+                              "%zu of %zu nodes have no vote yet, and are needed; " DLI_NEW_NODES
+                              ", of others `dlock check` says why",
                               tally->excluded, tally->n);
     }
     if (grant->busy_ms < 0) {

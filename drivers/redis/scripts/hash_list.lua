@@ -1,6 +1,6 @@
 -- hash_list.lua - which of many hashes are locks, and who holds them.
 -- KEYS  any
--- ARGV  1 if what others wrote is a lock too, where it ends by itself; otherwise 0
+-- ARGV  1 if what others wrote is a lock too; otherwise 0
 -- Answers for each lock its place among KEYS, and then what hash_inspect answers.
 -- include hash_lock.lua
 local locks = {}
@@ -8,12 +8,10 @@ for i, key in ipairs(KEYS) do
     local fields = redis.pcall('hlen', key)
     local f = type(fields) == 'number' and fields > 0 and read_lock(key, fields)
     if f and (f[4] or ARGV[1] == '1') then
-        local left = redis.call('pttl', key)
-        if f[4] or left >= 0 then
-            local holder = f[4] and f[1] .. ':' .. f[4] or f[1]
-            locks[#locks + 1] = i
-            locks[#locks + 1] = {left, string.sub(holder, 1, 128), f[4] and 1 or 0, tonumber(f[2]), 0}
-        end
+        local holder = f[4] and f[1] .. ':' .. f[4] or f[1]
+        locks[#locks + 1] = i
+        locks[#locks + 1] =
+            {redis.call('pttl', key), string.sub(holder, 1, 128), f[4] and 1 or 0, tonumber(f[2]), 0}
     end
 end
 return locks

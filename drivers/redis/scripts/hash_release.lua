@@ -1,13 +1,12 @@
 -- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel
--- Answers 1: freed; 0: the level was written; nil: not this hold's.
-local f = redis.pcall('hmget', KEYS[1], ARGV[1], ARGV[1] .. ':h')
-if f.err then
-    return f
-end
-if not f[1] or f[2] ~= ARGV[2] or redis.call('hlen', KEYS[1]) ~= 2 then
-    return false
+-- ARGV  owner, hold id, level that stays, channel, list of those who wait for a fair lock
+-- Answers 1: freed; 0: the level was written; nil: not this hold's, or no longer.
+-- include hash_free.lua
+-- include hash_hold.lua
+local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])
+if there ~= true then
+    return there
 end
 if tonumber(ARGV[3]) > 0 then
     -- Only the first write of a script is refused when memory is full: this one passes and changes nothing.
@@ -21,7 +20,4 @@ if tonumber(ARGV[3]) > 0 then
     end
     return 0
 end
-redis.call('del', KEYS[1])
--- A user that may not publish has freed it all the same.
-redis.pcall('publish', ARGV[4], '0')
-return 1
+return free(KEYS[1], ARGV[1], ARGV[4], ARGV[5])

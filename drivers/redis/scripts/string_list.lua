@@ -1,6 +1,6 @@
 -- string_list.lua - which of many strings are locks, and who holds them.
 -- KEYS  any
--- ARGV  1 if what others wrote is a lock too, where it ends by itself; otherwise 0
+-- ARGV  1 if what others wrote is a lock too; otherwise 0
 -- Answers for each lock its place among KEYS, and then what string_inspect answers.
 -- include string_ours.lua
 local locks = {}
@@ -8,11 +8,8 @@ for i, key in ipairs(KEYS) do
     local held = redis.pcall('get', key)
     local ours = type(held) == 'string' and is_ours(held)
     if ours or type(held) == 'string' and ARGV[1] == '1' then
-        local left = redis.call('pttl', key)
-        if ours or left >= 0 then
-            locks[#locks + 1] = i
-            locks[#locks + 1] = {left, string.sub(held, 1, 128), ours and 1 or 0, 1, 0}
-        end
+        locks[#locks + 1] = i
+        locks[#locks + 1] = {redis.call('pttl', key), string.sub(held, 1, 128), ours and 1 or 0, 1, 0}
     end
 end
 return locks

@@ -1,7 +1,8 @@
 -- string_release.lua - frees one hold of a lock whose key is a string.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel
+-- ARGV  owner, hold id, level that stays, channel, channel of others ("": none)
 -- Answers 1: freed; 0: the hold stays (level > 0); nil: not this hold's.
+-- include string_told.lua
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
     return held
@@ -13,6 +14,5 @@ if tonumber(ARGV[3]) > 0 then
     return 0
 end
 redis.call('del', KEYS[1])
--- A user that may not publish has freed it all the same.
-redis.pcall('publish', ARGV[4], '0')
+tell(KEYS[1], ARGV[4], ARGV[5])
 return 1

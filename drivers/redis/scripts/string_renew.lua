@@ -1,6 +1,6 @@
 -- string_renew.lua - extends one hold of a lock whose key is a string; never creates, never shortens.
 -- KEYS  lock
--- ARGV  owner, hold id, lease ms
+-- ARGV  owner, hold id, lease ms; more, for hashes, is not looked at
 -- Answers 1: it lasts at least that long; 0: not this hold's.
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then

@@ -1,15 +1,19 @@
 -- hash_lock.lua - what a hash is as a lock.
--- {owner, level} of another client, {owner, level, owner:h, hold id} of ours; nil: no lock. Other data that
--- looks like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
+-- {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with `others` true where more is
+-- written there; nil: no lock. Other data that looks like a count must not be taken for a lock: the owner begins
+-- with a UUID, as Redisson's do. Of a hash with more fields than any lock has, nothing is read.
 local function read_lock(key, fields)
-    local f = fields <= 2 and redis.call('hgetall', key) or {}
-    if f[3] and f[1] == f[3] .. ':h' then
-        f = {f[3], f[4], f[1], f[2]}
+    local f = fields <= 512 and redis.call('hgetall', key) or {}
+    local values = {}
+    for i = 1, #f, 2 do
+        values[f[i]] = f[i + 1]
     end
-    if not f[1] or not string.find(f[1], '^[%x%-]+:t?%d+$') or string.find(f[1], ':', 1, true) ~= 37
-        or not string.find(f[2], '^%d+$')
-        or f[3] and (f[3] ~= f[1] .. ':h' or not string.find(f[4], '^%d+$')) then
-        return nil
+    for i = 1, #f, 2 do
+        local owner, level, hold = f[i], f[i + 1], values[f[i] .. ':h']
+        if string.find(owner, '^[%x%-]+:t?%d+$') and string.find(owner, ':', 1, true) == 37
+            and string.find(level, '^%d+$')
+            and (fields == 1 or hold and string.find(hold, '^%d+$')) then
+            return {owner, level, hold and owner .. ':h', hold, others = fields > 2}
+        end
     end
-    return f
 end

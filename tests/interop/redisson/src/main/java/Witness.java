@@ -9,11 +9,13 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.api.redisnode.RedisNode;
@@ -161,7 +163,7 @@ public final class Witness {
     }
 
     /** It waits, we unlock. Without a message it would sleep until our lease ends, after 30 s. */
-    private static void weWakeThem() throws Exception {
+    private static void weWakeThem(RLock lock, String what) throws Exception {
         long[] tookNs = new long[HANDOFFS];
         for (int i = 0; i < HANDOFFS; i++) {
             holder.ask("DL_OK", "lock " + NAME);
@@ -176,8 +178,56 @@ public final class Witness {
             long beganNs = Long.parseLong(holder.ask("DL_OK", "unlock " + NAME).get("began"));
             tookNs[i] = got.get(LEASE_MS / 2, TimeUnit.MILLISECONDS) - beganNs;
         }
-        report("our unlock to Redisson's lock", tookNs);
+        report("our unlock to Redisson's " + what, tookNs);
         check(tookNs[HANDOFFS - 1] < LEASE_MS / 2 * 1_000_000L, "waits end by the message");
+    }
+
+    /** The same key, and a counter of its own. */
+    private static void aFencedLockShares() throws Exception {
+        RFencedLock fenced = redisson.getFencedLock(NAME);
+        holder.ask("DL_OK", "lock " + NAME);
+        check(fenced.tryLockAndGetToken(1, TimeUnit.MILLISECONDS) == null, "a fenced lock does not get our lock");
+        holder.ask("DL_OK", "unlock " + NAME);
+        long token = fenced.lockAndGetToken();
+        holder.ask("DL_EBUSY", "lock " + NAME + " 0");
+        fenced.unlock();
+        check(Long.parseLong(holder.ask("DL_OK", "lock " + NAME).get("token")) > token, "the tokens differ");
+        holder.ask("DL_OK", "unlock " + NAME);
+    }
+
+    private static void checkOurs(RLock theirs, String what) throws Exception {
+        holder.ask("DL_OK", "lock " + NAME);
+        check(theirs.tryLock(), what + " takes what we hold");
+        Map<String, String> seen = holder.ask("DL_OK", "inspect " + NAME);
+        check(seen.get("held").equals("1") && seen.get("ours").equals("1"), "we are seen beside " + what);
+    }
+
+    /** Locks of other kinds look at fields of their own only, and ours is lost. */
+    private static void theseTakeWhatWeHold() throws Exception {
+        RLock read = redisson.getReadWriteLock(NAME).readLock();
+        RLock write = redisson.getReadWriteLock(NAME).writeLock();
+        for (RLock theirs : new RLock[] {write, redisson.getMultiLock(NAME, List.of((Object) "a", "b"))}) {
+            String what = theirs.getClass().getSimpleName();
+            checkOurs(theirs, what);
+            holder.ask("DL_ELOST", "unlock " + NAME);
+            holder.ask("DL_EFOREIGN", "lock " + NAME + " 0");
+            theirs.unlock();
+            check(!lock.isLocked(), "nothing is left when " + what + " leaves last");
+            checkOurs(theirs, what);
+            theirs.unlock();
+            // A write lock leaves its mode behind, a group nothing to see.
+            holder.ask(theirs == write ? "DL_ELOST" : "DL_OK", "unlock " + NAME);
+            check(!lock.isLocked(), "nothing is left when we leave after " + what);
+            checkOurs(theirs, what);
+            holder.ask("DL_OK", "force " + NAME);
+            holder.ask("DL_EFOREIGN", "force " + NAME);
+            theirs.unlock();
+            holder.ask("DL_ELOST", "unlock " + NAME);
+        }
+        checkOurs(read, "a read lock");
+        read.unlock();
+        holder.ask("DL_ELOST", "unlock " + NAME);
+        System.out.println("locks of other kinds take what we hold, and leave nothing of it behind");
     }
 
     private static void bothCount(Path file, int count) throws Exception {
@@ -208,9 +258,13 @@ public final class Witness {
         theirsExcludesUs();
         oursExcludesThem();
         theyWakeUs();
-        weWakeThem();
+        weWakeThem(lock, "lock");
+        weWakeThem(redisson.getFairLock(NAME), "fair lock");
+        aFencedLockShares();
+        theseTakeWhatWeHold();
         bothCount(Path.of(args[3]), Integer.parseInt(args[4]));
         holder.close();
+        redisson.getKeys().delete("redisson_lock_token:{" + NAME + "}");
         check(redisson.getKeys().countExists(NAME) == 0, "nothing is left behind");
         redisson.shutdown();
         System.out.println("all as it must be");

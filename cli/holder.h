@@ -1,0 +1,39 @@
+/* holder.h - who holds a lock, in words; and telling a person who waits for it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLI_HOLDER_H
+#define CLI_HOLDER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "dlock/dlock.h"
+#include "options.h"
+
+/* "held by OWNER at HOST:PID, lease ends in 28.5s", as far as it is known. */
+void holder_text(const dl_lock_info_t *info, char *text, size_t size);
+/* Room for it: the owner and where it runs, each byte as \xNN at worst. */
+#define HOLDER_TEXT_MAX 800
+
+/* A thread that asks who holds the lock while another waits for it. Asking may take as long as any call: the
+ * wait, and the signals that end it, have nothing to do with it. */
+typedef struct holder_watch {
+    const options_t *options;
+    const char *name;
+    dl_client_t *client; /* the thread's own */
+    dl_lock_t *lock;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool started; /* and not joined */
+    bool over;    /* the wait is */
+    bool asking;  /* or writing: not to be waited for */
+} holder_watch_t;
+
+/* Where a person reads the standard error: says after a second what is waited for, and again when somebody
+ * else holds it. Both pointers stay valid until holder_watch_end says so. */
+void holder_watch_begin(holder_watch_t *watch, const options_t *options, const char *name);
+/* Nothing more is asked. Never waits. False: the last question is still under way; may be called again. */
+bool holder_watch_end(holder_watch_t *watch);
+
+#endif

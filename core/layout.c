@@ -1,0 +1,29 @@
+/* layout.c - the sizes that public structs have and had. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layout.h"
+
+#include <string.h>
+
+dli_layout_t dli_layout_acquire_opts = {.now = sizeof(dl_acquire_opts_t)};
+dli_layout_t dli_layout_lock_info = {.now = sizeof(dl_lock_info_t)};
+dli_layout_t dli_layout_client_info = {.now = sizeof(dl_client_info_t)};
+dli_layout_t dli_layout_client_stats = {.now = sizeof(dl_client_stats_t)};
+dli_layout_t dli_layout_event = {.now = sizeof(dl_event_t)};
+dli_layout_t dli_layout_driver = {.now = sizeof(dl_driver_t), .earlier = {DLI_DRIVER_BEFORE_CAPS_OFF}};
+
+bool dli_layout_has(const dli_layout_t *layout, size_t size) {
+    if (size == layout->now) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof layout->earlier / sizeof layout->earlier[0]; i++) {
+        if (size == layout->earlier[i] && size != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void dli_layout_give(void *to, size_t size, const void *whole) {
+    memcpy(to, whole, size);
+    memcpy(to, &size, sizeof size);
+}

@@ -1,0 +1,162 @@
+/* files.c - which files SQLite may open and delete for us: those of the lock file, in its own folder. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * Whoever may write in the folder can replace it, put links in it, and leave a rollback journal there that
+ * names any file of the host as one to be deleted. A process of root would then open, give away or delete
+ * files for them: SQLite goes by paths, and as root it hands the log to the owner of the lock file, made by
+ * it or not. So SQLite's system calls are ours where they take a path or give a file away. While a guard of
+ * this thread is entered (guard.c),
+ *
+ * - a path is one of the lock file's, or there is no such file; it is looked up in the folder that was opened
+ *   in the beginning, without following a link;
+ * - what is opened is a plain file that has this one name, and is not put there by somebody who may not write
+ * the lock file itself;
+ * - the owner is changed of a file only that was made just now;
+ * - reading fails when the time is over.
+ *
+ * Databases of the program are not touched: no guard is entered then.
+ */
+
+static int (*next_open)(const char *, int, int);
+static int (*next_unlink)(const char *);
+static int (*next_fchown)(int, uid_t, gid_t);
+static ssize_t (*next_read)(int, void *, size_t);
+static ssize_t (*next_pread)(int, void *, size_t, int64_t);
+static ssize_t (*next_pread64)(int, void *, size_t, int64_t);
+
+/* The name in the folder, or NULL with errno. */
+static const char *name_of(const dli_place_t *place, const char *path) {
+    static const char *const endings[] = {"", "-wal", "-shm", "-journal"};
+    size_t len = strlen(place->path);
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        if (strncmp(path, place->path, len) == 0 && strcmp(path + len, endings[i]) == 0) {
+            return path + (place->name - place->path);
+        }
+    }
+    errno = ENOENT;
+    return NULL;
+}
+
+static bool is_folder(const dli_place_t *place, const char *path) {
+    size_t len = (size_t)(place->name - place->path) - 1;
+    return strncmp(path, place->path, len > 0 ? len : 1) == 0 && path[len > 0 ? len : 1] == '\0';
+}
+
+/* What is there under the name. Looking at it by O_PATH does nothing to it, and closing that descriptor drops
+ * no POSIX lock. A descriptor, or -1 with errno. */
+static int open_plain(const dli_place_t *place, const char *name, int flags) {
+    struct stat file;
+    char same[32];
+    int fd = -1, at = openat(place->folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (at < 0) {
+        return -1;
+    }
+    bool main_file = strcmp(name, place->name) == 0;
+    if (fstat(at, &file) != 0 || !S_ISREG(file.st_mode) || file.st_nlink > 1 ||
+        !(main_file || dli_place_may_own(place, file.st_uid))) {
+        errno = ELOOP;
+    } else {
+        /* Does not wait for somebody's lease to end. */
+        snprintf(same, sizeof same, "/proc/self/fd/%d", at);
+        fd = open(same, (flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW)) | O_NONBLOCK | O_CLOEXEC);
+    }
+    int error = errno;
+    close(at);
+    errno = error;
+    return fd;
+}
+
+static int open_ours(const char *path, int flags, int mode) {
+    dli_guard_t *guard = dli_guard_here();
+    /* SQLite fills the descriptors 0 to 2 with the one, and takes random numbers from the other. */
+    if (guard == NULL || strcmp(path, "/dev/null") == 0 || strcmp(path, "/dev/urandom") == 0) {
+        return next_open(path, flags, mode);
+    }
+    guard->made = -1;
+    if (is_folder(guard->place, path)) {
+        return openat(guard->place->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    const char *name = name_of(guard->place, path);
+    if (name == NULL) {
+        return -1;
+    }
+    int fd = -1;
+    do {
+        if ((flags & O_EXCL) == 0) {
+            fd = open_plain(guard->place, name, flags);
+            if (fd >= 0 || errno != ENOENT || (flags & O_CREAT) == 0) {
+                return fd;
+            }
+        }
+        fd = openat(guard->place->folder, name, flags | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
+    } while (fd < 0 && errno == EEXIST && (flags & O_EXCL) == 0 && !dli_guard_ended(guard));
+    guard->made = fd;
+    return fd;
+}
+
+static int unlink_ours(const char *path) {
+    const dli_guard_t *guard = dli_guard_here();
+    if (guard == NULL) {
+        return next_unlink(path);
+    }
+    const char *name = name_of(guard->place, path);
+    return name != NULL ? unlinkat(guard->place->folder, name, 0) : -1;
+}
+
+static int fchown_ours(int fd, uid_t user, gid_t group) {
+    const dli_guard_t *guard = dli_guard_here();
+    return guard == NULL || fd == guard->made ? next_fchown(fd, user, group) : 0;
+}
+
+/* Fails once: what SQLite reads to leave things in order is read. */
+static bool too_late(void) {
+    dli_guard_t *guard = dli_guard_here();
+    if (guard == NULL || guard->over || !dli_guard_ended(guard)) {
+        return false;
+    }
+    errno = ETIMEDOUT;
+    return true;
+}
+
+static ssize_t read_ours(int fd, void *to, size_t n) {
+    return too_late() ? -1 : next_read(fd, to, n);
+}
+
+static ssize_t pread_ours(int fd, void *to, size_t n, int64_t at) {
+    return too_late() ? -1 : next_pread(fd, to, n, at);
+}
+
+static ssize_t pread64_ours(int fd, void *to, size_t n, int64_t at) {
+    return too_late() ? -1 : next_pread64(fd, to, n, at);
+}
+
+bool dli_files_install(sqlite3_vfs *unix_vfs) {
+    const struct {
+        const char *name;
+        sqlite3_syscall_ptr ours, *next;
+    } calls[] = {
+        {"open", (sqlite3_syscall_ptr)open_ours, (sqlite3_syscall_ptr *)&next_open},
+        {"unlink", (sqlite3_syscall_ptr)unlink_ours, (sqlite3_syscall_ptr *)&next_unlink},
+        {"fchown", (sqlite3_syscall_ptr)fchown_ours, (sqlite3_syscall_ptr *)&next_fchown},
+        {"read", (sqlite3_syscall_ptr)read_ours, (sqlite3_syscall_ptr *)&next_read},
+        /* A build of SQLite uses one way of reading, and has no others. */
+        {"pread", (sqlite3_syscall_ptr)pread_ours, (sqlite3_syscall_ptr *)&next_pread},
+        {"pread64", (sqlite3_syscall_ptr)pread64_ours, (sqlite3_syscall_ptr *)&next_pread64},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        *calls[i].next = unix_vfs->xGetSystemCall(unix_vfs, calls[i].name);
+        if (*calls[i].next != NULL &&
+            unix_vfs->xSetSystemCall(unix_vfs, calls[i].name, calls[i].ours) != SQLITE_OK) {
+            return false;
+        }
+    }
+    return next_open != NULL && next_unlink != NULL && next_fchown != NULL && next_read != NULL;
+}

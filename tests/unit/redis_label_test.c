@@ -1,0 +1,118 @@
+/* redis_label_test.c - a client says who it is where it takes locks, for nothing, and takes that back. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "redis_link_fixture.h"
+
+#define KEY "tokens:client:me"
+#define DAY_NS ((uint64_t)86400 * 1000 * MS)
+
+static void set_up_label(void) {
+    set_up();
+    options.label_key = KEY;
+}
+
+TestSuite(redis_label, .init = set_up_label, .fini = tear_down, .timeout = 60);
+
+static atomic_uint_fast64_t later_ns;
+
+static uint64_t now_later_ns(void) {
+    return dli_sys_real.now_ns() + atomic_load(&later_ns);
+}
+
+/* How often it was said so far. */
+static long long said(void) {
+    long long calls = info(&server, "commandstats", "cmdstat_set:calls=");
+    return calls < 0 ? 0 : calls;
+}
+
+static dl_status_t claim(void) {
+    return ask_full("INCR claims", DLI_CLAIM, 2000, NULL, NULL);
+}
+
+static void expect_key(const char *wanted) {
+    redisReply *reply = redisCommand(server.admin, "GET " KEY);
+    cr_assert_not_null(reply);
+    cr_assert_eq(reply->type == REDIS_REPLY_STRING, wanted != NULL, "%s", reply->str);
+    if (wanted != NULL) {
+        cr_assert_str_eq(reply->str, wanted);
+    }
+    freeReplyObject(reply);
+}
+
+Test(redis_label, goes_ahead_of_a_claim_once_and_costs_no_round_trip) {
+    char answer[64];
+    open_link();
+    cr_assert_eq(ask("PING"), DL_OK);
+    cr_assert_eq(said(), 0, "who takes no lock says nothing");
+    for (int i = 0; i < 5; i++) {
+        cr_assert_eq(ask_full("ECHO mine", DLI_CLAIM, 2000, answer, NULL), DL_OK);
+        cr_assert_str_eq(answer, "mine");
+    }
+    cr_assert_eq(said(), 1);
+    cr_assert_eq(atomic_load(&round_trips), 6);
+    expect_key("host:1");
+    redisReply *reply = redisCommand(server.admin, "TTL " KEY);
+    cr_assert_gt(reply->integer, 6 * 86400); /* longer than until it is said again */
+    cr_assert_leq(reply->integer, 7 * 86400);
+    freeReplyObject(reply);
+    close_link();
+    AWAIT_THAT(info(&server, "commandstats", "cmdstat_del:calls="), ==, 1);
+    expect_key(NULL);
+}
+
+Test(redis_label, is_said_again_every_day_also_by_renewals) {
+    env.now_ns = now_later_ns;
+    open_link();
+    cr_assert_eq(claim(), DL_OK);
+    atomic_store(&later_ns, DAY_NS - 3600 * 1000 * MS);
+    cr_assert_eq(claim(), DL_OK);
+    cr_assert_eq(said(), 1);
+    atomic_store(&later_ns, DAY_NS);
+    call_t call;
+    prepare(&call, "PING", 2000);
+    call.x.lane = DLI_LANE_RENEWALS;
+    cr_assert_eq(run(&call), DL_OK, "%s", call.err.message);
+    clear(&call);
+    cr_assert_eq(said(), 2);
+}
+
+Test(redis_label, is_said_to_a_server_that_is_new) {
+    open_link();
+    cr_assert_eq(claim(), DL_OK);
+    kill_server(&server);
+    boot_server(&server);
+    expect_key(NULL);
+    uint64_t end = now_ms() + 10000;
+    while (claim() != DL_OK) {
+        cr_assert_lt(now_ms(), end, "the server is not met again");
+    }
+    expect_key("host:1");
+}
+
+Test(redis_label, is_no_matter_of_a_claim_and_what_is_refused_is_not_tried_again) {
+    dl_error_t err;
+    tell(&server, "ACL SETUSER ann on >x ~claims +incr +info +hello");
+    open_link_as(server.path, "ann", "x");
+    for (int i = 0; i < 5; i++) {
+        cr_assert_eq(ask_full("INCR claims", DLI_CLAIM, 2000, NULL, &err), DL_OK, "%s", err.message);
+    }
+    redisReply *reply = redisCommand(server.admin, "ACL LOG");
+    cr_assert_eq(reply->elements, 1);
+    freeReplyObject(reply);
+    reply = redisCommand(server.admin, "GET claims");
+    cr_assert_str_eq(reply->str, "5");
+    freeReplyObject(reply);
+    expect_key(NULL);
+    cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
+    close_link();
+    cr_assert_leq(info(&server, "commandstats", "cmdstat_del:calls="), 0);
+}
+
+/* No answer came, so the next says it. */
+Test(redis_label, of_a_claim_that_was_given_up_is_said_by_the_next) {
+    open_link_over_relay();
+    warm_up(1);
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(ask_full("INCR claims", DLI_CLAIM, 300, NULL, NULL), DL_EUNKNOWN);
+    cr_assert_eq(claim(), DL_OK);
+    expect_key("host:1");
+}
