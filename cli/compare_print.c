@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "commands.h"
 #include "compare.h"
-#include "duration.h"
+#include "dlock/driver.h"
 #include "json.h"
 #include "report.h"
 #include "signals.h"
@@ -16,6 +16,12 @@
 
 #define NS_PER_US 1000.0
 #define NO_VALUE "-"
+
+/* A number by its first three digits. */
+static const char *three_digits(double value, char *text, size_t size) {
+    (void)snprintf(text, size, "%.*f", value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, value);
+    return text;
+}
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
@@ -48,7 +54,7 @@ static const char *percentile_text(const histogram_t *histogram, unsigned percen
     if (histogram->count == 0) {
         return NO_VALUE;
     }
-    (void)snprintf(text, size, "%s", measured_duration(histogram_percentile(histogram, percent)).text);
+    (void)snprintf(text, size, "%s", dl_driver_measured(histogram_percentile(histogram, percent)).text);
     return text;
 }
 
@@ -63,8 +69,8 @@ static double trips_a_pair(const row_t *row) {
 void print_head(const plan_t *plan, const widths_t *widths) {
     (void)printf("processes: %d, threads each: %d, names: %d, hold: %s, duration: %s a backend\n\n",
                  plan->processes, plan->threads, plan->names,
-                 exact_duration((int64_t)(plan->hold_ns / NS_PER_MS)).text,
-                 exact_duration((int64_t)(plan->duration_ns / NS_PER_MS)).text);
+                 dl_driver_duration((int64_t)(plan->hold_ns / NS_PER_MS)).text,
+                 dl_driver_duration((int64_t)(plan->duration_ns / NS_PER_MS)).text);
     print_left("", widths->backend + 2 + widths->driver);
     for (size_t i = 0; i < COLUMNS; i++) {
         print_right(columns[i].above, columns[i].width);
@@ -89,7 +95,7 @@ void print_row(const row_t *row, const widths_t *widths) {
     }
     char texts[COLUMNS][32];
     const char *cells[COLUMNS] = {
-        [RATE] = three_digits(rate(row), "", texts[RATE], sizeof texts[RATE]),
+        [RATE] = three_digits(rate(row), texts[RATE], sizeof texts[RATE]),
         [WAIT_P50] = percentile_text(&row->waits, 50, texts[WAIT_P50], sizeof texts[WAIT_P50]),
         [WAIT_P99] = percentile_text(&row->waits, 99, texts[WAIT_P99], sizeof texts[WAIT_P99]),
         [HANDOFF] = percentile_text(&row->handoffs, 50, texts[HANDOFF], sizeof texts[HANDOFF]),
@@ -102,7 +108,7 @@ void print_row(const row_t *row, const widths_t *widths) {
         cells[FAIRNESS] = texts[FAIRNESS];
     }
     if (row->pairs > 0) {
-        cells[TRIPS] = three_digits(trips_a_pair(row), "", texts[TRIPS], sizeof texts[TRIPS]);
+        cells[TRIPS] = three_digits(trips_a_pair(row), texts[TRIPS], sizeof texts[TRIPS]);
     }
     (void)snprintf(texts[VIOLATIONS], sizeof texts[VIOLATIONS], "%" PRIu64, violations_sum(&row->violations));
     print_left(row->driver, widths->driver);
@@ -132,7 +138,7 @@ void print_notes(const row_t *row) {
     }
     const char *name = plain(row->backend);
     if (row->measured_ns < row->planned_ns) {
-        (void)printf("%s: measured for %s only\n", name, measured_duration(row->measured_ns).text);
+        (void)printf("%s: measured for %s only\n", name, dl_driver_measured(row->measured_ns).text);
     }
     if (row->error[0] != '\0') {
         (void)printf("%s: ", name);
@@ -152,7 +158,7 @@ void print_notes(const row_t *row) {
     if (has_long_unfinished(row)) {
         (void)printf("%s: %" PRIu64 " call%s cut off at the end, the longest after %s\n", name,
                      row->unfinished, row->unfinished == 1 ? " was" : "s were",
-                     measured_duration(row->unfinished_max_ns).text);
+                     dl_driver_measured(row->unfinished_max_ns).text);
     }
     for (int status = 0; status < DL_STATUS_COUNT; status++) {
         if (row->errors[status] > 0) {
@@ -269,7 +275,7 @@ void progress_show(const progress_t *progress, const plan_t *plan, const char *p
     int len = snprintf(line, sizeof line, "%zu/%zu %.63s: %s", progress->number, progress->count,
                        plain(plan->backend), phase);
     if (left_ns > 0) {
-        len += snprintf(line + len, sizeof line - (size_t)len, ", %s left", measured_duration(left_ns).text);
+        len += snprintf(line + len, sizeof line - (size_t)len, ", %s left", dl_driver_measured(left_ns).text);
     }
     if (acquired > 0) {
         (void)snprintf(line + len, sizeof line - (size_t)len, ", %" PRIu64 " acquisitions", acquired);

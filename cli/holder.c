@@ -9,7 +9,7 @@
 
 #include "clock.h"
 #include "commands.h"
-#include "duration.h"
+#include "dlock/driver.h"
 #include "report.h"
 
 #define FIRST_PAUSE_S 1
@@ -23,7 +23,7 @@ void holder_text(const dl_lock_info_t *info, char *text, size_t size) {
     (void)snprintf(text, size, "held by %s%s%s, %s%s", plain(info->owner), has_place ? " at " : "",
                    plain(info->client),
                    has_end ? "lease ends in " : "no known expiry: it may stay until somebody frees it",
-                   has_end ? measured_duration(ns_of_ms(info->remaining_ms)).text : "");
+                   has_end ? dl_driver_measured(ns_of_ms(info->remaining_ms)).text : "");
 }
 
 /* What a person knows by now. */

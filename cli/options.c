@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/scalar.h"
 #include "dlock/dlock.h"
-#include "duration.h"
 #include "exits.h"
 #include "report.h"
 #include "suggest.h"
@@ -30,15 +30,16 @@ static int set_duration(const option_spec_t *spec, const char *value, int64_t *f
         *field = spec->word_ms;
         return 0;
     }
-    int64_t ms;
-    if (!parse_duration(value, &ms)) {
+    int64_t ms = 0;
+    dli_scalar_t read = dli_scalar_read(DL_OPTION_DURATION, value, &ms);
+    if (read != DLI_SCALAR_OK && read != DLI_SCALAR_TOO_LARGE) {
         return usage_error("%s: '%s' is not a duration such as 30s (units: ms, s, m, h, d)%s%s", spec->name,
                            plain(value), spec->word != NULL ? ", nor " : "",
                            spec->word != NULL ? spec->word : "");
     }
-    if (ms < spec->min_ms || ms > spec->max_ms) {
+    if (read != DLI_SCALAR_OK || ms < spec->min_ms || ms > spec->max_ms) {
         return usage_error("%s: %s is out of range: %s to %s", spec->name, value,
-                           exact_duration(spec->min_ms).text, exact_duration(spec->max_ms).text);
+                           dl_driver_duration(spec->min_ms).text, dl_driver_duration(spec->max_ms).text);
     }
     *field = ms;
     return 0;

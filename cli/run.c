@@ -10,7 +10,7 @@
 
 #include "clock.h"
 #include "commands.h"
-#include "duration.h"
+#include "dlock/driver.h"
 #include "exits.h"
 #include "report.h"
 #include "run.h"
@@ -42,8 +42,8 @@ static int plan_end(run_t *run, const dl_client_info_t *info, int64_t max_hold_m
     }
     if (options->grace_ms > longest_ms) {
         return usage_error("--grace: %s is too long for a lease of %s: at most %s",
-                           exact_duration(options->grace_ms).text, exact_duration(window_ms).text,
-                           exact_duration(longest_ms > 0 ? longest_ms : 0).text);
+                           dl_driver_duration(options->grace_ms).text, dl_driver_duration(window_ms).text,
+                           dl_driver_duration(longest_ms > 0 ? longest_ms : 0).text);
     }
     run->grace_ms = options->grace_ms;
     return 0;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "duration.h"
+#include "dlock/driver.h"
 #include "processes.h"
 #include "report.h"
 #include "run.h"
@@ -218,7 +218,7 @@ void take_events(run_t *run) {
             notice_line(
                 "'%s': renewal is failing: %s; trying again, the lock is valid for %s more", run->name,
                 event.status == DL_EUNKNOWN ? "no answer from the server" : dl_status_text(event.status),
-                measured_duration(ns_of_ms(event.valid_ms)).text);
+                dl_driver_measured(ns_of_ms(event.valid_ms)).text);
             break;
         case DL_EVENT_RENEWAL_RECOVERED:
             notice_line("'%s': renewal works again", run->name);

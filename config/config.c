@@ -113,9 +113,3 @@ dl_status_t dli_config_no_backend(const dli_config_t *config, const char *backen
     return dli_report(err, label, at, "%s '%s', which is not in the file, expected a name under 'backends'",
                       what, dli_show(backend, strlen(backend)).text);
 }
-
-dli_duration_t dli_config_duration(int64_t ms) {
-    dli_duration_t duration;
-    dli_scalar_write(DL_OPTION_DURATION, ms, duration.text, sizeof duration.text);
-    return duration;
-}

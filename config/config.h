@@ -58,11 +58,6 @@ dl_status_t dli_config_resolve_mapping(const char *yaml, size_t len, const char 
                                        const dl_option_t *driver_options, dli_values_t *driver_values,
                                        const dl_option_t *core_options, dli_values_t *core_values,
                                        dl_error_t *err);
-/* A time as one would write it in YAML. */
-typedef struct dli_duration {
-    char text[32];
-} dli_duration_t;
-dli_duration_t dli_config_duration(int64_t ms);
 /* Wipes secrets, then frees. Safe on a zeroed one. */
 void dli_values_free(dli_values_t *values);
 

@@ -174,24 +174,21 @@ const char *dli_scalar_expected(dl_option_type_t type) {
 }
 
 void dli_scalar_write(dl_option_type_t type, int64_t number, char *text, size_t size) {
-    if (type == DL_OPTION_BOOL) {
+    const unit_t *best = size_units;
+    switch (type) {
+    case DL_OPTION_BOOL:
         snprintf(text, size, "%s", number ? "true" : "false");
         return;
-    }
-    const unit_t *units = type == DL_OPTION_DURATION ? time_units
-                          : type == DL_OPTION_SIZE   ? size_units
-                                                     : NULL;
-    if (units == NULL) {
-        snprintf(text, size, "%" PRId64, number);
+    case DL_OPTION_DURATION:
+        snprintf(text, size, "%s", dl_driver_duration(number).text);
         return;
-    }
-    const unit_t *best = units;
-    for (const unit_t *u = units; u->name != NULL; u++) {
-        best = number % u->factor == 0 ? u : best;
-    }
-    if (number == 0) {
-        snprintf(text, size, "0");
-    } else {
-        snprintf(text, size, "%" PRId64 "%s", number / best->factor, best->name);
+    case DL_OPTION_SIZE:
+        for (const unit_t *u = size_units; u->name != NULL; u++) {
+            best = number % u->factor == 0 ? u : best;
+        }
+        snprintf(text, size, "%" PRId64 "%s", number / best->factor, number != 0 ? best->name : "");
+        return;
+    default:
+        snprintf(text, size, "%" PRId64, number);
     }
 }

@@ -153,13 +153,13 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     if (client->renew_every_ms * 2 > client->lease_ms) {
         return dli_fail(err, DL_ECONFIG,
                         "backend '%s': renew_every is %s; it must be at most half of the lease of %s",
-                        client->backend, dli_config_duration(client->renew_every_ms).text,
-                        dli_config_duration(client->lease_ms).text);
+                        client->backend, dl_driver_duration(client->renew_every_ms).text,
+                        dl_driver_duration(client->lease_ms).text);
     }
     if (client->backoff_min_ms > client->backoff_max_ms) {
         return dli_fail(err, DL_ECONFIG, "backend '%s': backoff_min is %s, more than backoff_max of %s",
-                        client->backend, dli_config_duration(client->backoff_min_ms).text,
-                        dli_config_duration(client->backoff_max_ms).text);
+                        client->backend, dl_driver_duration(client->backoff_min_ms).text,
+                        dl_driver_duration(client->backoff_max_ms).text);
     }
     return DL_OK;
 }

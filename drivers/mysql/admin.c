@@ -162,8 +162,8 @@ dl_status_t dli_mysql_rows_list(void *state, const char *prefix, size_t prefix_l
         }
     } while (status == DL_OK && !l.ended && l.rows == PAGE);
     if (status == DL_EIO && l.pages > 0 && env->now_ns() >= deadline_ns) {
-        return dl_driver_fail(err, status, 0, "%.100s: listing took longer than call_timeout (%lld ms)",
-                              l.mysql->endpoint->label, (long long)env->call_timeout_ms);
+        return dl_driver_fail(err, status, 0, "%.100s: listing took longer than call_timeout (%s)",
+                              l.mysql->endpoint->label, dl_driver_duration(env->call_timeout_ms).text);
     }
     return status;
 }

@@ -58,19 +58,24 @@ static dl_status_t look(dli_mysql_check_t *check, dli_mysql_moment_t *best, dl_e
     return status;
 }
 
+/* Without its sign. */
+static dl_duration_text_t measured(int64_t us) {
+    return dl_driver_measured((uint64_t)(us < 0 ? -us : us) * NS_PER_US);
+}
+
 static void report_round_trip(dli_mysql_check_t *check, const dli_mysql_moment_t *moment) {
     const dl_driver_env_t *env = check->mysql->env;
     uint64_t took_ns = moment->after_ns - moment->before_ns;
-    double took_ms = (double)took_ns / (double)DLI_NS_PER_MS;
     /* A hold is renewed every third of its lease, and two of three may fail. */
     if (took_ns > (uint64_t)env->lease_ms * DLI_NS_PER_MS / 20) {
         dli_mysql_check_say(check, DL_FINDING_WARNING, "round trip",
-                            "%.2f ms at best, with a lease of %" PRId64
-                            " ms: little time is left for a renewal that has to be repeated; use a longer "
+                            "%s at best, with a lease of %s: "
+                            "little time is left for a renewal that has to be repeated; use a longer "
                             "lease",
-                            took_ms, env->lease_ms);
+                            dl_driver_measured(took_ns).text, dl_driver_duration(env->lease_ms).text);
     } else {
-        dli_mysql_check_say(check, DL_FINDING_OK, "round trip", "%.2f ms at best", took_ms);
+        dli_mysql_check_say(check, DL_FINDING_OK, "round trip", "%s at best",
+                            dl_driver_measured(took_ns).text);
     }
 }
 
@@ -101,15 +106,14 @@ static void report_pace(dli_mysql_check_t *check, const dli_mysql_moment_t *firs
     if (off_us > bound_us || off_us < -bound_us) {
         dli_mysql_check_say(
             check, is_lease ? DL_FINDING_WARNING : DL_FINDING_NOTE, "server clock",
-            "it went %.1f ms while ours went %.1f ms: %s", (double)(last->server_us - first->server_us) / 1e3,
-            (double)ours_us / 1e3,
+            "it went %s%s while ours went %s: %s", last->server_us < first->server_us ? "-" : "",
+            measured(last->server_us - first->server_us).text, measured(ours_us).text,
             is_lease ? "leases end by it, so while it is being set or runs too fast a lock can pass to "
                        "another before its holder stops"
                      : "no row lock depends on it, but a token table that is lost begins anew from it");
     } else {
         dli_mysql_check_say(
-            check, DL_FINDING_OK, "server clock", "it ran as ours did over %.0f ms; %s",
-            (double)ours_us / 1e3,
+            check, DL_FINDING_OK, "server clock", "it ran as ours did over %s; %s", measured(ours_us).text,
             is_lease ? "leases end by it, so it must be slewed, not set, while locks are held"
                      : "no row lock depends on it; a token table that is lost or purged begins anew from it");
     }
@@ -120,9 +124,9 @@ static void report_skew(dli_mysql_check_t *check, const dli_mysql_moment_t *last
     bool far = skew_us > SKEW_WORTH_A_NOTE_US || skew_us < -SKEW_WORTH_A_NOTE_US;
     dli_mysql_check_say(
         check, far ? DL_FINDING_NOTE : DL_FINDING_OK, "clock skew",
-        "the server is %.3f s %s this host: harmless for leases, which compare no clocks; tokens start "
+        "the server is %s %s this host: harmless for leases, which compare no clocks; tokens start "
         "from the server's clock, so a server that replaces this one without its data must not be behind it",
-        (double)(skew_us < 0 ? -skew_us : skew_us) / 1e6, skew_us < 0 ? "behind" : "ahead of");
+        measured(skew_us).text, skew_us < 0 ? "behind" : "ahead of");
 }
 
 void dli_mysql_check_clock_end(dli_mysql_check_t *check, const dli_mysql_moment_t *first) {

@@ -87,7 +87,7 @@ dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
     }
     if (request->lease_ms < 1 || request->lease_ms > DL_LEASE_MAX_MS) {
-        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %lld ms", (long long)request->lease_ms);
+        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(request->lease_ms).text);
     }
     return DL_OK;
 }
@@ -122,8 +122,8 @@ static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r
     if (left_us == 0) {
         return dl_driver_fail(err, DL_EBUSY, 0, "another owner was faster");
     }
-    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
-                          (long long)grant->busy_ms);
+    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+                          dl_driver_duration(grant->busy_ms).text);
 }
 
 dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,

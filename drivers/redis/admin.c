@@ -319,8 +319,8 @@ static dl_status_t run_listing(listing_t *l, questions_t *q) {
     } while (status == DL_OK && !l->ended && strcmp(l->cursor, "0") != 0);
     const dl_driver_env_t *env = l->redis->env;
     if (status == DL_EIO && l->pages > 0 && env->now_ns() >= l->deadline_ns) {
-        return dl_driver_fail(l->err, status, 0, "%.100s: listing took longer than call_timeout (%lld ms)",
-                              l->redis->endpoint.label, (long long)env->call_timeout_ms);
+        return dl_driver_fail(l->err, status, 0, "%.100s: listing took longer than call_timeout (%s)",
+                              l->redis->endpoint.label, dl_driver_duration(env->call_timeout_ms).text);
     }
     return status;
 }

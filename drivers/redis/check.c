@@ -174,19 +174,23 @@ static dl_status_t look(const dli_check_t *check, dli_moment_t *best, dl_error_t
     return status;
 }
 
+/* Without its sign. */
+static dl_duration_text_t measured(int64_t us) {
+    return dl_driver_measured((uint64_t)(us < 0 ? -us : us) * NS_PER_US);
+}
+
 static void report_round_trip(const dli_check_t *check, const dli_moment_t *moment) {
     const dl_driver_env_t *env = check->redis->env;
     uint64_t took_ns = moment->after_ns - moment->before_ns;
-    double took_ms = (double)took_ns / (double)NS_PER_MS;
     /* A hold is renewed every third of its lease, and two of three may fail. */
     if (took_ns > (uint64_t)env->lease_ms * NS_PER_MS / 20) {
         dli_check_say(check, DL_FINDING_WARNING, "round trip",
-                      "%.2f ms at best, with a lease of %" PRId64
-                      " ms: little time is left for a renewal that "
+                      "%s at best, with a lease of %s: "
+                      "little time is left for a renewal that "
                       "has to be repeated; use a longer lease",
-                      took_ms, env->lease_ms);
+                      dl_driver_measured(took_ns).text, dl_driver_duration(env->lease_ms).text);
     } else {
-        dli_check_say(check, DL_FINDING_OK, "round trip", "%.2f ms at best%s", took_ms,
+        dli_check_say(check, DL_FINDING_OK, "round trip", "%s at best%s", dl_driver_measured(took_ns).text,
                       check->node == NULL ? "; an uncontended lock and unlock take two" : "");
     }
 }
@@ -198,25 +202,25 @@ static void report_clock(const dli_check_t *check, const dli_moment_t *first, co
         (int64_t)((last->after_ns - last->before_ns + first->after_ns - first->before_ns) / NS_PER_US);
     int64_t bound_us = blur_us + NOISE_US + ours_us / 100;
     if (off_us > bound_us || off_us < -bound_us) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "server clock",
-            "it went %.1f ms while ours went %.1f ms: leases end by it, so while it is being set or runs "
-            "too fast a lock can pass to another before its holder stops",
-            (double)(last->server_us - first->server_us) / 1e3, (double)ours_us / 1e3);
+        dli_check_say(check, DL_FINDING_WARNING, "server clock",
+                      "it went %s%s while ours went %s: leases end by it, so while it is being set or runs "
+                      "too fast a lock can pass to another before its holder stops",
+                      last->server_us < first->server_us ? "-" : "",
+                      measured(last->server_us - first->server_us).text, measured(ours_us).text);
     } else {
         dli_check_say(
             check, DL_FINDING_OK, "server clock",
-            "it ran as ours did over %.0f ms; leases end by it, so it must be slewed, not set, while locks "
+            "it ran as ours did over %s; leases end by it, so it must be slewed, not set, while locks "
             "are held",
-            (double)ours_us / 1e3);
+            measured(ours_us).text);
     }
     int64_t skew_us = last->skew_us;
     bool far = skew_us > SKEW_WORTH_A_NOTE_US || skew_us < -SKEW_WORTH_A_NOTE_US;
     dli_check_say(
         check, far ? DL_FINDING_NOTE : DL_FINDING_OK, "clock skew",
-        "the server is %.3f s %s this host: harmless for leases, which compare no clocks; tokens start "
+        "the server is %s %s this host: harmless for leases, which compare no clocks; tokens start "
         "from the server's clock, so a server that replaces this one without its data must not be behind it",
-        (double)(skew_us < 0 ? -skew_us : skew_us) / 1e6, skew_us < 0 ? "behind" : "ahead of");
+        measured(skew_us).text, skew_us < 0 ? "behind" : "ahead of");
 }
 
 static void report_guarantee(const dli_check_t *check) {

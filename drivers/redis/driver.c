@@ -47,8 +47,9 @@ static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *va
     redis->shortfall = warn ? DLI_SHORTFALL_WARN : DLI_SHORTFALL_REFUSE;
     if (redis->min_replicas > 0 && redis->replica_timeout_ms >= redis->env->call_timeout_ms) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
-                              "replica_timeout (%lld ms) has to be less than call_timeout (%lld ms)",
-                              (long long)redis->replica_timeout_ms, (long long)redis->env->call_timeout_ms);
+                              "replica_timeout (%s) has to be less than call_timeout (%s)",
+                              dl_driver_duration(redis->replica_timeout_ms).text,
+                              dl_driver_duration(redis->env->call_timeout_ms).text);
     }
     return DL_OK;
 }

@@ -132,7 +132,7 @@ static dl_status_t check_numbers(const dl_request_t *request, dl_error_t *err) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for this server");
     }
     if (request->lease_ms < 1 || request->lease_ms > DL_LEASE_MAX_MS) {
-        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %lld ms", (long long)request->lease_ms);
+        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(request->lease_ms).text);
     }
     return DL_OK;
 }
@@ -230,7 +230,8 @@ static dl_status_t judge_busy(const attempt_t *a, const redisReply *reply, dl_gr
     if (left_ms < 0) {
         return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without an end");
     }
-    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more", (long long)left_ms);
+    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+                          dl_driver_duration(left_ms).text);
 }
 
 /* What the script answered. */

@@ -151,8 +151,8 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
     if (!a.taken) {
         grant->busy_ms = dli_store_ms(a.busy_ns);
         grant->busy_is_dlock = 1;
-        return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
-                              (long long)grant->busy_ms);
+        return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+                              dl_driver_duration(grant->busy_ms).text);
     }
     grant->token = a.token;
     grant->sent_ns = a.sent_ns;

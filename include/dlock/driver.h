@@ -244,6 +244,15 @@ DL_API dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int nativ
 DL_API const char *dl_driver_shown(const dl_driver_env_t *env, const dl_option_value_t *values,
                                    size_t option);
 
+/* Times as people and YAML write them, for messages. Both are pure and need nothing. Since 0.2. */
+typedef struct dl_duration_text {
+    char text[24];
+} dl_duration_text_t;
+/* A setting, to the millisecond, so that it can be given again: 250ms, 28.5s, 90m, 0. */
+DL_API dl_duration_text_t dl_driver_duration(int64_t ms);
+/* A time that was measured, by its first three digits: 250ms, 28.5s, 1.50h. */
+DL_API dl_duration_text_t dl_driver_measured(uint64_t ns);
+
 /*
  * Opens a client on a driver from outside the library. `options` is the YAML mapping that would stand
  * under the backend's name, without `driver:` (NULL or "": all defaults); errors call it "<options>".

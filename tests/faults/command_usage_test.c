@@ -179,7 +179,7 @@ Test(command_usage, what_is_wrong_when_a_backend_is_opened_names_the_backend) {
     expect_status(&program, 78);
     cr_assert_str_eq(
         program.err_text,
-        "dlock: backend 'test': renew_every is 1600ms; it must be at most half of the lease of 3s\n");
+        "dlock: backend 'test': renew_every is 1.6s; it must be at most half of the lease of 3s\n");
 }
 
 /* ---- long configurations ------------------------------------------------------------------------ */

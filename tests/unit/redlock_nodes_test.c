@@ -22,7 +22,7 @@ Test(redlock_nodes, options_that_cannot_be_are_refused_in_one_line, .init = NULL
          -1,
          0,
          "nodes: the URL of node 2: its scheme is not known; "},
-        {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MAX_LEASE, 29999, "max_lease (29999 ms)"},
+        {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MAX_LEASE, 29999, "max_lease (29.999s)"},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MIN_IDLE, 9, "min_idle (9), max_idle (8)"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

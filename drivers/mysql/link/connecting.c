@@ -65,8 +65,8 @@ void dli_mysql_pool_note_overdue(dli_mysql_pool_t *pool, dli_mysql_lane_t at) {
             continue;
         }
         dl_error_t err;
-        dl_driver_fail(&err, DL_EIO, 0, "connecting to %s takes longer than %lld ms", pool->endpoint->label,
-                       (long long)pool->endpoint->connect_timeout_ms);
+        dl_driver_fail(&err, DL_EIO, 0, "connecting to %s takes longer than %s", pool->endpoint->label,
+                       dl_driver_duration(pool->endpoint->connect_timeout_ms).text);
         maker->is_overdue = true;
         pool->overdue++;
         suspect_all(pool);

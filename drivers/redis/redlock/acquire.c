@@ -268,9 +268,10 @@ static dl_status_t run(attempt_t *a) {
 static dl_status_t check_lease(const dli_redlock_t *redlock, const dl_request_t *request, dl_error_t *err) {
     if (request->lease_ms < 1 || request->lease_ms > redlock->max_lease_ms) {
         return dl_driver_fail(err, DL_EINVAL, 0,
-                              "a lease of %lld ms is longer than max_lease (%lld ms); ask for less, or raise "
+                              "a lease of %s is longer than max_lease (%s); ask for less, or raise "
                               "max_lease for all clients",
-                              (long long)request->lease_ms, (long long)redlock->max_lease_ms);
+                              dl_driver_duration(request->lease_ms).text,
+                              dl_driver_duration(redlock->max_lease_ms).text);
     }
     return DL_OK;
 }

@@ -239,16 +239,17 @@ static void report_times(const dli_redlock_t *redlock, const dli_check_t *check)
     /* A claim, the write-back of its token; or a claim, and giving it back. */
     bool is_tight = 2 * redlock->node_timeout_ms > env->call_timeout_ms;
     dli_check_say(check, is_tight ? DL_FINDING_WARNING : DL_FINDING_OK, "node_timeout",
-                  "%" PRId64 " ms of a call_timeout of %" PRId64 " ms%c a lock takes %s to each node%s",
-                  redlock->node_timeout_ms, env->call_timeout_ms, is_tight ? ':' : ';',
+                  "%s of a call_timeout of %s%c a lock takes %s to each node%s",
+                  dl_driver_duration(redlock->node_timeout_ms).text,
+                  dl_driver_duration(env->call_timeout_ms).text, is_tight ? ':' : ';',
                   redlock->fences ? "two requests" : "one request, and a failed one another,",
                   is_tight ? ", so where nodes hang a call ends before it can give back what it got; make it "
                              "less than half"
                            : "");
     bool is_long = redlock->max_lease_ms > 10 * env->lease_ms;
     dli_check_say(
-        check, is_long ? DL_FINDING_NOTE : DL_FINDING_OK, "max_lease",
-        "%" PRId64 " ms, and automatic leases are of %" PRId64 " ms%s", redlock->max_lease_ms, env->lease_ms,
+        check, is_long ? DL_FINDING_NOTE : DL_FINDING_OK, "max_lease", "%s, and automatic leases are of %s%s",
+        dl_driver_duration(redlock->max_lease_ms).text, dl_driver_duration(env->lease_ms).text,
         is_long ? ": a node that was restarted has no vote for max_lease; unless some locks ask for "
                   "such a lease, a shorter one brings it back sooner"
                 : "; a node that was restarted has no vote for max_lease");

@@ -222,8 +222,8 @@ static bool may_be_marked(const report_t *report, const survey_t *survey, size_t
     } else if (survey->used != NULL) {
         say(report, DL_FINDING_ERROR, node,
             "not marked: these servers have been in use (node %zu has %s), so this one may have forgotten "
-            "locks that are held; it votes %" PRId64 " ms (max_lease) after the first lock that asks it",
-            survey->used->index + 1, survey->trace, redlock->max_lease_ms);
+            "locks that are held; it votes %s (max_lease) after the first lock that asks it",
+            survey->used->index + 1, survey->trace, dl_driver_duration(redlock->max_lease_ms).text);
     } else if (unknown != NULL) {
         say(report, DL_FINDING_ERROR, node,
             "not marked: node %zu could not be looked at, so these servers may have been in use; run this "

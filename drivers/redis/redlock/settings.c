@@ -140,9 +140,9 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
     redlock->quorum = n / 2 + 1;
     name_nodes(redlock);
     if (env->lease_ms > redlock->max_lease_ms) {
-        return dl_driver_fail(err, DL_ECONFIG, 0,
-                              "lease (%" PRId64 " ms) may not be longer than max_lease (%" PRId64 " ms)",
-                              env->lease_ms, redlock->max_lease_ms);
+        return dl_driver_fail(err, DL_ECONFIG, 0, "lease (%s) may not be longer than max_lease (%s)",
+                              dl_driver_duration(env->lease_ms).text,
+                              dl_driver_duration(redlock->max_lease_ms).text);
     }
     dl_status_t status = read_keys(redlock, values, err);
     return status == DL_OK ? make_endpoints(redlock, values, err) : status;

@@ -175,8 +175,8 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
     if (grant->busy_ms < 0) {
         return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without a known end");
     }
-    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %lld ms more",
-                          (long long)grant->busy_ms);
+    return dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+                          dl_driver_duration(grant->busy_ms).text);
 }
 
 static bool is_missing(const dli_ballot_t *ballot) {
