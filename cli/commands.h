@@ -29,6 +29,6 @@ dl_status_t try_client(const options_t *options, dl_client_t **client, dl_error_
 int open_client(const options_t *options, dl_client_t **client);
 /* The same, and a handle on the lock that the first argument names. */
 int open_lock(const options_t *options, dl_client_t **client, dl_lock_t **lock);
-void print_help(FILE *out, const command_t *command); /* NULL: all of them */
+void print_help(const command_t *command); /* NULL: all of them */
 
 #endif

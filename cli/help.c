@@ -1,15 +1,19 @@
 /* help.c - dlock help: a page for each subcommand, made from the tables. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "report.h"
+#include "terminal.h"
+#include "text.h"
 
 static const char run_text[] =
     "\n"
-    "Waits for the lock, runs the command in a process group of its own, ends what is left\n"
-    "of the group, and frees the lock. The command has DLOCK_NAME and DLOCK_TOKEN in its\n"
-    "environment. Should the lock be lost, the whole group is ended before it is.\n"
+    "Waits for the lock, runs the command in a process group of its own, ends what\n"
+    "is left of the group, and frees the lock. The command has DLOCK_NAME and\n"
+    "DLOCK_TOKEN in its environment. Should the lock be lost, the whole group is\n"
+    "ended before it is.\n"
     "\n"
     "Exit status: the command's own (128 + N when signal N ended it), or\n"
     "   75  the lock was not obtained in time\n"
@@ -80,7 +84,12 @@ static const char *more_text(const command_t *command) {
     }
 }
 
-static void print_options(FILE *out, unsigned bit, bool global) {
+/* Of the lines that follow the first of an option; and where they end, if there is no terminal. */
+#define HELP_INDENT 29
+#define USUAL_WIDTH 80
+
+static void print_options(unsigned bit, bool global) {
+    int width = terminal_width(STDOUT_FILENO);
     for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
         bool is_global = spec->commands == IN_ALL;
         if ((spec->commands & bit) == 0 || is_global != global) {
@@ -93,27 +102,30 @@ static void print_options(FILE *out, unsigned bit, bool global) {
         char left[64];
         (void)snprintf(left, sizeof left, "%4s%s%s%s", letter, spec->name, spec->value != NULL ? " " : "",
                        spec->value != NULL ? spec->value : "");
-        (void)fprintf(out, "  %-26s %s\n", left, spec->help);
+        wrap_t wrap = {.width = width > 0 ? width : USUAL_WIDTH, .indent = HELP_INDENT};
+        wrap.column = printf("  %-26s ", left);
+        print_wrapped(&wrap, spec->help);
+        (void)putchar('\n');
     }
 }
 
-void print_help(FILE *out, const command_t *command) {
+void print_help(const command_t *command) {
     if (command == NULL) {
-        (void)fputs("usage: dlock COMMAND [options]\n\n", out);
+        (void)fputs("usage: dlock COMMAND [options]\n\n", stdout);
         for (const command_t *each = commands; each->name != NULL; each++) {
-            (void)fprintf(out, "  %-10s %s\n", each->name, each->summary);
+            (void)printf("  %-10s %s\n", each->name, each->summary);
         }
-        (void)fputs("\nOptions of every command, before or after it:\n", out);
-        print_options(out, IN_ALL, true);
-        (void)fputs("\n'dlock help COMMAND' tells more, and so does the manual page dlock(1).\n", out);
+        (void)fputs("\nOptions of every command, before or after it:\n", stdout);
+        print_options(IN_ALL, true);
+        (void)fputs("\n'dlock help COMMAND' tells more, and so does the manual page dlock(1).\n", stdout);
         return;
     }
-    (void)fprintf(out, "usage: dlock %s%s%s\n%s\n", command->name, command->args[0] != '\0' ? " " : "",
-                  command->args, command->summary);
-    (void)fputs("\nOptions:\n", out);
-    print_options(out, command->bit, false);
-    print_options(out, command->bit, true);
-    (void)fputs(more_text(command), out);
+    (void)printf("usage: dlock %s%s%s\n%s\n", command->name, command->args[0] != '\0' ? " " : "",
+                 command->args, command->summary);
+    (void)fputs("\nOptions:\n", stdout);
+    print_options(command->bit, false);
+    print_options(command->bit, true);
+    (void)fputs(more_text(command), stdout);
 }
 
 int command_help(const options_t *options) {
@@ -124,6 +136,6 @@ int command_help(const options_t *options) {
             return usage_error("there is no command '%s'; see 'dlock help'", plain(options->args[0]));
         }
     }
-    print_help(stdout, command);
+    print_help(command);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* holder.c - who holds a lock, in words; and telling a person who waits for it. */
+/* holder.c - tells a person who waits for a lock who holds it. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "holder.h"
 
@@ -16,15 +16,6 @@
 /* The pause doubles with each line: a lock that changes hands all the time is no reason for a stream of them.
  */
 #define PAUSE_MAX_S 64
-
-void holder_text(const dl_lock_info_t *info, char *text, size_t size) {
-    bool has_place = info->client[0] != '\0';
-    bool has_end = info->remaining_ms >= 0;
-    (void)snprintf(text, size, "held by %s%s%s, %s%s", plain(info->owner), has_place ? " at " : "",
-                   plain(info->client),
-                   has_end ? "lease ends in " : "no known expiry: it may stay until somebody frees it",
-                   has_end ? dl_driver_measured(ns_of_ms(info->remaining_ms)).text : "");
-}
 
 /* What a person knows by now. */
 typedef struct told {
@@ -61,10 +52,14 @@ static bool ask(holder_watch_t *watch, told_t *told) {
         notice_line("waiting for '%s'", watch->name); /* who holds it cannot be had, or is just changing */
         return true;
     }
-    char text[HOLDER_TEXT_MAX];
-    holder_text(&info, text, sizeof text);
     memcpy(told->owner, info.owner, sizeof told->owner);
-    notice_line("waiting for '%s', %s%s", watch->name, text, info.remaining_ms >= 0 ? " unless renewed" : "");
+    const char *who = plain(info.client[0] != '\0' ? info.client : info.owner);
+    if (info.remaining_ms < 0) {
+        notice_line("waiting for '%s', held by %s, no known expiry", watch->name, who);
+    } else {
+        notice_line("waiting for '%s', held by %s, lease ends in %s unless renewed", watch->name, who,
+                    dl_driver_measured(ns_of_ms(info.remaining_ms)).text);
+    }
     return true;
 }
 

@@ -1,19 +1,13 @@
-/* holder.h - who holds a lock, in words; and telling a person who waits for it. */
+/* holder.h - tells a person who waits for a lock who holds it. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLI_HOLDER_H
 #define CLI_HOLDER_H
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "dlock/dlock.h"
 #include "options.h"
-
-/* "held by OWNER at HOST:PID, lease ends in 28.5s", as far as it is known. */
-void holder_text(const dl_lock_info_t *info, char *text, size_t size);
-/* Room for it: the owner and where it runs, each byte as \xNN at worst. */
-#define HOLDER_TEXT_MAX 800
 
 /* A thread that asks who holds the lock while another waits for it. Asking may take as long as any call: the
  * wait, and the signals that end it, have nothing to do with it. */

@@ -1,11 +1,13 @@
 /* locks.c - dlock status, list and unlock: looking at locks, and freeing them by force. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <stdio.h>
 
+#include "clock.h"
 #include "commands.h"
 #include "configured.h"
+#include "dlock/driver.h"
 #include "exits.h"
-#include "holder.h"
 #include "json.h"
 #include "report.h"
 
@@ -69,9 +71,15 @@ static void print_lock_line(const char *name, const dl_lock_info_t *info) {
         (void)printf("%s: free\n", plain(name));
         return;
     }
-    char text[HOLDER_TEXT_MAX];
-    holder_text(info, text, sizeof text);
-    (void)printf("%s: %s", plain(name), text);
+    (void)printf("%s: held by %s", plain(name), plain(info->owner));
+    if (info->client[0] != '\0') {
+        (void)printf(" at %s", plain(info->client));
+    }
+    if (info->remaining_ms >= 0) {
+        (void)printf(", lease ends in %s", dl_driver_measured(ns_of_ms(info->remaining_ms)).text);
+    } else {
+        (void)fputs(", no known expiry: it may stay until somebody frees it", stdout);
+    }
     if (info->token != 0) {
         (void)printf(", token %" PRIu64, info->token);
     }

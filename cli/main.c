@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
         return finish_stdout(command_version(&options));
     }
     if (options.help) {
-        print_help(stdout, options.command);
+        print_help(options.command);
         return finish_stdout(0);
     }
     return finish_stdout(options.command->run(&options));

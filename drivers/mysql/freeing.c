@@ -9,7 +9,7 @@
 #define LOOK_AGAIN_MS 100u
 
 static dl_status_t lost(dl_error_t *err) {
-    return dl_driver_fail(err, DL_ELOST, 0, "this hold is not there any more");
+    return dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: nothing of this hold is there any more");
 }
 
 /* ---- by what the marker says --------------------------------------------------------------------------- */

@@ -218,5 +218,6 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
     dli_mysql_answer_free(&exchange.answer);
     dli_mysql_rows_purge(mysql, request);
     return freed ? DL_OK
-                 : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in table '%s'", mysql->table_shown);
+                 : dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer in table '%s'",
+                                  mysql->table_shown);
 }

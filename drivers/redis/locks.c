@@ -255,7 +255,7 @@ static dl_status_t judge(const attempt_t *a, dl_grant_t *grant) {
         return dl_driver_fail(a->err, DL_EUNKNOWN, 0, "the server's answer makes no sense");
     }
     if (number == 0) {
-        return dl_driver_fail(a->err, DL_ELOST, 0, "this hold is not on the server");
+        return dl_driver_fail(a->err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
     }
     grant->token = fresh ? (uint64_t)number : 0;
     grant->sent_ns = a->sent_ns;
@@ -337,7 +337,7 @@ static dl_status_t judge_release(const dli_redis_t *redis, const dli_key_t *key,
         return DL_OK;
     }
     if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
-        return dl_driver_fail(err, DL_ELOST, 0, "this hold is not on the server");
+        return dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
     }
     return dli_redis_fail(redis, key, reply, err);
 }

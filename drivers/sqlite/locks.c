@@ -206,5 +206,7 @@ dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *requ
         dli_wake_all(store, request->name, request->name_len);
     }
     dli_checkpoint(store, 1, limits);
-    return f.done ? DL_OK : dl_driver_fail(err, DL_ELOST, 0, "this hold is not in the lock file");
+    return f.done ? DL_OK
+                  : dl_driver_fail(err, DL_ELOST, 0,
+                                   "the lock was lost: this hold is no longer in the lock file");
 }

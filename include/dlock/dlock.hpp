@@ -3,6 +3,10 @@
 #ifndef DLOCK_DLOCK_HPP
 #define DLOCK_DLOCK_HPP
 
+#if __cplusplus < 201703L
+#error "dlock.hpp needs C++17 (-std=c++17)"
+#endif
+
 #include <chrono>
 #include <cmath>
 #include <cstdint>

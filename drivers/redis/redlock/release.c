@@ -93,7 +93,8 @@ static dl_status_t judge_release(dli_round_t *round, dl_error_t *err) {
     dli_ballots_of_answers(round, &key, ballots);
     dli_tally_count(&tally, ballots, redlock->n, redlock->quorum);
     if (tally.busy > redlock->n - redlock->quorum) {
-        return dl_driver_fail(err, DL_ELOST, 0, "this hold is not on a majority of the nodes");
+        return dl_driver_fail(err, DL_ELOST, 0,
+                              "the lock was lost: this hold is no longer on a majority of the nodes");
     }
     if (tally.yes >= redlock->quorum) {
         return DL_OK;

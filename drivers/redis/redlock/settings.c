@@ -13,8 +13,9 @@ const dl_option_t dli_redlock_options[] = {
                                .required = 1,
                                .min = DLI_NODES_MIN,
                                .max = DLI_NODES_MAX,
-                               .help = "The servers: URLs as redis-string has them, an odd number; each a "
-                                       "primary of its own, best on a host of its own"},
+                               .help =
+                                   "The servers: URLs as redis-string has them, best an odd number; each a "
+                                   "primary of its own, best on a host of its own"},
     DLI_REDIS_USER_OPTIONS(DLI_REDLOCK_OPT),
     DLI_REDIS_KEY_OPTIONS(DLI_REDLOCK_OPT, "\"dlock:\""),
     DLI_REDIS_NUMBER(DLI_REDLOCK_OPT_NODE_TIMEOUT, "node_timeout", DL_OPTION_DURATION, "500ms", 10, 60000,
