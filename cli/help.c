@@ -31,37 +31,47 @@ static const char status_text[] =
 static const char list_text[] = "\nExit status: 0; with --quiet 0 when a lock is held and 1 when none is.\n";
 static const char unlock_text[] =
     "\n"
-    "The holder learns of it as a loss, at its next renewal. With an explicit lease, which has none,\n"
-    "it learns when it unlocks or extends, or when validity ends; on mysql-pessimistic at once.\n"
+    "The holder learns of it as a loss, at its next renewal. With an explicit lease,\n"
+    "which has none, it learns when it unlocks or extends, or when validity ends; on\n"
+    "mysql-pessimistic at once.\n"
+    "\n"
     "Exit status: 0 when the lock was freed, 1 when nobody held it.\n";
 static const char check_text[] = "\nExit status: 0, or 1 when an error was found.\n";
 static const char backends_text[] = "\nThe backend that is used by default is marked with a star.\n";
 
 static const char compare_text[] =
     "\n"
-    "Runs the same workload on all backends of the configuration, or on those that are named, one\n"
-    "after the other. Threads of several processes each choose a name at random, wait for its lock,\n"
-    "hold it and free it, until the time is over. The locks are called dlock.compare.RANDOM.N. It\n"
-    "loads each server as much as the server allows: not for one that others need at the time.\n"
+    "Runs the same workload on all backends of the configuration, or on those that\n"
+    "are named, one after the other. Threads of several processes each choose a name\n"
+    "at random, wait for its lock, hold it and free it, until the time is over. The\n"
+    "locks are called dlock.compare.RANDOM.N. It loads each server as much as the\n"
+    "server allows: not for one that others need at the time.\n"
     "\n"
     "  acq/s       acquisitions a second, of all threads and names together\n"
-    "  wait        from the lock call to its return with the lock; half of all are shorter than\n"
-    "              p50, 99 % than p99, within 1 %. Waits that the end cuts off do not count\n"
-    "  hand-off    when others were waiting: from the beginning of the unlock call to the return\n"
-    "              of the next owner's lock call, whether in the same process or another\n"
-    "  fairness    Jain's index of the threads' acquisitions: 1 is equal shares, 1/N all for one of N\n"
-    "  trips/pair  exchanges with the server for each acquisition, as the driver counts them: tries\n"
-    "              that found the lock taken and renewals too\n"
-    "  violations  two valid holders of one name at once, tokens that do not rise, updates of a\n"
-    "              plain counter that got lost. 0 says that none was seen, not that none can be\n"
+    "  wait        from the lock call to its return with the lock; half of all are\n"
+    "              shorter than p50, 99 % than p99, within 1 %. Waits that the end\n"
+    "              cuts off do not count\n"
+    "  hand-off    when others were waiting: from the beginning of the unlock call\n"
+    "              to the return of the next owner's lock call, whether in the same\n"
+    "              process or another\n"
+    "  fairness    Jain's index of the threads' acquisitions: 1 is equal shares, 1/N\n"
+    "              all for one of N\n"
+    "  trips/pair  exchanges with the server for each acquisition, as the driver\n"
+    "              counts them: tries that found the lock taken and renewals too\n"
+    "  violations  two valid holders of one name at once, tokens that do not rise,\n"
+    "              updates of a plain counter that got lost. 0 says that none was\n"
+    "              seen, not that none can be\n"
     "\n"
-    "All of it is this machine's view: its processors are shared by the workers and by whatever\n"
-    "server runs on it, and over loopback there is no network. Compare rows of one run only.\n"
+    "All of it is this machine's view: its processors are shared by the workers and\n"
+    "by whatever server runs on it, and over loopback there is no network. Compare\n"
+    "rows of one run only.\n"
     "\n"
-    "--backend adds a backend to those that are named. DLOCK_BACKEND and 'use:' choose none here.\n"
+    "--backend adds a backend to those that are named. DLOCK_BACKEND and 'use:'\n"
+    "choose none here.\n"
     "\n"
-    "Exit status: 0, or 1 when a violation was seen, a backend could not be opened or gave no lock,\n"
-    "or a worker died; 128 + N when signal N ended it and no violation was seen until then.\n";
+    "Exit status: 0, or 1 when a violation was seen, a backend could not be opened or\n"
+    "gave no lock, or a worker died; 128 + N when signal N ended it and no violation\n"
+    "was seen until then.\n";
 
 static const char *more_text(const command_t *command) {
     switch (command->bit) {

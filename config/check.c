@@ -95,24 +95,38 @@ static int is_backend_name(const dli_node_t *name) {
     return name->len >= 1 && name->len <= DLI_BACKEND_NAME_MAX && strspn(name->text, allowed) == name->len;
 }
 
+/* The names of drivers, one after the other. */
+typedef struct names {
+    char text[120];
+    size_t count;
+} names_t;
+
+static void add_name(names_t *names, const char *name) {
+    size_t used = strlen(names->text);
+    snprintf(names->text + used, sizeof names->text - used, "%s%s", used > 0 ? ", " : "", name);
+    names->count++;
+}
+
 static dl_status_t unknown_driver(const checker_t *c, const dli_node_t *driver) {
     const char *label = c->config->label.text, *name = NULL;
-    char list[120] = "";
+    names_t all = {.count = 0}, longer = {.count = 0}; /* such as mysql-lease, for mysql */
     dli_nearest_t nearest;
     dli_nearest_start(&nearest, driver->text, driver->len);
     for (size_t i = 0; (name = c->drivers->name_at(i)) != NULL; i++) {
-        size_t used = strlen(list);
         dli_nearest_try(&nearest, name);
-        snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", name);
+        add_name(&all, name);
+        if (strncmp(name, driver->text, driver->len) == 0) {
+            add_name(&longer, name);
+        }
     }
     dli_shown_t shown = dli_show(driver->text, driver->len);
     name = dli_nearest_name(&nearest);
-    if (name != NULL) {
+    if (name != NULL && longer.count < 2) {
         return dli_report(c->err, label, driver->mark, "unknown driver '%s', did you mean '%s'?", shown.text,
                           name);
     }
     return dli_report(c->err, label, driver->mark, "unknown driver '%s', expected one of %s", shown.text,
-                      list);
+                      longer.count > 1 && driver->len > 0 ? longer.text : all.text);
 }
 
 /* A scalar that names something; variables are not replaced in it, so that the whole file can be checked at

@@ -38,13 +38,14 @@ static void report_encryption(dli_mysql_check_t *check, const char *cipher) {
         dli_mysql_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
                             cipher[0] != '\0' ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (cipher[0] != '\0') {
-        dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
-                            "TLS (%s), but the server's certificate is not verified: who can redirect the "
-                            "connection learns the password and decides who holds the locks; set tls: verify",
-                            cipher);
+        dli_mysql_check_say(
+            check, DL_FINDING_WARNING, "transport",
+            "TLS (%s), but the server's certificate is not verified: anyone who can redirect the "
+            "connection learns the password and decides who holds the locks; set tls: verify",
+            cipher);
     } else {
         dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
-                            "no TLS: lock names and owners cross the network in clear, and who is on the way "
+                            "no TLS: lock names and owners cross the network in clear, and anyone on the way "
                             "can free or forge locks; set tls: verify");
     }
 }
@@ -67,7 +68,7 @@ static void report_transport(dli_mysql_check_t *check) {
     report_encryption(check, cipher);
     if (e->password == NULL && e->tls_cert == NULL && !is_loopback(e->host)) {
         dli_mysql_check_say(check, DL_FINDING_WARNING, "password",
-                            "none is configured: whoever reaches the port can free, take or forge locks");
+                            "none is configured: anyone who reaches the port can free, take or forge locks");
     }
 }
 

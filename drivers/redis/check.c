@@ -89,18 +89,19 @@ static void report_transport(const dli_check_t *check) {
         dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
                       e->tls ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (e->tls) {
-        dli_check_say(check, DL_FINDING_WARNING, "transport",
-                      "TLS, but the server's certificate is not verified: who can redirect the connection "
-                      "learns the password and decides who holds the locks; set tls_verify");
+        dli_check_say(
+            check, DL_FINDING_WARNING, "transport",
+            "TLS, but the server's certificate is not verified: anyone who can redirect the connection "
+            "learns the password and decides who holds the locks; set tls_verify");
     } else {
         dli_check_say(check, DL_FINDING_WARNING, "transport",
-                      "no TLS: %slock names and owners cross the network in clear, and who is on the way can "
+                      "no TLS: %slock names and owners cross the network in clear, and anyone on the way can "
                       "free or forge locks; use rediss://",
                       e->password != NULL ? "the password, " : "");
     }
     if (e->password == NULL && e->tls_cert == NULL && e->host != NULL && !is_loopback(e->host)) {
         dli_check_say(check, DL_FINDING_WARNING, "password",
-                      "none is configured: whoever reaches the port can free, take or forge locks");
+                      "none is configured: anyone who reaches the port can free, take or forge locks");
     }
 }
 

@@ -182,6 +182,16 @@ Test(command_usage, what_is_wrong_when_a_backend_is_opened_names_the_backend) {
         "dlock: backend 'test': renew_every is 1.6s; it must be at most half of the lease of 3s\n");
 }
 
+Test(command_usage, a_driver_that_begins_as_several_do_is_answered_by_their_names) {
+    program_t program;
+    write_file(config_path, "use: test\nbackends:\n  test: {driver: mysql, user: u}\n");
+    (void)dlock(&program, "status", "x", NULL);
+    expect_status(&program, 78);
+    cr_assert_has(
+        program.err_text,
+        ": unknown driver 'mysql', expected one of mysql-pessimistic, mysql-lease, mysql-optimistic\n");
+}
+
 /* ---- long configurations ------------------------------------------------------------------------ */
 
 enum { BACKENDS_MOST = 1000 }; /* of a configuration */
