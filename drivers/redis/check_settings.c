@@ -234,11 +234,11 @@ static void report_each_replica(const dli_check_t *check, int64_t count) {
         int64_t lag = part_number(text, "lag="), offset = part_number(text, "offset=");
         bool online = strstr(text, "state=online") != NULL;
         bool late = !online || lag > 2;
-        dli_check_say(
-            check, late ? DL_FINDING_WARNING : DL_FINDING_OK, "replica",
-            "number %" PRId64 " is %s, answered %" PRId64 " s ago and is %" PRId64 " bytes behind%s", i,
-            online ? "online" : "not in step", lag, offset >= 0 && written > offset ? written - offset : 0,
-            late ? ": made the new server now, it would miss locks that are held" : "");
+        dli_check_say(check, late ? DL_FINDING_WARNING : DL_FINDING_OK, "replica",
+                      "number %" PRId64 " is %s, answered %" PRId64 "s ago and is %" PRId64 " bytes behind%s",
+                      i, online ? "online" : "not in step", lag,
+                      offset >= 0 && written > offset ? written - offset : 0,
+                      late ? ": made the new server now, it would miss locks that are held" : "");
     }
 }
 

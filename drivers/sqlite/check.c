@@ -254,7 +254,7 @@ static void report_host(const report_t *report, const dli_store_t *store) {
         "leases are counted by CLOCK_BOOTTIME, which no clock setting moves; a reboot frees every lock");
     if (store->offset_ns != 0) {
         say(report, DL_FINDING_NOTE, "time namespace",
-            "this process sees a clock %lld s off the host's; taken into account",
+            "this process sees a clock %llds off the host's; taken into account",
             (long long)(store->offset_ns / 1000000000));
     } else {
         say(report, DL_FINDING_OK, "time namespace", "the clock is the host's own");

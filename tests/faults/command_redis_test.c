@@ -316,7 +316,7 @@ Test(command_redis, a_quarantine_is_what_a_lock_waits_for_and_that_is_told_while
     static const char why[] =
         " nodes have no vote yet, and are needed; new nodes: run `dlock init`, of others "
         "`dlock check` says why\n";
-    static const char event[] = " s, as it may have forgotten locks; new nodes: run `dlock init`\n";
+    static const char event[] = "s, as it may have forgotten locks; new nodes: run `dlock init`\n";
     program_t program;
     make_quorum();
     start(&program, "run", "x", "--", "true", NULL);

@@ -247,7 +247,7 @@ Test(redlock_check, init_is_advised_only_where_it_does_not_refuse) {
     prepare(&c, UUID_A);
     set_number(&c, DLI_REDLOCK_OPT_FENCING, 0);
     check_once(&c);
-    EXPECT("node 2 vote", DL_FINDING_WARNING, "none for 60.0 s (max_lease) from the next lock on: it is new");
+    EXPECT("node 2 vote", DL_FINDING_WARNING, "none for 1m (max_lease) from the next lock on: it is new");
     EXPECT("node 2 vote", DL_FINDING_WARNING, "; new nodes: run `dlock init`");
     EXPECT("node_timeout", DL_FINDING_OK, "a lock takes one request, ");
     tell(&servers[1], "SET dlock_tokens:node other");

@@ -70,13 +70,12 @@ static bool say_vote(look_t *look, const redisReply *marker, const redisReply *q
     }
     if (left_ms != -2) {
         dli_check_say(check, DL_FINDING_WARNING, "vote",
-                      "none for another %.1f s (quarantine): it is new, or was restarted or emptied, and may "
+                      "none for another %s (quarantine): it is new, or was restarted or emptied, and may "
                       "have forgotten locks that are held",
-                      (double)left_ms / 1000);
+                      dl_driver_duration(left_ms).text);
     } else if (is_new || (is_other && !look->node.durable)) {
-        dli_check_say(check, DL_FINDING_WARNING, "vote",
-                      "none for %.1f s (max_lease) from the next lock on: %s",
-                      (double)look->node.max_lease_ms / 1000,
+        dli_check_say(check, DL_FINDING_WARNING, "vote", "none for %s (max_lease) from the next lock on: %s",
+                      dl_driver_duration(look->node.max_lease_ms).text,
                       is_new ? "it is new, or was emptied" : "it was restarted, or is another server");
     } else {
         dli_check_say(check, DL_FINDING_OK, "vote", "it has one%s",

@@ -175,8 +175,8 @@ void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     pthread_mutex_unlock(&node->redlock->mutex);
     if (is_new) {
         (void)snprintf(text, sizeof text,
-                       "node %zu (%s) has no vote for %.1f s, as it may have forgotten locks; " DLI_NEW_NODES,
-                       node->index + 1, node->redis.endpoint.label, (double)left_ms / 1000);
+                       "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
+                       node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
         report(node->redlock, DL_LOG_WARNING, text);
     }
 }
