@@ -237,9 +237,10 @@ MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t
 /* A TLS handshake or a login that went wrong has one number, whatever the reason. Did the network or the
  * server fail? Words of OpenSSL (which has none for a reset), of GnuTLS, of the system, of the libraries. */
 static bool is_hang_up(const char *words) {
-    static const char *const hang_ups[] = {"unexpected eof", "reset by peer", "timed out",
-                                           "roken pipe",     "reason(0)",     "non-properly terminated",
-                                           "pull function",  "push function", "read RSA public key"};
+    static const char *const hang_ups[] = {"unexpected eof",     "reset by peer", "timed out",
+                                           "roken pipe",         "reason(0)",     "non-properly terminated",
+                                           "pull function",      "push function", "temporarily unavailable",
+                                           "read RSA public key"};
     for (size_t i = 0; i < sizeof hang_ups / sizeof hang_ups[0]; i++) {
         if (strstr(words, hang_ups[i]) != NULL) {
             return true;
