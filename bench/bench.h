@@ -49,9 +49,17 @@ void user_close(void *user);
  * do harm to; the others are what counts then. Closes the client. */
 void hold_many(dl_client_t *client, unsigned count, const char *what, void (*disturb)(const char *name));
 
+/* Prints how often one thread locks and unlocks by a queue, with 1, 16 and 256 operations outstanding, beside
+ * threads that block. Closes the client, as the next one does. */
+void queue_pairs(dl_client_t *client, unsigned scale);
+/* Prints what 10,000 acquires of one thread cost the client while it renews 1,000 locks. */
+void queue_scale(dl_client_t *client, unsigned scale);
+
 /* Each prints one line a figure. `scale` multiplies how much is measured; 1 takes a few seconds. */
 void bench_pair(const char *folder, unsigned scale);
 void bench_handoff(const char *folder, unsigned scale);
 void bench_many(const char *folder, unsigned scale);
+void bench_queue_pair(const char *folder, unsigned scale);
+void bench_queue_scale(const char *folder, unsigned scale);
 
 #endif

@@ -25,3 +25,8 @@ void bench_mysql_many(const char *folder, unsigned scale) {
         mysql_close(other);
     }
 }
+
+void bench_mysql_queue_scale(const char *folder, unsigned scale) {
+    mysql_start(folder);
+    queue_scale(mysql_open_client("mysql-lease", ", lease: 3s"), scale);
+}

@@ -104,12 +104,12 @@ void redis_start(const char *folder) {
     port = port == 0 ? redis_start_another(folder) : port;
 }
 
-dl_client_t *redis_open_client(const layout_t *layout) {
+dl_client_t *redis_open_client(const layout_t *layout, const char *more) {
     char yaml[256];
     int n =
         snprintf(yaml, sizeof yaml,
-                 "use: b\nbackends:\n  b: {driver: %s, url: \"redis://127.0.0.1:%d\", prefix: \"ours:\"}\n",
-                 layout->driver, port);
+                 "use: b\nbackends:\n  b: {driver: %s, url: \"redis://127.0.0.1:%d\", prefix: \"ours:\"%s}\n",
+                 layout->driver, port, more);
     dl_client_t *client;
     dl_error_t err;
     if (dl_client_open_text(yaml, (size_t)n, NULL, &client, &err) != DL_OK) {

@@ -24,7 +24,8 @@ int redis_start_another(const char *folder);
 /* Stops it for a while, lets it go on, or kills it. */
 void redis_signal(int port, int signal);
 int free_port(void); /* of 127.0.0.1, that nobody has at this moment */
-dl_client_t *redis_open_client(const layout_t *layout);
+/* `more` is further options of the backend, such as ", lease: 3s". */
+dl_client_t *redis_open_client(const layout_t *layout, const char *more);
 
 /* One connection and the commands of one lock, encoded by hiredis, called and awaited one by one. */
 typedef struct bare {
@@ -51,5 +52,7 @@ void bench_redlock_pair(const char *folder, unsigned scale);
 void bench_redis_pair(const char *folder, unsigned scale);
 void bench_redis_handoff(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);
+void bench_redis_queue_pair(const char *folder, unsigned scale);
+void bench_redis_queue_scale(const char *folder, unsigned scale);
 
 #endif

@@ -53,7 +53,7 @@ static void close_bare(void *arg) {
 }
 
 static void *open_ours(const void *layout) {
-    return user_open(redis_open_client(layout));
+    return user_open(redis_open_client(layout, ""));
 }
 
 void bench_redis_handoff(const char *folder, unsigned scale) {

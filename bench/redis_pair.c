@@ -54,7 +54,7 @@ static void bench_layout(const layout_t *layout, int pairs) {
     bare_t bare, recipe;
     dl_lock_t *lock;
     dl_error_t err;
-    dl_client_t *client = redis_open_client(layout);
+    dl_client_t *client = redis_open_client(layout, "");
     bare_open(&bare, layout, "orders");
     bare_open(&recipe, layout, "recipe");
     if (dl_lock_open(client, "orders", &lock, &err) != DL_OK) {
@@ -96,4 +96,10 @@ void bench_redis_pair(const char *folder, unsigned scale) {
     for (int i = 0; i < LAYOUTS; i++) {
         bench_layout(&layouts[i], (int)(PAIRS * scale));
     }
+}
+
+/* The same by a queue. */
+void bench_redis_queue_pair(const char *folder, unsigned scale) {
+    redis_start(folder);
+    queue_pairs(redis_open_client(&layouts[0], ""), scale);
 }

@@ -58,7 +58,7 @@ static uint64_t run_round(worker_t *workers, int threads, unsigned scale) {
 
 static void bench_threads(const layout_t *layout, int threads, unsigned scale) {
     static worker_t workers[THREADS_MAX];
-    dl_client_t *client = redis_open_client(layout);
+    dl_client_t *client = redis_open_client(layout, "");
     dl_lock_t *locks[THREADS_MAX];
     dl_error_t err;
     samples_t floor = {0}, ours = {0}, ratios = {0};
@@ -106,4 +106,10 @@ void bench_redis_threads(const char *folder, unsigned scale) {
     for (int k = 0; k < 3; k++) {
         bench_threads(&layouts[0], counts[k], scale);
     }
+}
+
+/* Of one thread, without waiting for any. */
+void bench_redis_queue_scale(const char *folder, unsigned scale) {
+    redis_start(folder);
+    queue_scale(redis_open_client(&layouts[1], ", lease: 3s"), scale);
 }

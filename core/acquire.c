@@ -1,6 +1,7 @@
-/* acquire.c - one call with its turn: try, watch, try, wait ... until it holds or has to end. */
+/* acquire.c - the steps of an acquire: its turn, try, watch, try, wait ... until it holds or has to end. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <string.h>
 
 #include "core.h"
 
@@ -11,35 +12,19 @@
 #define NATIVE_SLICE_MS 1000
 #define NATIVE_EARLY_MS 25
 
-/* Everything one acquisition carries from try to try. */
-typedef struct quest {
-    dl_client_t *client;
-    dl_lock_t *lock;
-    const dli_asked_t *asked;
-    dli_hold_t *hold; /* of the next try */
-    dli_park_t *park; /* NULL: may not wait, or could not be had because of park_errno */
-    int park_errno;
-    dl_stop_t stop;
-    dl_watch_t *watch;
-    bool watch_refused; /* the driver cannot watch here: poll */
-    bool last_try;      /* the deadline is over; this try is the last */
-    bool interrupted;   /* somebody woke the last try; no trouble of the server's */
-    bool was_busy;      /* for the statistics: it had to wait, as far as can be told */
-    bool held_by_other; /* another holder was seen, here or by the queue of this process */
-    bool told_no_expiry;
-    bool was_refused;    /* in this trouble, by an answer or an error with time left */
-    unsigned tries;      /* since the last answer of another kind; for the backoff */
-    uint64_t began_ns;   /* when the last try began */
-    uint64_t trouble_ns; /* when the first try without an answer began; 0: the last one had an answer */
-    dl_error_t err;
-} quest_t;
+static dli_next_t try_step(dli_op_t *op);
+static dli_next_t tried_step(dli_op_t *op);
 
-dl_status_t dli_stop_reason(const dl_lock_t *lock, const dl_cancel_t *cancel) {
-    if (lock->client->closing || lock->closed) {
-        return DL_ECLOSED;
-    }
-    return cancel != NULL && atomic_load(&cancel->triggered) ? DL_ECANCELED : DL_OK;
+void dli_acquire_init(dli_op_t *op) {
+    op->started_ns = dli_now();
+    op->deadline_ns = op->opts.wait_ms < 0 ? DLI_NEVER : op->started_ns + dli_ms(op->opts.wait_ms);
+    op->automatic = op->opts.lease_ms == DL_LEASE_AUTO;
+    op->lease_ms = op->automatic ? op->client->lease_ms : op->opts.lease_ms;
+    op->cancel = op->opts.cancel;
+    op->step = dli_acquire_step;
 }
+
+/* ---- instants ------------------------------------------------------------------------------------- */
 
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite
@@ -57,319 +42,430 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     return cap_ns / 16 + draw % (cap_ns - cap_ns / 16 + 1);
 }
 
-/* Sleeps until the instant, or until somebody makes this call look up. Mutex released meanwhile. */
-static void pause_until(quest_t *q, uint64_t until_ns) {
-    if (dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
-        return; /* the wake may have been used up already */
-    }
-    struct pollfd fds[2] = {{.fd = q->stop.fd[0], .events = POLLIN}, {.fd = q->stop.fd[1], .events = POLLIN}};
-    dli_unlock_client(q->client);
-    (void)dli_sys->poll(fds, 2, dli_min(until_ns, q->asked->deadline_ns));
-    if (q->park != NULL) {
-        (void)dli_park_drain(q->park);
-    }
-    dli_lock_client(q->client);
-}
-
-uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked) {
+/* What one exchange of this call may take: call_timeout, and never much more than the call has. */
+static uint64_t exchange_deadline(const dli_op_t *op) {
     uint64_t now = dli_now();
-    uint64_t until_ns = now + dli_ms(client->call_timeout_ms);
-    if (asked->opts->wait_ms == 0 || asked->deadline_ns == DLI_NEVER) {
+    uint64_t until_ns = now + dli_ms(op->client->call_timeout_ms);
+    if (op->opts.wait_ms == 0 || op->deadline_ns == DLI_NEVER) {
         return until_ns;
     }
-    uint64_t grace_ends_ns = asked->deadline_ns + DLI_GRACE_NS;
-    if (now >= asked->deadline_ns) {
+    uint64_t grace_ends_ns = op->deadline_ns + DLI_GRACE_NS;
+    if (now >= op->deadline_ns) {
         /* The last try begins now; all of the promised 100 ms but a fifth may go into it. */
-        grace_ends_ns = dli_min(now + DLI_GRACE_NS, asked->deadline_ns + DLI_LAST_TRY_NS);
+        grace_ends_ns = dli_min(now + DLI_GRACE_NS, op->deadline_ns + DLI_LAST_TRY_NS);
     }
     return dli_min(until_ns, dli_max(grace_ends_ns, now + 1u * DLI_NS_PER_MS));
 }
 
-static int64_t native_wait_ms(const quest_t *q, uint64_t now) {
-    if ((q->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || q->park == NULL ||
-        q->asked->opts->wait_ms == 0 || now >= q->asked->deadline_ns || q->trouble_ns != 0) {
+static int64_t native_wait_ms(const dli_op_t *op, uint64_t now) {
+    if ((op->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || (op->park == NULL && !op->async) ||
+        op->opts.wait_ms == 0 || now >= op->deadline_ns || op->trouble_ns != 0) {
         return 0;
     }
-    uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)q->client->call_timeout_ms / 2);
-    uint64_t left_ms = (q->asked->deadline_ns - now) / DLI_NS_PER_MS;
+    uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)op->client->call_timeout_ms / 2);
+    uint64_t left_ms = (op->deadline_ns - now) / DLI_NS_PER_MS;
     /* That somebody holds it shall be known before the time is over, also from a server that wakes late. */
     left_ms -= left_ms > 2 * NATIVE_EARLY_MS ? NATIVE_EARLY_MS : 0;
     return (int64_t)dli_min(left_ms, slice_ms);
 }
 
 /* When this call has to give the server up: call_timeout after the first try without an answer began. */
-static uint64_t patience_ns(const quest_t *q, uint64_t now) {
-    return (q->trouble_ns != 0 ? q->trouble_ns : now) + dli_ms(q->client->call_timeout_ms);
+static uint64_t patience_ns(const dli_op_t *op, uint64_t now) {
+    return (op->trouble_ns != 0 ? op->trouble_ns : now) + dli_ms(op->client->call_timeout_ms);
 }
 
-static uint64_t try_deadline(const quest_t *q, uint64_t now) {
+static uint64_t try_deadline(const dli_op_t *op, uint64_t now) {
     /* A last try may begin when patience has just ended; it gets a moment. */
-    uint64_t patience = dli_max(patience_ns(q, now), now + 1u * DLI_NS_PER_MS);
-    return dli_min(dli_exchange_deadline(q->client, q->asked), patience);
+    uint64_t patience = dli_max(patience_ns(op, now), now + 1u * DLI_NS_PER_MS);
+    return dli_min(exchange_deadline(op), patience);
 }
 
-/* The outcome of this try is not for the caller, but the server may have the hold: freed in the
- * background. */
-static void abandon(quest_t *q, bool may_appear, uint64_t sent_before_ns) {
-    dli_orphan_add(q->hold, may_appear, sent_before_ns + dli_ms(q->asked->lease_ms));
-    q->hold->state = DLI_HOLD_ENDED;
-    dli_hold_unref(q->hold);
-    q->hold = NULL;
+/* ---- the end --------------------------------------------------------------------------------------- */
+
+static dli_next_t end(dli_op_t *op, dl_status_t status) {
+    dl_client_stats_t *stats = &op->client->stats;
+    stats->waiting_now -= op->counted;
+    stats->busy += status == DL_EBUSY;
+    stats->timed_out += status == DL_ETIMEDOUT;
+    dli_gate_leave(op->gate, op);
+    if (status != DL_OK && op->hold != NULL) {
+        dli_hold_unref(op->hold);
+        op->hold = NULL;
+    }
+    return dli_op_end(op, status);
 }
 
-/* A try was answered with yes. DL_OK only if the call may still take it. */
-static dl_status_t take(quest_t *q, const dl_grant_t *grant) {
-    dl_client_t *client = q->client;
+static dli_next_t fail(dli_op_t *op, dl_status_t status) {
+    dli_error_clear(&op->err);
+    return end(op, status);
+}
+
+static dli_next_t acquired(dli_op_t *op) {
+    dl_client_stats_t *stats = &op->client->stats;
+    uint64_t waited_us = (dli_now() - op->started_ns) / DLI_NS_PER_US;
+    stats->wait_us_sum += waited_us;
+    stats->wait_us_max = dli_max(stats->wait_us_max, waited_us);
+    stats->contended += op->was_busy;
+    return end(op, DL_OK);
+}
+
+/* The driver's last reason stays in the message. */
+static dli_next_t time_out(dli_op_t *op) {
+    dl_error_t last = op->err;
+    if (last.message[0] != '\0') {
+        dli_fail(&op->err, DL_ETIMEDOUT, "%s; last: %s", dl_status_text(DL_ETIMEDOUT), last.message);
+    }
+    return end(op, DL_ETIMEDOUT);
+}
+
+/* ---- re-entry -------------------------------------------------------------------------------------- */
+
+static dli_next_t reentered(dli_op_t *op, uint32_t level) {
+    dli_hold_t *hold = op->hold;
     uint64_t now = dli_now();
-    dl_status_t status = dli_stop_reason(q->lock, q->asked->opts->cancel);
+    if (op->automatic) {
+        dli_hold_enter_auto(hold, level, now);
+    }
+    if (op->opts.max_hold_ms > 0) {
+        hold->max_hold_until_ns = dli_min(hold->max_hold_until_ns, now + dli_ms(op->opts.max_hold_ms));
+        dli_claim_watch(hold->claim);
+    }
+    op->client->stats.reentered++;
+    return end(op, DL_OK);
+}
+
+static dli_next_t level_told(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    /* The core's count decides; a count that could not be written is no error. */
+    if (hold->state != DLI_HOLD_LIVE || (op->answer != DL_OK && op->longer)) {
+        dli_hold_give_up_level(hold);
+        return end(op, op->answer);
+    }
+    return reentered(op, op->level);
+}
+
+/* The owner already holds it: one level more, and a longer lease if it needs one. */
+static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
+    dl_client_t *client = op->client;
+    if (hold->levels >= client->level_limit) {
+        dli_fail(&op->err, DL_ELIMIT, "the lock was entered %u times already", (unsigned)hold->levels);
+        return end(op, DL_ELIMIT);
+    }
+    dli_op_about(op, hold);
+    bool renewed_already = op->automatic && hold->auto_level > 0;
+    op->longer = !renewed_already && dli_now() + dli_ms(op->lease_ms) > hold->claim->valid_until_ns;
+    uint32_t level = ++hold->levels;
+    if (op->longer || (client->driver->caps & DL_CAP_SERVER_COUNT) != 0) {
+        op->until_ns = exchange_deadline(op);
+        return dli_tell_server(op, level, level_told);
+    }
+    return reentered(op, level);
+}
+
+/* ---- trying ---------------------------------------------------------------------------------------- */
+
+static bool prepare_claim(dli_op_t *op) {
+    if (op->hold == NULL) {
+        op->hold = dli_hold_new(op->client, op->gate, &op->owner);
+    }
+    if (op->claim == NULL) {
+        op->claim = dli_claim_new(op->client, op->gate, &op->owner);
+    }
+    return op->hold != NULL && op->claim != NULL;
+}
+
+/* The outcome of this try is not for the caller, but the server may have the claim: freed in the
+ * background. */
+static void abandon(dli_op_t *op, bool may_appear, uint64_t sent_before_ns) {
+    dli_free_add(op->claim, may_appear, sent_before_ns + dli_ms(op->lease_ms));
+    dli_claim_unref(op->claim);
+    op->claim = NULL;
+}
+
+static void ask_now(dli_op_t *op) {
+    uint64_t now = dli_now();
+    op->began_ns = now;
+    op->wait_ms = native_wait_ms(op, now);
+    op->ask_until_ns = try_deadline(op, now);
+    op->gate->woken = false; /* a release from now on is news */
+}
+
+void dli_acquire_ask_now(dli_op_t *op) {
+    uint64_t began_ns = op->began_ns, until_ns = op->ask_until_ns;
+    bool is_answering = atomic_load(&op->client->last_answer_ns) >= began_ns;
+    ask_now(op);
+    if (!is_answering) {
+        int64_t half_ms = (int64_t)((until_ns - op->began_ns) / DLI_NS_PER_MS) / 2;
+        op->wait_ms = op->wait_ms < half_ms ? op->wait_ms : half_ms;
+        op->ask_until_ns = dli_min(op->ask_until_ns, until_ns);
+        op->began_ns = began_ns;
+    }
+}
+
+uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
+    uint64_t alive_ns = atomic_load(&op->client->last_answer_ns) + dli_ms(op->client->call_timeout_ms);
+    if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
+        return now;
+    }
+    return op->deadline_ns == DLI_NEVER ? alive_ns : dli_min(alive_ns, op->deadline_ns + DLI_GRACE_NS);
+}
+
+static dli_next_t try_step(dli_op_t *op) {
+    dl_status_t status = dli_op_stop_reason(op);
     if (status != DL_OK) {
-        abandon(q, false, now);
+        return fail(op, status);
+    }
+    if (!prepare_claim(op)) {
+        return fail(op, DL_ENOMEM);
+    }
+    ask_now(op);
+    op->ask = DLI_ASK_TRY;
+    op->level = 1;
+    op->step = tried_step;
+    return DLI_ASK;
+}
+
+/* A try was answered with yes, which may come too late for the call. */
+static dl_status_t take(dli_op_t *op) {
+    uint64_t now = dli_now();
+    dl_status_t status = dli_op_stop_reason(op);
+    if (status != DL_OK) {
+        abandon(op, false, now);
         return status;
     }
-    int64_t max_hold_ms = q->asked->opts->max_hold_ms > 0 ? q->asked->opts->max_hold_ms : client->max_hold_ms;
+    int64_t max_hold_ms = op->opts.max_hold_ms > 0 ? op->opts.max_hold_ms : op->client->max_hold_ms;
     uint64_t max_hold_until_ns = max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
-    if (dli_hold_begin(q->hold, grant, q->asked->lease_ms, q->asked->automatic, max_hold_until_ns, now)) {
+    if (dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic, max_hold_until_ns,
+                       now)) {
+        op->claim = NULL;
         return DL_OK;
     }
-    abandon(q, false, now);
-    return dli_fail(&q->err, DL_ELOST, "the server's yes came so late that no validity was left");
+    abandon(op, false, now);
+    return dli_fail(&op->err, DL_ELOST, "the server's yes came so late that no validity was left");
 }
 
-static dl_status_t try_once(quest_t *q, dl_grant_t *grant, bool *waited_natively) {
-    dl_client_t *client = q->client;
-    if (q->hold == NULL) {
-        q->hold = dli_hold_new(client, q->lock->gate, &q->asked->owner);
-        if (q->hold == NULL) {
-            return dli_fail_plain(&q->err, DL_ENOMEM);
-        }
-    }
-    uint64_t now = dli_now();
-    q->began_ns = now;
-    int64_t wait_ms = native_wait_ms(q, now);
-    uint64_t until_ns = try_deadline(q, now);
-    dli_unlock_client(client);
-    dl_status_t status =
-        dli_call_try(q->hold, 1, q->asked->lease_ms, wait_ms, until_ns, &q->stop, grant, &q->err);
-    q->interrupted = q->park != NULL && dli_park_drain(q->park);
-    dli_lock_client(client);
-    uint64_t took_ns = dli_now() - now;
-    *waited_natively = wait_ms > 0 && took_ns >= dli_ms(wait_ms) / 2;
-    /* The server itself may have made it wait for the holder, and then said yes. */
-    q->was_busy |= wait_ms > 0 && took_ns >= dli_ms(client->backoff_min_ms);
-    if (status == DL_OK) {
-        return take(q, grant);
-    }
-    if (status == DL_EUNKNOWN) {
-        abandon(q, true, until_ns);
-    }
-    return status;
+/* ---- waiting --------------------------------------------------------------------------------------- */
+
+static dli_next_t wait_until(dli_op_t *op, uint64_t until_ns, dli_step_fn then) {
+    op->step = then;
+    op->until_ns = dli_min(until_ns, op->deadline_ns);
+    /* The poke that told of it may have been used up already. */
+    return dli_op_stop_reason(op) == DL_OK ? DLI_WAIT : DLI_STEP;
 }
 
-/* A driver that can watch is asked to before the first sleep. True: try again at once, a release cannot be
- * missed. */
-static bool start_watch(quest_t *q) {
-    dl_client_t *client = q->client;
-    if ((client->driver->caps & DL_CAP_NOTIFY) == 0 || q->watch_refused || q->watch != NULL) {
-        return false;
-    }
-    uint64_t until_ns = dli_exchange_deadline(client, q->asked);
-    dl_error_t err;
-    dl_watch_t *watch;
-    dli_unlock_client(client);
-    dl_status_t status = dli_call_watch(client, q->lock->gate, until_ns, &q->stop, &watch, &err);
-    dli_lock_client(client);
-    if (status == DL_OK) {
-        q->watch = watch;
-        return true;
-    }
-    q->watch_refused = status == DL_ENOTSUP;
-    return false;
+/* Until the instant, or a poke for whatever reason. */
+static dli_next_t pause_until(dli_op_t *op, uint64_t until_ns) {
+    return wait_until(op, until_ns, try_step);
 }
 
-static void end_watch(quest_t *q) {
-    if (q->watch != NULL) {
-        dl_watch_t *watch = q->watch;
-        q->watch = NULL;
-        dli_unlock_client(q->client);
-        dli_call_unwatch(q->client, watch);
-        dli_lock_client(q->client);
+static dli_next_t look_again(dli_op_t *op) {
+    op->last_try = dli_now() >= op->deadline_ns;
+    return try_step(op);
+}
+
+static dli_next_t await_release(dli_op_t *op) {
+    op->listens = !op->gate->woken && dli_op_stop_reason(op) == DL_OK && dli_now() < op->until_ns;
+    if (op->listens) {
+        return DLI_WAIT;
     }
+    dli_loop_hand_over(op->client); /* it may have been the one that listened */
+    return look_again(op);
 }
 
 /* How long to wait before the next try, unless a release is heard of: until the holder's lease is over, and
  * not beyond the backoff if nobody may tell: it is no client of this library, or there is nothing to hear it
  * by. */
-static uint64_t look_again_ns(quest_t *q, const dl_grant_t *grant) {
-    bool will_notify = q->watch != NULL && grant->busy_is_dlock && grant->busy_ms >= 0;
-    uint64_t wait_ns = will_notify ? DLI_NEVER : dli_backoff(q->client, q->tries++);
+static uint64_t look_again_ns(dli_op_t *op) {
+    const dl_grant_t *grant = &op->busy;
+    bool will_notify =
+        op->gate->watch != NULL && op->gate->hears && grant->busy_is_dlock && grant->busy_ms >= 0;
+    uint64_t wait_ns = will_notify ? DLI_NEVER : dli_backoff(op->client, op->tries++);
     if (grant->busy_ms >= 0) {
         int64_t left_ms = grant->busy_ms < DL_LEASE_MAX_MS ? grant->busy_ms : DL_LEASE_MAX_MS;
         wait_ns = dli_min(wait_ns, dli_max(dli_ms(left_ms) + DLI_NS_PER_MS, SHORTEST_WAIT_NS));
-    } else if (!q->told_no_expiry) {
-        q->told_no_expiry = true;
-        dli_log(q->client, DL_LOG_WARNING,
+    } else if (!op->told_no_expiry) {
+        op->told_no_expiry = true;
+        dli_log(op->client, DL_LOG_WARNING,
                 "the holder of '%s' has no known expiry; it may stay until somebody frees it",
-                q->lock->gate->name);
+                op->gate->name);
     }
     return wait_ns;
 }
 
-/* The driver's last reason stays in the message. */
-static dl_status_t time_out(quest_t *q) {
-    dl_error_t last = q->err;
-    if (last.message[0] == '\0') {
-        return DL_ETIMEDOUT;
+static dli_next_t wait_for_release(dli_op_t *op) {
+    uint64_t now = dli_now();
+    uint64_t wait_ns = look_again_ns(op);
+    uint64_t until_ns = wait_ns < DLI_NEVER - now ? now + wait_ns : DLI_NEVER;
+    if (op->gate->watch == NULL && !op->gate->unwatching) {
+        return wait_until(op, until_ns, look_again);
     }
-    return dli_fail(&q->err, DL_ETIMEDOUT, "%s; last: %s", dl_status_text(DL_ETIMEDOUT), last.message);
+    op->until_ns = dli_min(until_ns, op->deadline_ns);
+    op->step = await_release;
+    return DLI_STEP;
 }
 
-/* Another holds it: wait until it may be free. DL_OK: try again. */
-static dl_status_t wait_for_holder(quest_t *q, const dl_grant_t *grant, bool waited_natively) {
-    dl_client_t *client = q->client;
-    q->was_busy = q->held_by_other = true;
-    q->trouble_ns = 0;
-    if (q->asked->opts->wait_ms == 0) {
-        return DL_EBUSY;
+static dli_next_t watched_step(dli_op_t *op) {
+    if (op->answer == DL_OK) {
+        op->gate->watch = op->with.watch;
+        dli_loop_listen_anew(op->client);
     }
-    if (q->last_try) {
-        return time_out(q);
-    }
-    if (q->park == NULL) {
-        return q->park_errno == ENOMEM ? dli_fail_plain(&q->err, DL_ENOMEM)
-                                       : dli_fail(&q->err, DL_ELIMIT, "no descriptor is left to wait with");
-    }
-    uint64_t now = dli_now();
-    if (now < q->asked->deadline_ns && !waited_natively && !start_watch(q)) {
-        uint64_t until_ns = now + look_again_ns(q, grant);
-        if (dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
-            return DL_OK; /* the caller sees why */
-        }
-        if (q->watch != NULL) {
-            dl_error_t err;
-            dli_unlock_client(client);
-            dl_status_t status =
-                dli_call_wait(client, q->watch, dli_min(until_ns, q->asked->deadline_ns), &q->stop, &err);
-            (void)dli_park_drain(q->park);
-            dli_lock_client(client);
-            if (status != DL_OK && status != DL_ETIMEDOUT && status != DL_ECANCELED) {
-                dli_log(client, DL_LOG_WARNING, "waiting for '%s' goes on by polling: %s",
-                        q->lock->gate->name, err.message);
-                end_watch(q);
-                pause_until(q, dli_now() + dli_backoff(client, q->tries++));
-            }
-        } else {
-            pause_until(q, until_ns);
-        }
-    }
-    q->last_try = dli_now() >= q->asked->deadline_ns;
-    return DL_OK;
+    op->watch_refused = op->answer == DL_ENOTSUP;
+    return wait_for_release(op);
 }
 
-/* The server did not answer, or too late: worth another try for call_timeout. DL_OK: try again. */
-static dl_status_t wait_for_server(quest_t *q, dl_status_t status) {
-    uint64_t now = dli_now();
-    if (q->interrupted && q->asked->opts->wait_ms != 0 && now < q->asked->deadline_ns) {
-        return DL_OK; /* the machine resumed, or the like: simply again */
+/* Another holds it: wait until it may be free. */
+static dli_next_t wait_for_holder(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    op->was_busy = op->held_by_other = true;
+    op->trouble_ns = 0;
+    if (op->opts.wait_ms == 0) {
+        return end(op, DL_EBUSY);
     }
-    if (q->trouble_ns == 0) {
+    if (op->last_try) {
+        return time_out(op);
+    }
+    dl_status_t status = dli_op_can_wait(op);
+    if (status != DL_OK) {
+        return end(op, status);
+    }
+    uint64_t now = dli_now();
+    bool waited_natively = op->wait_ms > 0 && now - op->began_ns >= dli_ms(op->wait_ms) / 2;
+    if (now >= op->deadline_ns || waited_natively) {
+        return look_again(op);
+    }
+    op->busy = op->with.grant;
+    dli_gate_t *gate = op->gate;
+    if ((client->driver->caps & DL_CAP_NOTIFY) != 0 && gate->watch == NULL && !gate->unwatching &&
+        !op->watch_refused) {
+        gate->woken = gate->hears = false;
+        op->ask = DLI_ASK_WATCH;
+        op->ask_until_ns = exchange_deadline(op);
+        op->step = watched_step;
+        return DLI_ASK;
+    }
+    return wait_for_release(op);
+}
+
+/* The server did not answer, or too late: worth another try for call_timeout. */
+static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
+    uint64_t now = dli_now();
+    if (op->interrupted && op->opts.wait_ms != 0 && now < op->deadline_ns) {
+        return try_step(op); /* the machine resumed, or the like: simply again */
+    }
+    if (op->trouble_ns == 0) {
         /* A yes that came too late is an answer after all: patience begins now. */
-        q->trouble_ns = status == DL_ELOST ? now : q->began_ns;
-        q->was_refused = false;
-        q->tries = 0;
+        op->trouble_ns = status == DL_ELOST ? now : op->began_ns;
+        op->was_refused = false;
+        op->tries = 0;
     }
-    q->was_refused |= now + DLI_GRACE_NS < q->asked->deadline_ns;
-    uint64_t until_ns = dli_min(q->asked->deadline_ns, patience_ns(q, now));
-    if (status != DL_ELOST && q->held_by_other && now >= q->asked->deadline_ns && !q->was_refused &&
-        q->trouble_ns + 2u * DLI_GRACE_NS > q->asked->deadline_ns) {
+    op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
+    uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
+    if (status != DL_ELOST && op->held_by_other && now >= op->deadline_ns && !op->was_refused &&
+        op->trouble_ns + 2u * DLI_GRACE_NS > op->deadline_ns) {
         /* It has waited for a holder until its time was over. That there was no time for one more answer says
          * nothing of the server. */
-        return time_out(q);
+        return time_out(op);
     }
-    if (q->asked->opts->wait_ms == 0 || q->last_try || now >= until_ns) {
-        return status;
+    if (op->opts.wait_ms == 0 || op->last_try || now >= until_ns) {
+        return end(op, status);
     }
-    pause_until(q, dli_min(until_ns, now + dli_backoff(q->client, q->tries++)));
-    return DL_OK;
+    return pause_until(op, dli_min(until_ns, now + dli_backoff(op->client, op->tries++)));
 }
 
-static dl_status_t go_on(quest_t *q, dl_status_t status, const dl_grant_t *grant, bool waited_natively) {
+static dli_next_t tried_step(dli_op_t *op) {
+    dl_status_t status = op->answer;
+    /* The server itself may have made it wait for the holder, and then said yes. */
+    op->was_busy |= op->wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
+    if (status == DL_OK) {
+        status = take(op);
+    } else if (status == DL_EUNKNOWN) {
+        abandon(op, true, op->ask_until_ns);
+    }
+    if (status == DL_OK) {
+        return acquired(op);
+    }
+    dl_status_t stop = dli_op_stop_reason(op);
+    if (stop != DL_OK) {
+        return fail(op, stop);
+    }
     switch (status) {
     case DL_EBUSY:
-        return wait_for_holder(q, grant, waited_natively);
+        return wait_for_holder(op);
     case DL_EIO:
     case DL_EUNKNOWN:
     case DL_ELOST:
-        return wait_for_server(q, status);
+        return wait_for_server(op, status);
     case DL_ECANCELED:
-        return wait_for_server(q, DL_EIO);
+        return wait_for_server(op, DL_EIO);
     default:
-        return status;
+        return end(op, status);
     }
 }
 
-static void count_acquired(quest_t *q) {
-    dl_client_stats_t *stats = &q->client->stats;
-    uint64_t waited_us = (dli_now() - q->asked->started_ns) / DLI_NS_PER_US;
-    stats->wait_us_sum += waited_us;
-    stats->wait_us_max = dli_max(stats->wait_us_max, waited_us);
-    stats->contended += q->was_busy;
+/* ---- its turn in this process ---------------------------------------------------------------------- */
+
+static void count_waiting(dli_op_t *op) {
+    op->client->stats.waiting_now += !op->counted;
+    op->counted = true;
 }
 
-static dl_status_t run(quest_t *q) {
-    dl_status_t status = DL_OK;
-    while (status == DL_OK) {
-        status = dli_stop_reason(q->lock, q->asked->opts->cancel);
-        if (status != DL_OK) {
-            return status;
-        }
-        dl_grant_t grant;
-        bool waited_natively = false;
-        status = try_once(q, &grant, &waited_natively);
-        if (status == DL_OK || dli_stop_reason(q->lock, q->asked->opts->cancel) != DL_OK) {
-            return status == DL_OK ? DL_OK : dli_stop_reason(q->lock, q->asked->opts->cancel);
-        }
-        status = go_on(q, status, &grant, waited_natively);
+static dli_next_t begin_to_try(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    int rc = dli_loop_start(client);
+    if (rc == 0 && (op->automatic || client->session)) {
+        rc = dli_renewals_start(client);
     }
-    return status;
+    if (rc == ENOMEM) {
+        return fail(op, DL_ENOMEM);
+    }
+    if (rc != 0) {
+        dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc));
+        return end(op, DL_ELIMIT);
+    }
+    op->was_busy = op->held_by_other = op->counted; /* by the queue of this process */
+    if (op->opts.wait_ms != 0) {
+        count_waiting(op);
+        (void)dli_op_can_wait(op); /* or it fails once it has to */
+        dli_error_clear(&op->err);
+    }
+    return try_step(op);
 }
 
-dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *err) {
-    dl_client_t *client = lock->client;
-    const dl_cancel_t *cancel = asked->opts->cancel;
-    quest_t q = {
-        .client = client,
-        .lock = lock,
-        .asked = asked,
-        .was_busy = asked->queued,
-        .held_by_other = asked->queued,
-        .stop = {{-1, cancel != NULL ? cancel->fd : -1}},
-    };
-    bool may_wait = asked->opts->wait_ms != 0;
-    if (may_wait) {
-        q.park = dli_park_get(lock);
-        q.park_errno = errno;
-        q.stop.fd[0] = q.park != NULL ? q.park->fd : -1;
-        client->stats.waiting_now++;
+/* Looked at again whenever it was poked: another thread of this owner may have entered meanwhile. */
+dli_next_t dli_acquire_step(dli_op_t *op) {
+    dli_gate_t *gate = op->gate;
+    dl_status_t status = dli_op_stop_reason(op);
+    if (status != DL_OK) {
+        return fail(op, status);
     }
-    dl_status_t status = run(&q);
-    end_watch(&q);
-    /* The mutex was free for a moment: it may have been lost meanwhile. */
-    if (status == DL_OK && (dli_hold_expire(q.hold, dli_now()) || q.hold->state == DLI_HOLD_LOST)) {
-        status = dli_fail(&q.err, DL_ELOST, "it was lost as soon as it was held");
-        if (q.hold->state == DLI_HOLD_LOST && --q.hold->levels == 0) {
-            dli_hold_end(q.hold); /* else another thread of the owner has entered too, and will leave */
-        }
+    uint64_t now = dli_now();
+    dli_gate_expire(gate, now);
+    dli_hold_t *hold = dli_gate_find(gate, &op->owner);
+    if (hold != NULL && hold->state == DLI_HOLD_LOST) {
+        dli_fail(&op->err, DL_ELOST, "it was lost with %u level%s still entered; unlock %s first",
+                 (unsigned)hold->levels, hold->levels == 1 ? "" : "s", hold->levels == 1 ? "it" : "them");
+        return end(op, DL_ELOST);
     }
-    if (may_wait) {
-        client->stats.waiting_now--;
-        dli_park_put(client, q.park);
+    if (hold != NULL) {
+        return reenter(op, hold);
     }
-    if (status == DL_OK) {
-        count_acquired(&q);
+    if (!op->granted && !op->queued && dli_gate_is_free(gate)) {
+        dli_gate_take(gate, op);
     }
-    if (q.hold != NULL) {
-        q.hold->state = q.hold->state == DLI_HOLD_TRYING ? DLI_HOLD_ENDED : q.hold->state;
-        dli_hold_unref(q.hold);
+    if (op->granted) {
+        return begin_to_try(op);
     }
-    return dli_error_give(err, &q.err, status);
+    if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
+        return fail(op, op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
+    }
+    status = dli_op_can_wait(op);
+    if (status != DL_OK) {
+        return end(op, status);
+    }
+    if (!op->queued) {
+        dli_gate_enqueue(gate, op);
+        count_waiting(op);
+    }
+    op->until_ns = op->deadline_ns;
+    return DLI_WAIT;
 }

@@ -1,4 +1,4 @@
-/* call.c - the only caller of the driver's claiming, renewing, freeing and waiting. */
+/* call.c - the only caller of the driver's claiming, renewing, freeing and watching. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
@@ -6,47 +6,21 @@ uint64_t dli_call_deadline(const dl_client_t *client) {
     return dli_now() + dli_ms(client->call_timeout_ms);
 }
 
-bool dli_op_begin(dli_hold_t *hold, uint64_t deadline_ns) {
-    dl_client_t *client = hold->client;
-    if (!client->session) {
-        return true;
-    }
-    while (hold->op_running) {
-        if (dli_sys->cond_wait(&client->changed, &client->mutex, deadline_ns) != 0 && hold->op_running) {
-            return false;
-        }
-    }
-    hold->op_running = true;
-    return true;
-}
-
-void dli_op_end(dli_hold_t *hold) {
-    if (hold->client->session) {
-        hold->op_running = false;
-        dli_sys->cond_broadcast(&hold->client->changed);
-    }
-}
-
-/* Notes that the server was heard of, or that nobody knows. */
-static void note_outcome(dl_client_t *client, dl_status_t status) {
+void dli_call_note(dl_client_t *client, dl_status_t status) {
     if (status != DL_EUNKNOWN && status != DL_EIO && status != DL_ECANCELED) {
         atomic_store(&client->last_answer_ns, dli_now());
     }
-    if (status == DL_EUNKNOWN) {
-        dli_lock_client(client);
-        client->stats.unknown_outcomes++;
-        dli_unlock_client(client);
-    }
+    client->stats.unknown_outcomes += status == DL_EUNKNOWN;
 }
 
-static dl_request_t request_for(const dli_hold_t *hold, uint32_t level, uint64_t deadline_ns) {
+static dl_request_t request_for(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns) {
     return (dl_request_t){
-        .name = hold->gate->name,
-        .name_len = hold->gate->name_len,
-        .owner = hold->owner_text,
-        .hold_id = hold->hold_id,
+        .name = claim->gate->name,
+        .name_len = claim->gate->name_len,
+        .owner = claim->owner_text,
+        .hold_id = claim->hold_id,
         .level = level,
-        .token_floor = atomic_load(&hold->client->token_floor),
+        .token_floor = atomic_load(&claim->client->token_floor),
         .deadline_ns = deadline_ns,
         .stop = {{-1, -1}},
     };
@@ -63,82 +37,100 @@ static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns) {
     return sent_ns == 0 || sent_ns > dli_now() ? called_ns : sent_ns;
 }
 
-dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms,
-                         uint64_t deadline_ns, const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err) {
-    dl_client_t *client = hold->client;
-    if (level == 1) {
+static dl_status_t try_acquire(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    dli_claim_t *claim = op->claim;
+    if (op->ask == DLI_ASK_TRY) {
         /* A new number for every attempt: an older request that arrives late can never replace a newer
          * one. */
-        hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1;
-        hold->attempted = true;
+        claim->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1;
+        claim->attempted = true;
     }
-    dl_request_t request = request_for(hold, level, deadline_ns);
-    request.lease_ms = lease_ms;
-    request.wait_ms = wait_ms;
-    request.stop = *stop;
+    dl_request_t request = request_for(claim, op->level, op->ask_until_ns);
+    request.lease_ms = op->lease_ms;
+    if (op->ask == DLI_ASK_TRY) {
+        request.wait_ms = op->wait_ms;
+        request.stop.fd[0] = op->park != NULL ? op->park->fd : -1;
+        request.stop.fd[1] = op->cancel != NULL ? op->cancel->fd : -1;
+    }
+    dl_grant_t *grant = &op->with.grant;
     *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
-    dli_error_clear(err);
-    uint64_t called_ns = dli_now();
-    dl_status_t status = client->driver->try_acquire(client->state, hold->driver_hold, &request, grant, err);
-    grant->sent_ns = sane_sent(grant->sent_ns, called_ns);
+    dl_status_t status =
+        client->driver->try_acquire(client->state, dli_claim_driver_hold(claim), &request, grant, &op->err);
+    grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
     if (status == DL_OK) {
         raise_floor(client, grant->token);
     }
-    note_outcome(client, status);
     return status;
 }
 
-dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline_ns, dl_error_t *err) {
-    dl_client_t *client = hold->client;
-    dl_request_t request = request_for(hold, level, deadline_ns);
+dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err) {
+    dl_client_t *client = claim->client;
+    dl_request_t request = request_for(claim, level, deadline_ns);
     dli_error_clear(err);
-    dl_status_t status = client->driver->release(client->state, hold->driver_hold, &request, err);
-    note_outcome(client, status);
-    return status;
+    return client->driver->release(client->state, dli_claim_driver_hold(claim), &request, err);
 }
 
-dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns,
-                               dl_renewal_t *renewal) {
-    dl_client_t *client = hold->client;
-    *renewal = (dl_renewal_t){
-        .name = hold->gate->name,
-        .name_len = hold->gate->name_len,
-        .owner = hold->owner_text,
-        .hold_id = hold->hold_id,
-        .token = hold->token,
+dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
+    return (dl_renewal_t){
+        .name = claim->gate->name,
+        .name_len = claim->gate->name_len,
+        .owner = claim->owner_text,
+        .hold_id = claim->hold_id,
+        .token = claim->token,
         .lease_ms = lease_ms,
-        .hold = hold->driver_hold,
+        .hold = dli_claim_driver_hold(claim),
         .status = DL_EIO,
     };
-    uint64_t called_ns = dli_now();
-    client->driver->renew(client->state, renewal, 1, deadline_ns);
-    renewal->sent_ns = sane_sent(renewal->sent_ns, called_ns);
-    note_outcome(client, renewal->status);
-    return renewal->status;
 }
 
-void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns) {
+void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns) {
     uint64_t called_ns = dli_now();
-    client->driver->renew(client->state, client->batch, n, deadline_ns);
+    client->driver->renew(client->state, batch, n, deadline_ns);
     for (size_t i = 0; i < n; i++) {
-        client->batch[i].sent_ns = sane_sent(client->batch[i].sent_ns, called_ns);
-        note_outcome(client, client->batch[i].status);
+        batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
     }
 }
 
-dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns,
-                           const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
-    *watch = NULL;
-    dli_error_clear(err);
-    return client->driver->watch(client->state, gate->name, gate->name_len, deadline_ns, stop, watch, err);
+static dl_status_t renew_one(dli_op_t *op) {
+    dl_renewal_t *renewal = &op->with.renewal;
+    *renewal = dli_call_renewal_of(op->claim, op->lease_ms);
+    dli_call_renew(op->client, renewal, 1, op->ask_until_ns);
+    return dli_fail_plain(&op->err, renewal->status);
 }
 
-dl_status_t dli_call_wait(dl_client_t *client, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                          dl_error_t *err) {
-    dli_error_clear(err);
-    return client->driver->wait(client->state, watch, deadline_ns, stop, err);
+static dl_status_t carry_out(dli_op_t *op) {
+    const dl_driver_t *driver = op->client->driver;
+    void *state = op->client->state;
+    const dli_gate_t *gate = op->gate;
+    switch (op->ask) {
+    case DLI_ASK_TRY:
+    case DLI_ASK_LEVEL:
+        return try_acquire(op);
+    case DLI_ASK_RENEW:
+        return renew_one(op);
+    case DLI_ASK_RELEASE:
+        return dli_call_release(op->claim, op->level, op->ask_until_ns, &op->err);
+    case DLI_ASK_WATCH:
+        op->with.watch = NULL;
+        return driver->watch(state, gate->name, gate->name_len, &op->with.watch, &op->err);
+    case DLI_ASK_INSPECT:
+        return driver->inspect(state, gate->name, gate->name_len, op->ask_until_ns, op->info, &op->err);
+    default:
+        return driver->force_release(state, gate->name, gate->name_len, op->ask_until_ns, &op->err);
+    }
 }
 
-void dli_call_unwatch(dl_client_t *client, dl_watch_t *watch) {
-    client->driver->unwatch(client->state, watch);
+void dli_call_ask(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    dli_unlock_client(client);
+    dli_error_clear(&op->err);
+    op->called_ns = dli_now();
+    op->answer = carry_out(op);
+    dli_lock_client(client);
+    /* With the mutex: a poke of this one must not be left for the next that a worker carries. */
+    op->interrupted = op->park != NULL && dli_park_drain(op->park);
+    if (op->ask <= DLI_ASK_RELEASE) {
+        dli_call_note(client, op->answer);
+    }
 }

@@ -76,6 +76,9 @@ dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
         wait_for_the_old_one(client);
         status = fn != NULL ? start_thread(client) : DL_OK;
         if (status == DL_OK) {
+            if (fn != NULL) {
+                dli_queue_leave(client);
+            }
             client->event_fn = fn;
             client->event_arg = arg;
             dli_events_reader_changed(client);

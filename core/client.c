@@ -180,6 +180,7 @@ static void fill_env(dl_driver_env_t *env, void *core, const char *uuid, const c
         .cond_broadcast = dli_sys->cond_broadcast,
         .report = dli_env_report,
         .count = dli_env_count,
+        .woken = dli_env_woken,
     };
 }
 
@@ -201,8 +202,6 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     pthread_mutex_init(&client->mutex, NULL);
     pthread_rwlock_init(&client->log_lock, NULL);
     dli_sys->cond_init(&client->changed);
-    dli_sys->cond_init(&client->renewals_changed);
-    dli_sys->cond_init(&client->housekeeping_changed);
     dli_sys->cond_init(&client->callbacks_changed);
     client->pid = getpid();
     client->fork_generation = dli_fork_generation();
@@ -211,18 +210,18 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;
-    client->watchdog_sleeps_to_ns = DLI_NEVER;
+    client->loop.tend_ns = DLI_NEVER;
     client->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    client->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    client->session_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    client->resume_fd = dli_sys->resume_fd();
+    client->loop.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    client->loop.session_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    client->loop.resume_fd = dli_sys->resume_fd();
     client->state = calloc(1, driver->state_size);
     client->batch = calloc(DLI_RENEW_BATCH, sizeof *client->batch);
-    client->batch_holds = calloc(DLI_RENEW_BATCH, sizeof(dli_hold_t *));
+    client->batch_claims = calloc(DLI_RENEW_BATCH, sizeof(dli_claim_t *));
     dl_status_t status = DL_OK;
-    if (client->event_fd < 0 || client->wake_fd < 0 || client->session_epoll_fd < 0) {
+    if (client->event_fd < 0 || client->loop.wake_fd < 0 || client->loop.session_epoll_fd < 0) {
         status = dli_fail(err, DL_ELIMIT, "no descriptor is left for a client");
-    } else if (client->state == NULL || client->batch == NULL || client->batch_holds == NULL) {
+    } else if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL) {
         status = dli_fail_plain(err, DL_ENOMEM);
     } else if (dli_uuid_new(client->uuid) != 0) {
         status =
@@ -236,31 +235,6 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     make_label(client->label, sizeof client->label);
     fill_env(&client->env, client, client->uuid, client->label);
     return client;
-}
-
-/* Starts the three threads; on failure those that run are stopped again. */
-static dl_status_t start_threads(dl_client_t *client, dl_error_t *err) {
-    int rc = dli_sys->thread_start(&client->watchdog_thread, dli_watchdog_main, client);
-    if (rc == 0) {
-        rc = dli_sys->thread_start(&client->renewal_thread, dli_renewal_main, client);
-        bool renewing = rc == 0;
-        if (renewing) {
-            rc = dli_sys->thread_start(&client->housekeeping_thread, dli_housekeeping_main, client);
-        }
-        if (rc != 0) {
-            dli_lock_client(client);
-            client->stop_threads = true;
-            dli_sys->cond_broadcast(&client->renewals_changed);
-            dli_watchdog_wake(client);
-            dli_unlock_client(client);
-            dli_sys->thread_join(client->watchdog_thread);
-            if (renewing) {
-                dli_sys->thread_join(client->renewal_thread);
-            }
-        }
-    }
-    return rc == 0 ? DL_OK
-                   : dl_driver_fail(err, DL_ELIMIT, rc, "no thread for the watchdog: %s", strerror(rc));
 }
 
 /* A driver's word on the configuration names an option at most: says of which backend. */
@@ -300,9 +274,6 @@ static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_err
         return status;
     }
     status = open_state(client, &choice->driver_values, err);
-    if (status == DL_OK) {
-        status = start_threads(client, err);
-    }
     if (status != DL_OK) {
         client->driver->close(client->state, 0);
         dli_lock_client(client);
@@ -400,6 +371,13 @@ static void drop_report(void *core, dl_log_level_t level, const char *text) {
     (void)text;
 }
 
+static void drop_woken(void *core, const char *name, size_t name_len, int hears) {
+    (void)core;
+    (void)name;
+    (void)name_len;
+    (void)hears;
+}
+
 static void drop_count(void *core, dl_count_t what, uint64_t n) {
     (void)core;
     (void)what;
@@ -427,6 +405,7 @@ dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flag
         fill_env(&env, NULL, uuid, label);
         env.report = drop_report;
         env.count = drop_count;
+        env.woken = drop_woken;
         env.call_timeout_ms = choice.core_values.values[DLI_OPT_CALL_TIMEOUT].number;
         env.lease_ms = choice.core_values.values[DLI_OPT_LEASE].number;
         env.written = choice.driver_values.written;

@@ -19,7 +19,6 @@ dl_status_t dli_call_enter(dl_client_t *client) {
 }
 
 void dli_call_leave(dl_client_t *client) {
-    dli_tidy(client);
     if (--client->calls == 0 && client->closing) {
         dli_sys->cond_broadcast(&client->changed);
     }
@@ -46,9 +45,9 @@ static void close_fd(int *fd) {
 
 static void close_descriptors(dl_client_t *client, bool parks_too) {
     close_fd(&client->event_fd);
-    close_fd(&client->wake_fd);
-    close_fd(&client->session_epoll_fd);
-    close_fd(&client->resume_fd);
+    close_fd(&client->loop.wake_fd);
+    close_fd(&client->loop.session_epoll_fd);
+    close_fd(&client->loop.resume_fd);
     if (parks_too) {
         dli_park_free_all(client);
     }
@@ -57,14 +56,11 @@ static void close_descriptors(dl_client_t *client, bool parks_too) {
 void dli_client_free(dl_client_t *client) {
     close_descriptors(client, true);
     free(client->buckets);
-    free(client->due.at);
-    free(client->orphans.at);
+    free(client->loop.timers.at);
     free(client->batch);
-    free(client->batch_holds);
+    free(client->batch_claims);
     free(client->state);
     pthread_cond_destroy(&client->changed);
-    pthread_cond_destroy(&client->renewals_changed);
-    pthread_cond_destroy(&client->housekeeping_changed);
     pthread_cond_destroy(&client->callbacks_changed);
     pthread_rwlock_destroy(&client->log_lock);
     pthread_mutex_destroy(&client->mutex);
@@ -90,9 +86,13 @@ static void close_forked(dl_client_t *client) {
 
 static void end_calls(dl_client_t *client) {
     client->closing = true;
-    dli_park_wake_all(client, NULL);
+    dli_op_poke_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
-    while (client->calls > 0 || client->busy_outside > 0) {
+    for (;;) {
+        dli_before_wait(client);
+        if (client->calls == 0 && client->busy_outside == 0) {
+            return;
+        }
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
 }
@@ -102,64 +102,38 @@ static void end_threads(dl_client_t *client) {
     dli_lock_client(client);
     client->stop_threads = true;
     bool inside = dli_in_callback(client);
-    bool callbacks = client->callbacks_started;
-    dli_sys->cond_broadcast(&client->renewals_changed);
-    dli_sys->cond_broadcast(&client->housekeeping_changed);
     dli_sys->cond_broadcast(&client->callbacks_changed);
-    dli_watchdog_wake(client);
+    dli_loop_wake(client);
     dli_unlock_client(client);
-    dli_sys->thread_join(client->watchdog_thread);
-    dli_sys->thread_join(client->renewal_thread);
-    dli_sys->thread_join(client->housekeeping_thread);
+    if (client->loop.started) {
+        dli_sys->thread_join(client->loop.thread);
+    }
+    dli_workers_stop(client);
     if (inside) {
         pthread_detach(client->callback_thread);
-    } else if (callbacks) {
+    } else if (client->callbacks_started) {
         dli_sys->thread_join(client->callback_thread);
-    }
-}
-
-/* A server that does not answer is asked for call_timeout after its last answer. */
-static uint64_t patience_ends_ns(const dl_client_t *client, uint64_t began_ns) {
-    return dli_max(began_ns, atomic_load(&client->last_answer_ns)) + dli_ms(client->call_timeout_ms);
-}
-
-static void end_gate(dl_client_t *client, dli_gate_t *gate, uint64_t began_ns) {
-    if (gate->current != NULL) {
-        uint64_t until_ns = patience_ends_ns(client, began_ns);
-        dl_error_t err;
-        if (dli_now() < until_ns) {
-            (void)dli_release(gate->current, until_ns, &err);
-        } else {
-            dli_hold_end(gate->current); /* it ends with its lease */
-        }
-    }
-    while (gate->lost != NULL) {
-        dli_hold_end(gate->lost);
     }
 }
 
 /* Frees everything that is held, and what unknown outcomes may have left. */
 static void end_holds(dl_client_t *client, uint64_t began_ns) {
     for (size_t i = 0; i < client->bucket_count; i++) {
-        dli_gate_t *gate = client->buckets[i];
-        while (gate != NULL) {
-            gate->refs++; /* the mutex is released meanwhile */
-            end_gate(client, gate, began_ns);
-            dli_gate_t *next = gate->next_in_bucket;
+        dli_gate_t *next;
+        for (dli_gate_t *gate = client->buckets[i]; gate != NULL; gate = next) {
+            gate->refs++; /* its last hold ends */
+            while (gate->lost != NULL) {
+                dli_hold_end(gate->lost);
+            }
+            if (gate->current != NULL) {
+                gate->current->levels = 1;
+                dli_hold_give_up_level(gate->current);
+            }
+            next = gate->next_in_bucket;
             dli_gate_unref(client, gate);
-            gate = next;
         }
     }
-    while (client->orphans.len > 0) {
-        dli_hold_t *hold = client->orphans.at[0];
-        uint64_t until_ns = patience_ends_ns(client, began_ns);
-        dli_hold_ref(hold);
-        if (dli_now() < until_ns) {
-            (void)dli_orphan_try_first(client, until_ns);
-        }
-        dli_orphan_forget(hold);
-        dli_hold_unref(hold);
-    }
+    dli_free_all(client, began_ns);
 }
 
 void dl_client_close(dl_client_t *client) {
@@ -182,6 +156,7 @@ void dl_client_close(dl_client_t *client) {
 
     dli_lock_client(client);
     end_holds(client, began_ns);
+    dli_queue_forget_client(client);
     dli_events_free(client);
     client->event_fn = NULL;
     dli_tidy(client); /* while the driver is still open */

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "dlock/driver.h"
@@ -14,15 +15,16 @@
 #include "sys.h"
 
 /*
- * Locks, in the order in which they may be taken:
- *   hooks_mutex (owner.c)  ->  dl_client.mutex  ->  dl_client.log_lock
+ * A client is a monitor: its state changes under its one mutex, in steps that wait for nothing. Locks, in the
+ * order in which they may be taken:
+ *   hooks_mutex (owner.c)  ->  a driver's own  ->  dl_client.mutex  ->  dl_queue.mutex, dl_client.log_lock
  * client->mutex guards everything in this file that is not marked otherwise. It is never held during an op of
- * the driver, a callback or a wait; only log_lock may be taken inside it. A hold whose last reference goes
- * is put aside and given to the driver's drop when the mutex is released (dli_unlock_client); so are lines
- * for the log.
+ * the driver, a callback or a wait. What has to be done without it (a driver's drop, lines for the log) is
+ * put aside until it is released (dli_unlock_client).
  *
- * The way of a call: lock.c (arguments, re-entry) -> gate.c (my turn in this process) -> acquire.c (try,
- * wait, deadline) -> call.c (the only caller of the driver's claiming, renewing and freeing) -> driver.
+ * The way of a call: lock.c or queue.c (arguments) -> op.c (carries an operation from step to step, on the
+ * caller's thread or on a worker) -> its steps: acquire.c, unlock.c, extend.c, query.c -> call.c (the only
+ * caller of the driver's claiming, renewing and freeing) -> driver.
  */
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */
@@ -30,125 +32,153 @@
 #define DLI_LAST_TRY_NS (80u * (uint64_t)DLI_NS_PER_MS)
 /* How many renewals are one batch. MySQL locked whole tables with ten times as many in one statement. */
 #define DLI_RENEW_BATCH 1000u
+/* How many threads ask for queues at once (workers.c). */
+#define DLI_FREE_WORKERS 4u
+#define DLI_CLAIM_WORKERS 8u
 
+typedef struct dli_claim dli_claim_t;
 typedef struct dli_gate dli_gate_t;
-typedef struct dli_log_line dli_log_line_t;
 typedef struct dli_hold dli_hold_t;
+typedef struct dli_log_line dli_log_line_t;
+typedef struct dli_op dli_op_t;
 typedef struct dli_park dli_park_t;
-typedef struct dli_turn dli_turn_t;
+typedef struct dli_worker dli_worker_t;
 
-/* Holds by their next instant (heap.c). A hold is in one heap at most. */
+/* ---- instants (heap.c) ------------------------------------------------------------------------- */
+
+typedef struct dli_timer dli_timer_t;
+struct dli_timer {
+    uint64_t at_ns;
+    size_t place; /* in the heap, from 1; 0: it is not set */
+    void (*fire)(dli_timer_t *timer, uint64_t now);
+};
+
+/* Timers by their instants. Room is reserved before a timer is needed, so that setting one cannot fail. */
 typedef struct dli_heap {
-    dli_hold_t **at;
-    size_t len, cap;
+    dli_timer_t **at;
+    size_t len, cap, reserved;
 } dli_heap_t;
 
 /* ---- waiting (park.c) -------------------------------------------------------------------------- */
 
-/* Where one waiting call sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
+/* Where one thread sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
 struct dli_park {
     int fd;
     atomic_bool woken;       /* set after the write, so that a quiet descriptor costs no read */
-    const dl_lock_t *lock;   /* the handle of the call */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
+    bool listens;            /* asleep in loop.c, waiting for a release; in loop.sleepers */
+    dli_park_t *next_sleeper, *prev_sleeper;
 };
 
 /* ---- events (events.c) ------------------------------------------------------------------------- */
 
+/* What a queue hands out, in one order. */
+typedef struct dli_entry {
+    struct dli_entry *next;
+    bool is_event; /* a dli_event_t, else a dli_op_t; it is the first member of both */
+} dli_entry_t;
+
 typedef struct dli_event {
-    struct dli_event *next;
+    dli_entry_t entry;
     bool embedded; /* in a hold: the hold is referenced while it is queued; else malloc'ed */
     dl_event_kind_t kind;
     dl_status_t status;
     int64_t valid_ms;
     const char *text; /* static, or `own_text` */
+    dl_client_t *client;
     dli_hold_t *hold; /* NULL: about the backend */
     char own_text[160];
 } dli_event_t;
 
+/* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */
+
+/* What the server knows of one acquisition, from its first try to the end of all that may be left of it. */
+struct dli_claim {
+    /* Fixed once the try has begun */
+    dl_client_t *client;
+    dli_gate_t *gate; /* a reference */
+    char owner_text[DL_OWNER_MAX + 1];
+    uint64_t hold_id;
+    unsigned refs;
+    dli_claim_t *next_dead; /* in client->dead */
+    dli_hold_t *hold;       /* who has it while it is LIVE; NULL: nobody */
+    uint64_t token;
+    uint64_t valid_until_ns;
+    int64_t lease_ms; /* the longest lease asked for, what the server may keep it for */
+    int session_fd;
+    bool busy;                /* SESSION: an exchange uses driver_hold */
+    bool attempted;           /* an op of the driver has seen driver_hold: the driver drops it */
+    dli_op_t *users;          /* SESSION: operations that want to use it next */
+    dli_timer_t timer;        /* its end or renewal; later its next free */
+    dli_claim_t *next_job[2]; /* in the lanes for renewals and frees */
+    /* renew.c */
+    bool renew_failing;
+    bool renew_counted; /* in client->renewed */
+    bool renew_queued;  /* in the lane, or its batch is under way */
+    bool hung_up;       /* SESSION: its descriptor has hung up since the last ping began */
+    uint64_t renew_due_ns;
+    /* free.c: it is nobody's, and may still be on the server */
+    bool freeing;
+    bool may_appear; /* the request that would create it may still be on its way */
+    uint64_t free_until_ns;
+    uint64_t free_pause_ns;
+    max_align_t driver_hold[]; /* the driver's, hold_size bytes */
+};
+
 /* ---- holds (hold.c) ---------------------------------------------------------------------------- */
 
 typedef enum dli_hold_state {
-    DLI_HOLD_TRYING,    /* belongs to the call that tries to acquire it */
+    DLI_HOLD_TRYING,    /* belongs to the operation that tries to acquire it */
     DLI_HOLD_LIVE,      /* held: gate->current */
     DLI_HOLD_RELEASING, /* being freed on the server: still gate->current, so that nobody overtakes */
     DLI_HOLD_LOST,      /* lost, with levels that were not unlocked yet: in gate->lost */
-    DLI_HOLD_ENDED      /* nobody's any more; it may still be an orphan that is freed in the background */
+    DLI_HOLD_ENDED
 } dli_hold_state_t;
 
-/* One acquisition, from its first try to the end of all that may be left of it on the server. */
+/* What an owner has: a name, entered so many times, on a claim. */
 struct dli_hold {
-    /* Fixed once the try has begun */
     dl_client_t *client;
-    dli_gate_t *gate;  /* a reference */
-    dli_owner_t owner; /* a reference on owner.thread */
-    char owner_text[DL_OWNER_MAX + 1];
-    void *driver_hold; /* the driver's; NULL if hold_size is 0 */
-    uint64_t hold_id;  /* changes only while DLI_HOLD_TRYING */
-    /* Guarded by client->mutex */
+    dli_gate_t *gate;   /* a reference */
+    dli_owner_t owner;  /* a reference on owner.thread */
+    dli_claim_t *claim; /* a reference, from LIVE to LOST */
     unsigned refs;
-    dli_hold_t *next_dead; /* in client->dead */
     dli_hold_state_t state;
     uint32_t levels;     /* entered and not left */
     uint32_t auto_level; /* the lowest level with an automatic lease; 0: none */
-    uint64_t token;
-    uint64_t valid_until_ns;
+    uint64_t hold_id, token;
     uint64_t acquired_ns;
     uint64_t max_hold_until_ns; /* DLI_NEVER: no bound */
-    int64_t lease_ms;           /* the longest lease asked for, what the server may keep it for */
-    int session_fd;
-    bool op_running; /* SESSION: an op uses driver_hold */
-    bool attempted;  /* an op has seen driver_hold: the driver drops it */
-    bool renew_failing;
-    bool hung_up;       /* SESSION: its descriptor has hung up since the last ping began */
-    bool renew_counted; /* in client->renewed_holds */
-    bool renew_queued;  /* in the renewal queue, or its batch is under way */
-    uint64_t renew_due_ns;
-    dli_heap_t *heap; /* the one it is in, or NULL */
-    size_t heap_index;
-    uint64_t heap_key_ns;
-    dli_hold_t *next_renewal; /* in client->renewals */
-    dli_hold_t *next_lost;    /* in gate->lost */
-    bool orphan;              /* in client->orphans, or being freed */
-    bool orphan_may_appear;   /* the request that would create it may still be on its way */
-    uint64_t orphan_until_ns;
-    uint64_t orphan_pause_ns;
-    dli_event_t lost_event; /* so that the news of a loss needs no memory */
+    dli_hold_t *next_lost;      /* in gate->lost */
+    dli_event_t lost_event;     /* so that the news of a loss needs no memory */
 };
 
 /* ---- gates (gate.c) ---------------------------------------------------------------------------- */
 
-/* One call that waits for, or has, its turn at a gate. On the caller's stack. */
-struct dli_turn {
-    dli_turn_t *next;
-    dli_owner_t owner;
-    dli_park_t *park; /* NULL until the call has to wait */
-    bool queued;
-    bool granted;    /* gate->active is this one */
-    bool look_again; /* the owner's standing at this gate has changed; it keeps its place in the queue */
-};
-
-/* One name in this process: at most one holder, one call that talks to the server, the others in a queue. */
+/* One name in this process: at most one holder, one operation that asks the server, the others in a queue. */
 struct dli_gate {
     dli_gate_t *next_in_bucket;
     uint64_t hash;
-    unsigned refs; /* handles, holds, turns */
-    dli_turn_t *first, *last;
-    dli_turn_t *active;
+    unsigned refs; /* handles, claims, holds */
+    dli_op_t *first, *last;
+    dli_op_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
     dli_hold_t *lost;
+    dl_watch_t *watch; /* the driver's, while operations of this process wait */
+    bool woken;        /* since the last try began */
+    bool hears;        /* releases are heard, says the driver */
+    bool unwatch;      /* in client->unwatch: nobody waits any more */
+    bool unwatching;   /* the driver is ending the watch: there must be no other yet */
+    dli_gate_t *next_unwatch;
     size_t name_len;
     char name[];
 };
-
-/* ---- client ------------------------------------------------------------------------------------ */
 
 struct dl_lock_handle {
     dl_client_t *client; /* a reference */
     dli_gate_t *gate;    /* a reference */
     bool owned;
     uint64_t owner_number;
-    unsigned refs; /* the handle, and each call that may outlive its close */
+    unsigned refs; /* the handle, and each operation until its completion was taken */
     bool closed;
 };
 
@@ -157,6 +187,163 @@ struct dl_cancel {
     int fd;    /* readable once triggered */
     atomic_bool triggered;
 };
+
+/* ---- operations (op.c) -------------------------------------------------------------------------- */
+
+/* What an operation needs next. */
+typedef enum dli_next {
+    DLI_STEP, /* the next step, at once */
+    DLI_ASK,  /* op->ask carried out by the driver; the next step has the answer */
+    DLI_WAIT, /* a poke, or op->until_ns */
+    DLI_DONE
+} dli_next_t;
+typedef dli_next_t (*dli_step_fn)(dli_op_t *op);
+
+typedef enum dli_ask_kind {
+    DLI_ASK_TRY,
+    DLI_ASK_LEVEL, /* SERVER_COUNT: one more level, with a longer lease */
+    DLI_ASK_RENEW,
+    DLI_ASK_RELEASE,
+    DLI_ASK_WATCH,
+    DLI_ASK_INSPECT,
+    DLI_ASK_FORCE
+} dli_ask_kind_t;
+
+/* Where an operation of a queue is; one of a blocking call is always CARRIED. */
+typedef enum dli_op_place {
+    DLI_OP_CARRIED, /* a thread carries it on */
+    DLI_OP_READY,   /* in client->ready: to be carried on by whoever releases the mutex next */
+    DLI_OP_WAITING, /* for a poke or its timer */
+    DLI_OP_IN_LANE, /* for a worker that asks the driver */
+    DLI_OP_ENDED    /* completed; in its queue */
+} dli_op_place_t;
+
+typedef enum dli_lane_kind { DLI_LANE_RENEW, DLI_LANE_FREE, DLI_LANE_CLAIM, DLI_LANES } dli_lane_kind_t;
+
+struct dli_op {
+    dli_entry_t entry;
+    dl_op_kind_t kind;
+    dl_client_t *client;
+    dl_lock_t *lock;                 /* a reference; NULL: nobody called */
+    dli_gate_t *gate;                /* of the handle, or of the hold */
+    dli_op_t *next, *prev;           /* in client->ops, while it runs */
+    dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
+    dli_op_t *next_in, *prev_in;     /* in its lane, or client->ready */
+    dli_op_t *next_user;             /* in claim->users */
+    dli_owner_t owner;               /* no reference: the caller, or a task */
+    dli_step_fn step;
+    dli_op_place_t place;
+    dli_lane_kind_t lane;
+    dli_park_t *park;          /* of the thread that carries it; NULL: none */
+    const dl_cancel_t *cancel; /* of a blocking call */
+    bool async;                /* not carried on by a caller: its place is of interest */
+    bool cancelled;
+    bool listens;      /* waits for a release */
+    uint64_t until_ns; /* of the wait */
+    dli_timer_t timer;
+    dl_status_t status; /* in the end */
+    dl_error_t err;     /* of the last answer, later of the end */
+
+    /* What is asked, and the answer */
+    dli_ask_kind_t ask;
+    dl_status_t answer;
+    bool interrupted; /* somebody poked it while the driver was asked */
+    uint32_t level;
+    int64_t lease_ms; /* never 0: the automatic lease is the client's */
+    int64_t wait_ms;  /* on the server */
+    uint64_t ask_until_ns;
+    uint64_t called_ns;
+    union {
+        dl_grant_t grant;
+        dl_renewal_t renewal;
+        dl_watch_t *watch;
+    } with;
+    dl_lock_info_t *info;
+    dli_claim_t *claim; /* a reference: what is asked about */
+    dli_hold_t *hold;   /* a reference */
+
+    /* acquire.c */
+    dl_acquire_opts_t opts;
+    bool automatic;
+    bool queued, granted; /* at the gate; gate->active is this one */
+    bool counted;         /* in stats.waiting_now */
+    bool watch_refused;   /* the driver cannot watch here: poll */
+    bool last_try;        /* the deadline is over; this try is the last */
+    bool was_busy;        /* for the statistics: it had to wait, as far as can be told */
+    bool held_by_other;   /* another holder was seen, here or by the queue of this process */
+    bool told_no_expiry;
+    bool was_refused;  /* in this trouble, by an answer or an error with time left */
+    bool longer;       /* a level that needs a longer lease */
+    dl_grant_t busy;   /* the last answer that another holds it */
+    uint64_t began_ns; /* when the last try began */
+    dli_step_fn then;  /* extend.c */
+    unsigned tries;    /* since the last answer of another kind; for the backoff */
+    uint64_t started_ns;
+    uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
+    uint64_t trouble_ns;  /* when the first try without an answer began; 0: the last one had an answer */
+    bool thread_exited;   /* unlock.c: frees what an ended thread has left */
+
+    /* queue.c */
+    dl_queue_t *queue; /* NULL: nobody takes its completion */
+    void *tag;
+    uint64_t id;
+    dli_op_t *next_of_queue, *prev_of_queue;
+};
+
+/* ---- queues (queue.c) --------------------------------------------------------------------------- */
+
+struct dl_queue {
+    pid_t pid; /* with the generation: of the process that made it */
+    unsigned fork_generation;
+    int fd;       /* readable while entries wait */
+    size_t limit; /* DL_QUEUE_MAX; tests lower it */
+
+    pthread_mutex_t taking; /* to look at operations that are not taken; before a client's mutex */
+    pthread_mutex_t mutex;  /* guards the rest; behind a client's mutex */
+    dli_entry_t *first, *last;
+    dli_op_t *ops; /* begun and not taken yet */
+    size_t op_count;
+    uint64_t last_id;
+    dl_client_t *clients; /* whose events come here; a reference each */
+};
+
+/* ---- client ------------------------------------------------------------------------------------ */
+
+/* The client's one thread (loop.c): descriptors and instants. */
+typedef struct dli_loop {
+    pthread_t thread;
+    bool started;
+    int wake_fd;
+    int session_epoll_fd;
+    int resume_fd;
+    uint64_t sleeps_to_ns; /* DLI_NEVER before it is started */
+    dli_heap_t timers;
+    bool listening;       /* a thread is between the driver's listen_fds and listen */
+    dli_park_t *listener; /* of the caller that does so; NULL: the loop, or nobody */
+    dli_park_t *sleepers; /* of callers that wait for a release */
+    size_t waits;         /* operations of queues that do */
+    uint64_t tend_ns;     /* when the loop looks whether anything came while nobody waited */
+} dli_loop_t;
+
+/* Threads for the driver's blocking ops (workers.c). */
+struct dli_worker {
+    dl_client_t *client;
+    dli_lane_kind_t lane;
+    pthread_t thread;
+    pthread_cond_t has_work;
+    dli_park_t *park;
+    dli_worker_t *next_idle;
+    bool is_idle; /* in lane->idle */
+    bool waits;   /* for another holder, on the server */
+};
+typedef struct dli_lane {
+    dli_op_t *first, *last;
+    dli_claim_t *jobs, *jobs_last; /* renewals or frees that are due */
+    dli_worker_t workers[DLI_CLAIM_WORKERS];
+    size_t count;
+    dli_worker_t *idle;
+    bool was_job; /* the last that was begun: operations and jobs take turns */
+} dli_lane_t;
 
 struct dl_client {
     /* Fixed after open */
@@ -171,60 +358,51 @@ struct dl_client {
     char backend[64];
     int64_t lease_ms, renew_every_ms, max_hold_ms, call_timeout_ms, backoff_min_ms, backoff_max_ms;
     bool session;
-    int event_fd; /* readable while events wait */
-    int wake_fd;  /* the watchdog's */
-    int session_epoll_fd;
-    int resume_fd;
     dli_exit_hook_t exit_hook;
     bool hooked;
 
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* calls == 0; op_running ended; a callback returned */
-    unsigned refs;          /* the client handle, its locks, its threads */
-    bool closing;           /* no new call starts, waits end */
+    pthread_cond_t changed; /* calls == 0; a poke without a park; a callback returned */
+    unsigned refs;          /* the client handle, its locks, its callback thread, queues that hear of it */
+    bool closing;           /* no new operation starts, waits end */
     bool closed;            /* nothing is held any more, the driver is closed */
     bool stop_threads;
-    unsigned calls; /* calls in progress */
+    unsigned calls; /* operations and calls in progress */
 
     /* gates, by name */
     dli_gate_t **buckets;
     size_t bucket_count; /* a power of two */
     size_t gate_count;
+    dli_gate_t *unwatch; /* whose watch is to be ended outside the mutex */
 
     dli_park_t *parks_used, *parks_free;
     size_t parks_free_count;
 
+    dli_op_t *ops; /* that run */
+    dli_op_t *ready, *ready_last;
+    dli_loop_t loop;
+    dli_lane_t lanes[DLI_LANES];
+
     atomic_uint_fast64_t last_hold_id;
     atomic_uint_fast64_t token_floor;
-    dli_hold_t *dead;                    /* without references, to be dropped outside the mutex */
+    dli_claim_t *dead;                   /* without references, to be dropped outside the mutex */
     unsigned busy_outside;               /* threads that do so, or hand out log lines, now */
     atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
     uint32_t level_limit;                /* DL_LEVEL_MAX; tests lower it */
-
-    /* watchdog.c: the next instant of each hold */
-    dli_heap_t due;
-    size_t hold_count; /* holds that exist; both heaps have room for all of them */
-    uint64_t watchdog_sleeps_to_ns;
-    pthread_t watchdog_thread;
+    bool threads_exited;
 
     /* renew.c */
-    dli_hold_t *renewals, *renewals_last; /* due, oldest first */
-    pthread_cond_t renewals_changed;
-    int64_t shortest_renew_ms; /* of all renewed holds since the last time there was none */
-    size_t renewed_holds;
-    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries; used by the renewal thread only */
-    dli_hold_t **batch_holds;
-    pthread_t renewal_thread;
-
-    /* housekeeping.c */
-    dli_heap_t orphans;
-    bool threads_exited;
-    pthread_cond_t housekeeping_changed;
-    pthread_t housekeeping_thread;
+    int64_t shortest_renew_ms; /* of all renewed claims since the last time there was none */
+    size_t renewed;
+    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries; used by the renewal worker only */
+    dli_claim_t **batch_claims;
 
     /* events.c */
-    dli_event_t *events, *events_last;
+    int event_fd; /* readable while events wait */
+    dli_entry_t *events, *events_last;
     size_t event_count;
+    dl_queue_t *event_queue; /* where they go instead; it has a reference on the client */
+    dl_client_t *next_of_queue;
     dl_event_fn event_fn;
     void *event_arg;
     pthread_cond_t callbacks_changed;
@@ -259,14 +437,29 @@ static inline uint64_t dli_max(uint64_t a, uint64_t b) {
 
 /* mutex.c */
 void dli_lock_client(dl_client_t *client);
-/* Unlocks, then drops the holds that lost their last reference meanwhile, and hands out log lines. */
+/* Carries on what is ready, unlocks, and does what was put aside. */
 void dli_unlock_client(dl_client_t *client);
-/* The same, and locks again: before a wait with the mutex, and before a call is counted out. */
+/* The same, and locks again. */
 void dli_tidy(dl_client_t *client);
-/* The calling thread must never be late: its unlocks leave those chores to the housekeeping thread. */
-void dli_thread_is_punctual(void);
+/* Without what was put aside: for what a driver calls, with its own mutexes held. */
+void dli_unlock_client_at_once(dl_client_t *client);
+/* Before a wait with a condition variable, which releases the mutex by itself. */
+void dli_before_wait(dl_client_t *client);
+/* The calling thread is never to be late: its unlocks leave to a worker what may take long. Says how it was.
+ */
+bool dli_be_punctual(bool now);
+void dli_punctual_as_before(const bool *before);
+/* Until the end of the block. */
+#define DLI_PUNCTUAL \
+    __attribute__((cleanup(dli_punctual_as_before), unused)) const bool dli_punctual_ = dli_be_punctual(true)
+bool dli_has_chores(const dl_client_t *client);
 
-/* lock.c: drops a reference on a handle, and releases the mutex */
+/* lock.c */
+/* Copies what the caller's options have; of what came later they keep the initial values. */
+dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opts, dl_error_t *err);
+dl_status_t dli_check_lease(int64_t lease_ms, dl_error_t *err);
+void dli_lock_unref(dl_lock_t *lock); /* not the last one of a closed client's */
+/* Drops a reference on a handle, and releases the mutex. */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
 /* client.c and close.c: every function with the mutex held unless it says so */
@@ -279,54 +472,190 @@ void dli_call_enter_always(dl_client_t *client);
 void dli_call_leave_always(dl_client_t *client);
 /* Drops a reference; frees the memory with the last. Unlocks the mutex in any case. */
 void dli_client_unref_and_unlock(dl_client_t *client);
-/* Closes descriptors and frees memory of a client whose threads never started. Without the mutex. */
+/* Closes descriptors and frees memory of a client without threads. Without the mutex. */
 void dli_client_free(dl_client_t *client);
 
 /* park.c */
 /* NULL with errno: no descriptor or no memory. */
-dli_park_t *dli_park_get(const dl_lock_t *lock);
+dli_park_t *dli_park_get(dl_client_t *client);
 void dli_park_put(dl_client_t *client, dli_park_t *park);
 void dli_park_wake(dli_park_t *park);
-/* All calls of the client, or those on one handle (NULL: all). */
-void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock);
 bool dli_park_drain(dli_park_t *park); /* true: it had been woken */
 void dli_park_free_all(dl_client_t *client);
+/* A write to an eventfd, which only fails when it is readable already; and what takes it back. */
+void dli_eventfd_raise(int fd);
+void dli_eventfd_lower(int fd);
+
+/* heap.c */
+bool dli_heap_reserve(dli_heap_t *heap); /* room for one timer more; false: no memory */
+void dli_heap_give_back(dli_heap_t *heap);
+void dli_timer_set(dli_heap_t *heap, dli_timer_t *timer, uint64_t at_ns);
+void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer);
+bool dli_heap_is_sound(const dli_heap_t *heap);
+
+/* loop.c */
+/* Starts the client's thread if it does not run; 0 or an errno. */
+int dli_loop_start(dl_client_t *client);
+void dli_loop_wake(dl_client_t *client);
+/* Sets a timer of the client's; the loop, once it runs, sees it in time. */
+void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
+/* The operation of a blocking call sleeps until its instant or a poke; hears of releases meanwhile, for all.
+ */
+void dli_loop_sleep(dli_op_t *op);
+/* An operation of a queue begins or ends to wait for a release. */
+void dli_loop_listen(dl_client_t *client, bool begins);
+/* Somebody who waits listens from now on, if nobody does. */
+void dli_loop_hand_over(dl_client_t *client);
+/* There is a new watch: whoever listens looks again at what is to be polled. */
+void dli_loop_listen_anew(dl_client_t *client);
+/* dl_driver_env_t.woken; without the mutex */
+void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
+void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
+
+/* workers.c */
+void dli_lane_push(dli_op_t *op);
+void dli_lane_remove(dli_op_t *op);
+/* A renewal or a free that is due. */
+void dli_lane_job(dli_claim_t *claim, dli_lane_kind_t kind);
+/* NULL: none waits. */
+dli_claim_t *dli_lane_take_job(dl_client_t *client, dli_lane_kind_t kind);
+/* Chores were put aside by a thread that must not do them. */
+void dli_lane_chores(dl_client_t *client);
+/* Starts workers where there is work and none; true: one could not be had. */
+bool dli_lanes_call_again(dl_client_t *client);
+/* Starts the renewal worker if it does not run; 0 or an errno. */
+int dli_renewals_start(dl_client_t *client);
+/* Stops and joins all workers. Without the mutex. */
+void dli_workers_stop(dl_client_t *client);
+
+/* op.c */
+/* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. */
+dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
+/* Carries a blocking call's operation to its end, gives err, and releases the mutex. */
+dl_status_t dli_op_run(dli_op_t *op, dl_error_t *err);
+/* An operation of a queue, or of nobody; room for its timer is reserved. */
+void dli_op_start(dli_op_t *op);
+/* A worker has come to it. False: too late, and it goes on without an answer. */
+bool dli_op_leave_lane(dli_op_t *op);
+/* A worker has asked the driver for it. */
+void dli_op_answered(dli_op_t *op);
+/* Carries on all that are ready. */
+void dli_run_ready(dl_client_t *client);
+/* Something has changed for this operation; it looks again. */
+void dli_op_poke(dli_op_t *op);
+/* All that run, or those on one handle (NULL: all). */
+void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock);
+/* DL_OK, or why the wait has to end: DL_ECLOSED, DL_ECANCELED. */
+dl_status_t dli_op_stop_reason(const dli_op_t *op);
+/* Whether it can sleep; DL_ENOMEM, DL_ELIMIT: a blocking call has no descriptor to do so. */
+dl_status_t dli_op_can_wait(dli_op_t *op);
+/* The answer as it is on the thread that takes it: DL_ELOST if validity is over. */
+void dli_op_judge(dli_op_t *op);
+/* Nobody takes what it has acquired. */
+void dli_op_give_up(dli_op_t *op);
+/* Counts an operation out again. */
+void dli_op_leave(dli_op_t *op);
+/* After the completion was taken or dropped. Releases the mutex. */
+void dli_op_free_and_unlock(dli_op_t *op);
+/* Ends: the status and, where the message is not its own, the plain text. */
+dli_next_t dli_op_end(dli_op_t *op, dl_status_t status);
+/* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
+ * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
+dli_next_t dli_claim_use(dli_op_t *op);
+void dli_claim_idle(dli_claim_t *claim);
+/* This hold is what the operation is about. */
+void dli_op_about(dli_op_t *op, dli_hold_t *hold);
+
+/* acquire.c, unlock.c, extend.c, query.c: the first steps */
+dli_next_t dli_acquire_step(dli_op_t *op);
+dli_next_t dli_unlock_step(dli_op_t *op);
+dli_next_t dli_extend_step(dli_op_t *op);
+dli_next_t dli_inspect_step(dli_op_t *op);
+/* The whole hold of a thread that has ended; false: no memory. */
+bool dli_unlock_left_behind(dli_hold_t *hold);
+/* From checked options. */
+void dli_acquire_init(dli_op_t *op);
+/* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
+ * has answered nobody meanwhile. */
+void dli_acquire_ask_now(dli_op_t *op);
+/* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
+ * others, until then; in the past: no longer. */
+uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
+/* extend.c: the server is told of one more level (1: of none), or a longer lease, until op->until_ns. `then`
+ * has the outcome for the caller in op->answer. */
+dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
+/* A pause drawn at random below min(max, min << tries). */
+uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
 
 /* gate.c */
 uint64_t dli_hash(const char *bytes, size_t len);
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
                          size_t len); /* a new reference; NULL: no memory */
+/* NULL: nobody uses the name. */
+dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size_t len);
 void dli_gate_unref(dl_client_t *client, dli_gate_t *gate);
-/* The owner's hold at this gate, live or lost; NULL: none. A hold whose validity is over is lost first. */
-dli_hold_t *dli_gate_find(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner);
+/* A starved loop must not keep a dead hold alive: one whose validity is over is lost. */
+void dli_gate_expire(dli_gate_t *gate, uint64_t now);
+/* The owner's hold at this gate, live or lost; NULL: none. */
+dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner);
 bool dli_gate_is_free(const dli_gate_t *gate);
-/* Waits until the turn is granted or the owner's standing changed. The mutex is released meanwhile. DL_OK:
- * look at turn->granted; DL_ETIMEDOUT, DL_ECANCELED, DL_ECLOSED, DL_ELIMIT. dli_gate_leave has to follow in
- * any case. */
-dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns, const dl_cancel_t *cancel);
-void dli_gate_take(dli_gate_t *gate, dli_turn_t *turn);
-void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn);
+void dli_gate_take(dli_gate_t *gate, dli_op_t *op);
+void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
+/* Out of the queue, or the turn passed on. */
+void dli_gate_leave(dli_gate_t *gate, dli_op_t *op);
 /* Lets the next one in if nobody holds and nobody tries. */
-void dli_gate_next(dl_client_t *client, dli_gate_t *gate);
-/* Wakes the queued turns of this owner: its standing has changed. */
+void dli_gate_next(dli_gate_t *gate);
+/* Pokes the queued operations of this owner: its standing has changed. */
 void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner);
+/* Ends the watches that nobody wants any more. Releases the mutex meanwhile. */
+void dli_gates_unwatch(dl_client_t *client);
+
+/* claim.c */
+dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
+                           const dli_owner_t *owner); /* NULL: no memory */
+void dli_claim_ref(dli_claim_t *claim);
+void dli_claim_unref(dli_claim_t *claim);
+void *dli_claim_driver_hold(dli_claim_t *claim);
+/* The instant until which a request sent at sent_ns keeps a lock, by our arithmetic. */
+uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
+/* Sets or clears the timer so that it fits the claim's state and its instants. */
+void dli_claim_watch(dli_claim_t *claim);
+/* Its session is, or is no longer, watched for hang-ups. */
+void dli_claim_watch_session(dli_claim_t *claim, int fd);
+
+/* renew.c */
+int64_t dli_renew_every(const dli_claim_t *claim);
+uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
+void dli_renew_count(dli_claim_t *claim);
+void dli_renew_queue(dli_claim_t *claim);
+/* One batch. Releases the mutex meanwhile. */
+void dli_renew_batch(dl_client_t *client);
+
+/* free.c */
+/* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
+ * until it must have run out on the server. */
+void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
+/* One try at one that is due. Releases the mutex meanwhile. */
+void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns);
+/* All that are left are tried once more, until the server has had its time. Releases the mutex meanwhile. */
+void dli_free_all(dl_client_t *client, uint64_t began_ns);
 
 /* hold.c */
 dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate,
                          const dli_owner_t *owner); /* NULL: no memory */
 void dli_hold_ref(dli_hold_t *hold);
 void dli_hold_unref(dli_hold_t *hold);
-/* TRYING -> LIVE. False: no validity is left, and it stays TRYING. */
-bool dli_hold_begin(dli_hold_t *hold, const dl_grant_t *grant, int64_t lease_ms, bool automatic,
-                    uint64_t max_hold_until_ns, uint64_t now);
+/* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */
+bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
+                    bool automatic, uint64_t max_hold_until_ns, uint64_t now);
 /* The instant at which it ends, unless it is renewed; and the loss, once that has come. */
 static inline uint64_t dli_hold_ends_ns(const dli_hold_t *hold) {
-    return dli_min(hold->valid_until_ns, hold->max_hold_until_ns);
+    return hold->claim->valid_until_ns < hold->max_hold_until_ns ? hold->claim->valid_until_ns
+                                                                 : hold->max_hold_until_ns;
 }
+int64_t dli_hold_valid_ms(const dli_hold_t *hold); /* 0: it is not LIVE, or over */
 /* LIVE and over by now: lost. True: it is lost. */
 bool dli_hold_expire(dli_hold_t *hold, uint64_t now);
-/* The instant until which a request sent at sent_ns keeps a lock, by our arithmetic. */
-uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
 /* LIVE -> LOST: one event, the gate opens. Unless the server itself said so, it is freed there too. */
 void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text);
 /* The same, with DL_ELOST and the words for what was seen. */
@@ -335,90 +664,43 @@ void dli_hold_lose_as(dli_hold_t *hold, dl_loss_t loss);
 void dli_hold_end(dli_hold_t *hold);
 /* LIVE -> RELEASING: nothing is renewed any more. */
 void dli_hold_disarm(dli_hold_t *hold);
+/* One level that nobody wants: with the last one the hold ends, and is freed in the background. */
+void dli_hold_give_up_level(dli_hold_t *hold);
 /* A confirmed renewal or extension. */
 void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uint64_t now);
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now);
 void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 
-/* release.c: with the mutex; released meanwhile. The hold is LIVE, and ENDED afterwards whatever is
- * answered. */
-dl_status_t dli_release(dli_hold_t *hold, uint64_t deadline_ns, dl_error_t *err);
-
-/* call.c: without the mutex */
-dl_status_t dli_call_try(dli_hold_t *hold, uint32_t level, int64_t lease_ms, int64_t wait_ms,
-                         uint64_t deadline_ns, const dl_stop_t *stop, dl_grant_t *grant, dl_error_t *err);
-dl_status_t dli_call_release(dli_hold_t *hold, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
-dl_status_t dli_call_renew_one(dli_hold_t *hold, int64_t lease_ms, uint64_t deadline_ns,
-                               dl_renewal_t *renewal);
-void dli_call_renew_batch(dl_client_t *client, size_t n, uint64_t deadline_ns);
-dl_status_t dli_call_watch(dl_client_t *client, const dli_gate_t *gate, uint64_t deadline_ns,
-                           const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
-dl_status_t dli_call_wait(dl_client_t *client, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                          dl_error_t *err);
-void dli_call_unwatch(dl_client_t *client, dl_watch_t *watch);
-/* SESSION: waits until no op uses the hold and marks it used. False at the deadline. With the mutex. */
-bool dli_op_begin(dli_hold_t *hold, uint64_t deadline_ns);
-void dli_op_end(dli_hold_t *hold); /* with the mutex */
+/* call.c */
 uint64_t dli_call_deadline(const dl_client_t *client);
-
-/* acquire.c */
-/* One call of dl_acquire, from its arguments on. */
-typedef struct dli_asked {
-    const dl_acquire_opts_t *opts;
-    int64_t lease_ms; /* never 0: the automatic lease is the client's */
-    bool automatic;
-    bool queued; /* it had to wait for its turn in this process */
-    uint64_t started_ns;
-    uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
-    dli_owner_t owner;
-} dli_asked_t;
-/* The turn is ours. With the mutex; released meanwhile. DL_OK: the hold is LIVE at the gate. */
-dl_status_t dli_acquire(dl_lock_t *lock, const dli_asked_t *asked, dl_error_t *err);
-/* What one exchange of this call may take: call_timeout, and never much more than the call has. */
-uint64_t dli_exchange_deadline(const dl_client_t *client, const dli_asked_t *asked);
-/* DL_OK, or why the wait has to end: DL_ECLOSED, DL_ECANCELED. With the mutex. */
-dl_status_t dli_stop_reason(const dl_lock_t *lock, const dl_cancel_t *cancel);
-/* A pause drawn at random below min(max, min << tries). */
-uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
-
-/* watchdog.c, heap.c */
-void *dli_watchdog_main(void *client);
-void dli_watchdog_wake(dl_client_t *client);
-/* Puts, moves or removes the hold so that its place fits its state and its instants. */
-void dli_watch_hold(dli_hold_t *hold);
-bool dli_heap_room(dli_heap_t *heap, size_t count); /* false: no memory */
-void dli_heap_put(dli_heap_t *heap, dli_hold_t *hold, uint64_t key_ns);
-void dli_heap_remove(dli_heap_t *heap, dli_hold_t *hold);
-bool dli_heap_is_sound(const dli_heap_t *heap);
-
-/* renew.c */
-void *dli_renewal_main(void *client);
-void dli_renewal_queue(dli_hold_t *hold);
-int64_t dli_renew_every(const dl_client_t *client, const dli_hold_t *hold);
-
-/* orphan.c */
-/* The hold's request may have been, or may yet be (may_appear), carried out: free it in the background,
- * until it must have run out on the server. */
-void dli_orphan_add(dli_hold_t *hold, bool may_appear, uint64_t until_ns);
-/* Tries to free the first orphan. The mutex is released meanwhile. DL_OK: it is done with, or will be tried
- * again. */
-dl_status_t dli_orphan_try_first(dl_client_t *client, uint64_t deadline_ns);
-/* Gives it up; no harm if it is none any more. */
-void dli_orphan_forget(dli_hold_t *hold);
-
-/* housekeeping.c */
-void *dli_housekeeping_main(void *client);
-void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
+/* Carries out what the operation asks. With the mutex; released meanwhile. */
+void dli_call_ask(dli_op_t *op);
+/* Without the mutex: */
+dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
+void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns);
+dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms);
+/* With the mutex: what the answer says of the server. */
+void dli_call_note(dl_client_t *client, dl_status_t status);
 
 /* events.c */
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text);
-void dli_event_hold(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status,
-                    const char *text);
+void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text);
 void dli_event_warning(dl_client_t *client, const char *text);
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
+/* What an event says; and it is gone. */
+void dli_event_give(dli_event_t *event, dl_event_t *out);
+void dli_event_discard(dli_event_t *event);
 void dli_events_free(dl_client_t *client);
-/* event_fn was changed: what waits goes to the new reader. */
+/* event_fn or event_queue was changed: what waits goes to the new reader. */
 void dli_events_reader_changed(dl_client_t *client);
+
+/* queue.c: with the client's mutex */
+void dli_queue_put_op(dli_op_t *op); /* a completion, to be taken */
+void dli_queue_put_event(dl_queue_t *queue, dli_event_t *event);
+/* The client closes: its events go, and the queue's reference. */
+void dli_queue_forget_client(dl_client_t *client);
+/* New events go elsewhere. */
+void dli_queue_leave(dl_client_t *client);
 
 /* callbacks.c */
 bool dli_in_callback(const dl_client_t *client); /* is this the thread of a running callback? */

@@ -30,11 +30,11 @@ static const char *bad_caps(const dl_driver_t *d) {
     if (kind != DL_CAP_LEASE && kind != DL_CAP_SESSION) {
         return "caps needs exactly one of LEASE and SESSION";
     }
-    int watch_ops = (d->watch != NULL) + (d->wait != NULL) + (d->unwatch != NULL);
-    if (watch_ops != 0 && watch_ops != 3) {
-        return "watch, wait and unwatch come together or not at all";
+    int watch_ops = (d->watch != NULL) + (d->listen != NULL) + (d->unwatch != NULL) + (d->listen_fds != NULL);
+    if (watch_ops != 0 && watch_ops != 4) {
+        return "watch, listen, unwatch and listen_fds come together or not at all";
     }
-    if (((d->caps & DL_CAP_NOTIFY) != 0) != (watch_ops == 3)) {
+    if (((d->caps & DL_CAP_NOTIFY) != 0) != (watch_ops == 4)) {
         return "NOTIFY and the watch ops belong together";
     }
     return NULL;
@@ -84,11 +84,23 @@ static const char *bad_options(const dl_driver_t *d) {
     return NULL;
 }
 
+/* Release 0.1.0, whose dl_renewal_t is as long as now where pointers have 64 bits. */
+#define FIRST_ABI (sizeof(void *) == 8 ? 1u : DL_DRIVER_ABI)
+
+/* Its watch blocks, and its wait stands where listen does: it has no ops of these. */
+static void take_watch_away(dl_driver_t *driver) {
+    driver->caps &= ~DL_CAP_NOTIFY;
+    driver->watch = NULL;
+    driver->listen = NULL;
+    driver->unwatch = NULL;
+}
+
 dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *driver, dl_error_t *err) {
     if (given == NULL) {
         return dli_fail(err, DL_EINVAL, "no driver table");
     }
-    if (given->abi != DL_DRIVER_ABI || !dli_layout_has(&dli_layout_driver, given->size)) {
+    bool is_known = given->abi == DL_DRIVER_ABI || given->abi == FIRST_ABI;
+    if (!is_known || !dli_layout_has(&dli_layout_driver, given->size)) {
         return dli_fail(err, DL_EINVAL,
                         "the driver was built for ABI %u with %zu bytes, this library has %u with %zu",
                         (unsigned)given->abi, given->size, DL_DRIVER_ABI, sizeof *driver);
@@ -97,9 +109,13 @@ dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *driver, dl_er
     size_t size = given->size;
     if (size == DLI_DRIVER_BEFORE_CAPS_OFF) { /* the one op that was not added at the end */
         size = offsetof(dl_driver_t, caps_off);
-        memcpy(&driver->check, (const char *)given + size, sizeof *driver - offsetof(dl_driver_t, check));
+        memcpy(&driver->check, (const char *)given + size,
+               offsetof(dl_driver_t, listen_fds) - offsetof(dl_driver_t, check));
     }
     memcpy(driver, given, size);
+    if (driver->abi != DL_DRIVER_ABI) {
+        take_watch_away(driver);
+    }
     if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
         return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
     }

@@ -3,42 +3,26 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core.h"
 
 /* As many unread events are kept; beyond it the oldest go, and are counted. */
 #define QUEUE_MAX 262144u
 
-static void signal_fd(dl_client_t *client) {
-    uint64_t one = 1;
-    ssize_t n = write(client->event_fd, &one, sizeof one);
-    (void)n;
-}
-
-static void quiet_fd(dl_client_t *client) {
-    uint64_t count;
-    ssize_t n = read(client->event_fd, &count, sizeof count);
-    (void)n;
-}
-
 static dli_event_t *pop(dl_client_t *client) {
-    dli_event_t *event = client->events;
-    if (event == NULL) {
+    dli_entry_t *entry = client->events;
+    if (entry == NULL) {
         return NULL;
     }
-    client->events = event->next;
+    client->events = entry->next;
     client->event_count--;
-    if (client->events == NULL) {
-        client->events_last = NULL;
-        if (client->event_fn == NULL) {
-            quiet_fd(client);
-        }
+    if (client->events == NULL && client->event_fn == NULL) {
+        dli_eventfd_lower(client->event_fd);
     }
-    return event;
+    return (dli_event_t *)(void *)entry;
 }
 
-static void discard(dli_event_t *event) {
+void dli_event_discard(dli_event_t *event) {
     dli_hold_t *hold = event->hold;
     if (!event->embedded) {
         free(event);
@@ -49,34 +33,32 @@ static void discard(dli_event_t *event) {
 }
 
 static void push(dl_client_t *client, dli_event_t *event) {
+    event->client = client;
+    event->entry = (dli_entry_t){.is_event = true};
     if (event->hold != NULL) {
         dli_hold_ref(event->hold);
     }
-    event->next = NULL;
-    bool first = client->events == NULL;
-    if (first) {
-        client->events = event;
-    } else {
-        client->events_last->next = event;
+    if (client->event_queue != NULL && (event->embedded || client->event_count < QUEUE_MAX)) {
+        dli_queue_put_event(client->event_queue, event);
+        return;
     }
-    client->events_last = event;
+    if (client->event_queue != NULL) {
+        dli_event_discard(event);
+        client->stats.events_dropped++;
+        return;
+    }
+    bool first = client->events == NULL;
+    *(first ? &client->events : &client->events_last->next) = &event->entry;
+    client->events_last = &event->entry;
     if (++client->event_count > QUEUE_MAX) {
-        discard(pop(client));
+        dli_event_discard(pop(client));
         client->stats.events_dropped++;
     }
     if (client->event_fn != NULL) {
         dli_sys->cond_broadcast(&client->callbacks_changed);
     } else if (first) {
-        signal_fd(client);
+        dli_eventfd_raise(client->event_fd);
     }
-}
-
-static int64_t valid_ms_now(const dli_hold_t *hold) {
-    uint64_t now = dli_now();
-    if (hold->state != DLI_HOLD_LIVE || now >= dli_hold_ends_ns(hold)) {
-        return 0;
-    }
-    return (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS);
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
@@ -97,14 +79,14 @@ static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_stat
     event->kind = kind;
     event->status = status;
     event->hold = hold;
-    event->valid_ms = hold != NULL ? valid_ms_now(hold) : 0;
+    event->valid_ms = hold != NULL ? dli_hold_valid_ms(hold) : 0;
     (void)snprintf(event->own_text, sizeof event->own_text, "%s", text);
     event->text = event->own_text;
     return event;
 }
 
-void dli_event_hold(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status,
-                    const char *text) {
+void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text) {
+    dl_client_t *client = hold->client;
     dli_event_t *event = new_event(client, kind, status, hold, text);
     if (event != NULL) {
         push(client, event);
@@ -120,28 +102,32 @@ void dli_event_warning(dl_client_t *client, const char *text) {
     }
 }
 
-bool dli_event_take(dl_client_t *client, dl_event_t *out) {
-    dli_event_t *event = pop(client);
-    if (event == NULL) {
-        return false;
-    }
+void dli_event_give(dli_event_t *event, dl_event_t *out) {
     out->kind = event->kind;
     out->status = event->status;
     out->valid_ms = event->valid_ms;
     (void)snprintf(out->text, sizeof out->text, "%s", event->text);
     if (event->hold != NULL) {
-        memcpy(out->name, event->hold->gate->name, event->hold->gate->name_len + 1);
-        memcpy(out->owner, event->hold->owner_text, sizeof out->owner);
-        out->hold_id = event->hold->hold_id;
-        out->token = event->hold->token;
+        const dli_hold_t *hold = event->hold;
+        memcpy(out->name, hold->gate->name, hold->gate->name_len + 1);
+        dli_owner_text(&hold->owner, hold->client->uuid, out->owner, sizeof out->owner);
+        out->hold_id = hold->hold_id;
+        out->token = hold->token;
     }
-    discard(event);
-    return true;
+    dli_event_discard(event);
+}
+
+bool dli_event_take(dl_client_t *client, dl_event_t *out) {
+    dli_event_t *event = pop(client);
+    if (event != NULL) {
+        dli_event_give(event, out);
+    }
+    return event != NULL;
 }
 
 void dli_events_free(dl_client_t *client) {
     while (client->events != NULL) {
-        discard(pop(client));
+        dli_event_discard(pop(client));
     }
 }
 
@@ -150,10 +136,10 @@ void dli_events_reader_changed(dl_client_t *client) {
         return;
     }
     if (client->event_fn != NULL) {
-        quiet_fd(client);
+        dli_eventfd_lower(client->event_fd);
         dli_sys->cond_broadcast(&client->callbacks_changed);
     } else {
-        signal_fd(client);
+        dli_eventfd_raise(client->event_fd);
     }
 }
 

@@ -1,6 +1,5 @@
 /* gate.c - my turn in this process: one queue a name, first come, first served. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,22 +33,37 @@ static bool grow_table(dl_client_t *client) {
     return true;
 }
 
+static dli_gate_t *find(const dl_client_t *client, const char *name, size_t len, uint64_t hash) {
+    if (client->bucket_count == 0) {
+        return NULL;
+    }
+    dli_gate_t *gate = client->buckets[hash & (client->bucket_count - 1)];
+    while (gate != NULL &&
+           !(gate->hash == hash && gate->name_len == len && memcmp(gate->name, name, len) == 0)) {
+        gate = gate->next_in_bucket;
+    }
+    return gate;
+}
+
+dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size_t len) {
+    return find(client, name, len, dli_hash(name, len));
+}
+
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
+    uint64_t hash = dli_hash(name, len);
+    dli_gate_t *gate = find(client, name, len, hash);
+    if (gate != NULL) {
+        gate->refs++;
+        return gate;
+    }
     if (client->gate_count >= client->bucket_count && !grow_table(client)) {
         return NULL;
     }
-    uint64_t hash = dli_hash(name, len);
-    dli_gate_t **bucket = &client->buckets[hash & (client->bucket_count - 1)];
-    for (dli_gate_t *gate = *bucket; gate != NULL; gate = gate->next_in_bucket) {
-        if (gate->hash == hash && gate->name_len == len && memcmp(gate->name, name, len) == 0) {
-            gate->refs++;
-            return gate;
-        }
-    }
-    dli_gate_t *gate = calloc(1, sizeof *gate + len + 1);
+    gate = calloc(1, sizeof *gate + len + 1);
     if (gate == NULL) {
         return NULL;
     }
+    dli_gate_t **bucket = &client->buckets[hash & (client->bucket_count - 1)];
     memcpy(gate->name, name, len);
     gate->name_len = len;
     gate->hash = hash;
@@ -73,127 +87,102 @@ void dli_gate_unref(dl_client_t *client, dli_gate_t *gate) {
     free(gate);
 }
 
-dli_hold_t *dli_gate_find(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
-    (void)client;
-    dli_hold_t *current = gate->current;
-    /* Validity is looked at here too: a starved watchdog must not keep a dead hold alive. */
-    if (current != NULL && dli_hold_expire(current, dli_now())) {
-        current = gate->current;
+void dli_gate_expire(dli_gate_t *gate, uint64_t now) {
+    if (gate->current != NULL) {
+        (void)dli_hold_expire(gate->current, now);
     }
+}
+
+dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner) {
     for (dli_hold_t *hold = gate->lost; hold != NULL; hold = hold->next_lost) {
         if (dli_owner_equal(&hold->owner, owner)) {
             return hold;
         }
     }
-    if (current != NULL && current->state == DLI_HOLD_LIVE && dli_owner_equal(&current->owner, owner)) {
-        return current;
-    }
-    return NULL;
+    dli_hold_t *hold = gate->current;
+    return hold != NULL && hold->state == DLI_HOLD_LIVE && dli_owner_equal(&hold->owner, owner) ? hold : NULL;
 }
 
 bool dli_gate_is_free(const dli_gate_t *gate) {
     return gate->active == NULL && gate->current == NULL && gate->first == NULL;
 }
 
-void dli_gate_take(dli_gate_t *gate, dli_turn_t *turn) {
-    turn->granted = true;
-    gate->active = turn;
+void dli_gate_take(dli_gate_t *gate, dli_op_t *op) {
+    op->granted = true;
+    gate->active = op;
 }
 
-static void enqueue(dli_gate_t *gate, dli_turn_t *turn) {
-    turn->next = NULL;
-    turn->queued = true;
-    if (gate->last != NULL) {
-        gate->last->next = turn;
-    } else {
-        gate->first = turn;
-    }
-    gate->last = turn;
+void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
+    op->queued = true;
+    op->next_turn = NULL;
+    op->prev_turn = gate->last;
+    *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
+    gate->last = op;
 }
 
-static void dequeue(dli_gate_t *gate, dli_turn_t *turn) {
-    dli_turn_t *before = NULL;
-    for (dli_turn_t *at = gate->first; at != turn; at = at->next) {
-        before = at;
-    }
-    if (before != NULL) {
-        before->next = turn->next;
-    } else {
-        gate->first = turn->next;
-    }
-    if (gate->last == turn) {
-        gate->last = before;
-    }
-    turn->queued = false;
+static void dequeue(dli_gate_t *gate, dli_op_t *op) {
+    *(op->prev_turn != NULL ? &op->prev_turn->next_turn : &gate->first) = op->next_turn;
+    *(op->next_turn != NULL ? &op->next_turn->prev_turn : &gate->last) = op->prev_turn;
+    op->queued = false;
 }
 
-void dli_gate_next(dl_client_t *client, dli_gate_t *gate) {
-    (void)client;
-    dli_turn_t *turn = gate->first;
-    if (turn == NULL || gate->active != NULL || gate->current != NULL) {
-        return;
+void dli_gate_next(dli_gate_t *gate) {
+    dli_op_t *op = gate->first;
+    if (op != NULL && gate->active == NULL && gate->current == NULL) {
+        dequeue(gate, op);
+        dli_gate_take(gate, op);
+        dli_op_poke(op);
     }
-    dequeue(gate, turn);
-    dli_gate_take(gate, turn);
-    dli_park_wake(turn->park);
 }
 
 void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner) {
-    for (dli_turn_t *turn = gate->first; turn != NULL; turn = turn->next) {
-        if (dli_owner_equal(&turn->owner, owner)) {
-            turn->look_again = true;
-            dli_park_wake(turn->park);
+    for (dli_op_t *op = gate->first; op != NULL; op = op->next_turn) {
+        if (dli_owner_equal(&op->owner, owner)) {
+            dli_op_poke(op);
         }
     }
 }
 
-void dli_gate_leave(dl_client_t *client, dli_gate_t *gate, dli_turn_t *turn) {
-    if (turn->queued) {
-        dequeue(gate, turn);
+/* The next in the queue may need the watch; with nobody left it goes. */
+static void leave_watch(dl_client_t *client, dli_gate_t *gate) {
+    if (gate->watch != NULL && gate->active == NULL && gate->first == NULL && !gate->unwatch) {
+        gate->unwatch = true;
+        gate->refs++;
+        gate->next_unwatch = client->unwatch;
+        client->unwatch = gate;
     }
-    dli_park_put(client, turn->park);
-    turn->park = NULL;
-    if (gate->active == turn) {
+}
+
+void dli_gate_leave(dli_gate_t *gate, dli_op_t *op) {
+    if (op->queued) {
+        dequeue(gate, op);
+    }
+    if (gate->active == op) {
         gate->active = NULL;
-        turn->granted = false;
-        dli_gate_next(client, gate);
+        op->granted = false;
+        dli_gate_next(gate);
     }
+    leave_watch(op->client, gate);
 }
 
-dl_status_t dli_gate_wait(dl_lock_t *lock, dli_turn_t *turn, uint64_t deadline_ns,
-                          const dl_cancel_t *cancel) {
-    dl_client_t *client = lock->client;
-    if (turn->park == NULL) {
-        turn->park = dli_park_get(lock);
-        if (turn->park == NULL) {
-            return errno == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
+void dli_gates_unwatch(dl_client_t *client) {
+    while (client->unwatch != NULL) {
+        dli_gate_t *gate = client->unwatch;
+        client->unwatch = gate->next_unwatch;
+        gate->unwatch = false;
+        dl_watch_t *watch = gate->active == NULL && gate->first == NULL ? gate->watch : NULL;
+        if (watch != NULL) {
+            gate->watch = NULL;
+            gate->unwatching = true;
+            pthread_mutex_unlock(&client->mutex);
+            client->driver->unwatch(client->state, watch);
+            pthread_mutex_lock(&client->mutex);
+            gate->unwatching = false;
+            gate->woken = true; /* who waits can watch now */
+            if (gate->active != NULL && gate->active->listens) {
+                dli_op_poke(gate->active);
+            }
         }
+        dli_gate_unref(client, gate);
     }
-    if (!turn->queued) {
-        enqueue(lock->gate, turn);
-    }
-    client->stats.waiting_now++;
-    dl_status_t status = DL_OK;
-    while (!turn->granted && !turn->look_again) {
-        status = dli_stop_reason(lock, cancel);
-        if (status == DL_OK && dli_now() >= deadline_ns) {
-            status = DL_ETIMEDOUT;
-        }
-        if (status != DL_OK) {
-            break;
-        }
-        struct pollfd fds[2] = {{.fd = turn->park->fd, .events = POLLIN},
-                                {.fd = cancel != NULL ? cancel->fd : -1, .events = POLLIN}};
-        dli_unlock_client(client);
-        (void)dli_sys->poll(fds, 2, deadline_ns);
-        (void)dli_park_drain(turn->park);
-        dli_lock_client(client);
-    }
-    turn->look_again = false;
-    client->stats.waiting_now--;
-    if (turn->granted) {
-        dli_park_put(client, turn->park); /* it is at the head, and gets one for its own wait */
-        turn->park = NULL;
-    }
-    return status;
 }

@@ -1,100 +1,93 @@
-/* heap.c - a binary heap of holds by their next instant. */
+/* heap.c - a binary heap of timers by their instants. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
 #include "core.h"
 
-static void place(dli_heap_t *heap, size_t i, dli_hold_t *hold) {
-    heap->at[i] = hold;
-    hold->heap_index = i;
+/* Places count from 1, so that a zeroed timer is not set. */
+static void place(dli_heap_t *heap, size_t i, dli_timer_t *timer) {
+    heap->at[i - 1] = timer;
+    timer->place = i;
+}
+
+static uint64_t at_ns(const dli_heap_t *heap, size_t i) {
+    return heap->at[i - 1]->at_ns;
 }
 
 static void sift_up(dli_heap_t *heap, size_t i) {
-    dli_hold_t *hold = heap->at[i];
-    while (i > 0) {
-        size_t parent = (i - 1) / 2;
-        if (heap->at[parent]->heap_key_ns <= hold->heap_key_ns) {
-            break;
-        }
-        place(heap, i, heap->at[parent]);
-        i = parent;
+    dli_timer_t *timer = heap->at[i - 1];
+    while (i > 1 && at_ns(heap, i / 2) > timer->at_ns) {
+        place(heap, i, heap->at[i / 2 - 1]);
+        i /= 2;
     }
-    place(heap, i, hold);
+    place(heap, i, timer);
 }
 
 static void sift_down(dli_heap_t *heap, size_t i) {
-    dli_hold_t *hold = heap->at[i];
+    dli_timer_t *timer = heap->at[i - 1];
     for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= heap->len) {
+        size_t child = 2 * i;
+        if (child > heap->len) {
             break;
         }
-        if (child + 1 < heap->len && heap->at[child + 1]->heap_key_ns < heap->at[child]->heap_key_ns) {
+        if (child < heap->len && at_ns(heap, child + 1) < at_ns(heap, child)) {
             child++;
         }
-        if (hold->heap_key_ns <= heap->at[child]->heap_key_ns) {
+        if (timer->at_ns <= at_ns(heap, child)) {
             break;
         }
-        place(heap, i, heap->at[child]);
+        place(heap, i, heap->at[child - 1]);
         i = child;
     }
-    place(heap, i, hold);
+    place(heap, i, timer);
 }
 
-/* Room is made before the server is asked, so that a lock that was obtained can always be watched. */
-bool dli_heap_room(dli_heap_t *heap, size_t count) {
-    if (count <= heap->cap) {
-        return true;
+bool dli_heap_reserve(dli_heap_t *heap) {
+    if (heap->reserved == heap->cap) {
+        size_t cap = heap->cap == 0 ? 16 : heap->cap * 2;
+        dli_timer_t **at = realloc(heap->at, cap * sizeof(dli_timer_t *));
+        if (at == NULL) {
+            return false;
+        }
+        heap->at = at;
+        heap->cap = cap;
     }
-    size_t cap = heap->cap == 0 ? 16 : heap->cap * 2;
-    dli_hold_t **at = realloc(heap->at, cap * sizeof(dli_hold_t *));
-    if (at == NULL) {
-        return false;
-    }
-    heap->at = at;
-    heap->cap = cap;
+    heap->reserved++;
     return true;
 }
 
-void dli_heap_put(dli_heap_t *heap, dli_hold_t *hold, uint64_t key_ns) {
-    if (hold->heap != heap) {
-        dli_heap_remove(hold->heap, hold);
-        hold->heap = heap;
-        hold->heap_key_ns = key_ns;
-        place(heap, heap->len++, hold);
-        sift_up(heap, hold->heap_index);
-        return;
-    }
-    uint64_t old_ns = hold->heap_key_ns;
-    hold->heap_key_ns = key_ns;
-    if (key_ns < old_ns) {
-        sift_up(heap, hold->heap_index);
-    } else {
-        sift_down(heap, hold->heap_index);
-    }
+void dli_heap_give_back(dli_heap_t *heap) {
+    heap->reserved--;
 }
 
-void dli_heap_remove(dli_heap_t *heap, dli_hold_t *hold) {
-    if (heap == NULL || hold->heap != heap) {
+void dli_timer_set(dli_heap_t *heap, dli_timer_t *timer, uint64_t at) {
+    timer->at_ns = at;
+    if (timer->place == 0) {
+        place(heap, ++heap->len, timer);
+    }
+    sift_up(heap, timer->place);
+    sift_down(heap, timer->place);
+}
+
+void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer) {
+    size_t i = timer->place;
+    if (i == 0) {
         return;
     }
-    size_t i = hold->heap_index;
-    hold->heap = NULL;
-    dli_hold_t *last = heap->at[--heap->len];
-    if (last == hold) {
-        return;
+    timer->place = 0;
+    dli_timer_t *last = heap->at[--heap->len];
+    if (last != timer) {
+        place(heap, i, last);
+        sift_up(heap, i);
+        sift_down(heap, last->place);
     }
-    place(heap, i, last);
-    sift_up(heap, i);
-    sift_down(heap, last->heap_index);
 }
 
 bool dli_heap_is_sound(const dli_heap_t *heap) {
-    for (size_t i = 0; i < heap->len; i++) {
-        if (heap->at[i]->heap != heap || heap->at[i]->heap_index != i ||
-            heap->at[(i == 0 ? 0 : (i - 1) / 2)]->heap_key_ns > heap->at[i]->heap_key_ns) {
+    for (size_t i = 1; i <= heap->len; i++) {
+        if (heap->at[i - 1]->place != i || (i > 1 && at_ns(heap, i / 2) > at_ns(heap, i))) {
             return false;
         }
     }
-    return true;
+    return heap->len <= heap->reserved && heap->reserved <= heap->cap;
 }

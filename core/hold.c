@@ -1,27 +1,14 @@
-/* hold.c - the life of one acquisition: begun, extended, lost, ended. */
+/* hold.c - what an owner has: begun, extended, lost, ended. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <sys/epoll.h>
 
 #include "core.h"
 
 dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
-    if (!dli_heap_room(&client->due, client->hold_count + 1) ||
-        !dli_heap_room(&client->orphans, client->hold_count + 1)) {
-        return NULL;
-    }
     dli_hold_t *hold = calloc(1, sizeof *hold);
     if (hold == NULL) {
         return NULL;
     }
-    if (client->driver->hold_size > 0) {
-        hold->driver_hold = calloc(1, client->driver->hold_size);
-        if (hold->driver_hold == NULL) {
-            free(hold);
-            return NULL;
-        }
-    }
-    client->hold_count++;
     hold->client = client;
     hold->gate = gate;
     gate->refs++;
@@ -29,10 +16,8 @@ dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_
     if (owner->thread != NULL) {
         dli_thread_ref(owner->thread);
     }
-    dli_owner_text(owner, client->uuid, hold->owner_text, sizeof hold->owner_text);
     hold->refs = 1;
     hold->state = DLI_HOLD_TRYING;
-    hold->session_fd = -1;
     hold->max_hold_until_ns = DLI_NEVER;
     return hold;
 }
@@ -45,45 +30,21 @@ void dli_hold_unref(dli_hold_t *hold) {
     if (--hold->refs > 0) {
         return;
     }
-    dl_client_t *client = hold->client;
     if (hold->owner.thread != NULL) {
         dli_thread_unref(hold->owner.thread);
     }
-    dli_gate_unref(client, hold->gate);
-    client->hold_count--;
-    hold->next_dead = client->dead;
-    client->dead = hold;
+    dli_gate_unref(hold->client, hold->gate);
+    free(hold);
 }
 
-uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
-    /* Redlock's allowance for clocks that run at different speeds: 1 % of the lease and 2 ms. */
-    uint64_t lease_ns = dli_ms(lease_ms);
-    uint64_t drift_ns = lease_ns / 100 + 2u * DLI_NS_PER_MS;
-    return sent_ns + lease_ns - drift_ns;
+int64_t dli_hold_valid_ms(const dli_hold_t *hold) {
+    uint64_t now = dli_now();
+    bool is_valid = hold->state == DLI_HOLD_LIVE && now < dli_hold_ends_ns(hold);
+    return is_valid ? (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS) : 0;
 }
 
-/* Where the next renewal stands: a period from now, or later when an extension has made the lease so long
- * that a renewal would not lengthen it. */
-static uint64_t renew_due(const dli_hold_t *hold, uint64_t now) {
-    const dl_client_t *client = hold->client;
-    uint64_t every_ns = dli_ms(dli_renew_every(client, hold));
-    uint64_t lease_ns = dli_ms(client->lease_ms);
-    if (client->session || hold->valid_until_ns <= now + lease_ns) {
-        return now + every_ns;
-    }
-    return hold->valid_until_ns - lease_ns + every_ns;
-}
-
-static void watch_session(dli_hold_t *hold, int op) {
-    if (hold->session_fd >= 0) {
-        /* Hang-ups only, by their edge: answers to pings make the descriptor readable too. */
-        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.u64 = hold->hold_id};
-        (void)epoll_ctl(hold->client->session_epoll_fd, op, hold->session_fd, &event);
-    }
-}
-
-bool dli_hold_begin(dli_hold_t *hold, const dl_grant_t *grant, int64_t lease_ms, bool automatic,
-                    uint64_t max_hold_until_ns, uint64_t now) {
+bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
+                    bool automatic, uint64_t max_hold_until_ns, uint64_t now) {
     dl_client_t *client = hold->client;
     uint64_t valid_until_ns = dli_valid_until(grant->sent_ns, lease_ms);
     if (now >= valid_until_ns) {
@@ -92,17 +53,19 @@ bool dli_hold_begin(dli_hold_t *hold, const dl_grant_t *grant, int64_t lease_ms,
     hold->state = DLI_HOLD_LIVE;
     hold->levels = 1;
     hold->auto_level = automatic ? 1 : 0;
-    hold->token = grant->token;
-    hold->valid_until_ns = valid_until_ns;
     hold->acquired_ns = now;
     hold->max_hold_until_ns = max_hold_until_ns;
-    hold->lease_ms = lease_ms;
-    hold->session_fd = grant->session_fd;
-    hold->renew_due_ns = renew_due(hold, grant->sent_ns);
-    watch_session(hold, EPOLL_CTL_ADD);
+    hold->claim = claim;
+    hold->hold_id = claim->hold_id;
+    hold->token = claim->token = grant->token;
+    claim->hold = hold;
+    claim->valid_until_ns = valid_until_ns;
+    claim->lease_ms = lease_ms;
+    claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
+    dli_claim_watch_session(claim, grant->session_fd);
     dli_hold_ref(hold);
     hold->gate->current = hold;
-    dli_watch_hold(hold);
+    dli_claim_watch(claim);
     client->stats.acquired++;
     client->stats.held_now++;
     /* Other threads of this owner may be waiting behind this very call. */
@@ -120,9 +83,9 @@ static void count_end(dli_hold_t *hold, uint64_t now) {
 
 void dli_hold_disarm(dli_hold_t *hold) {
     hold->state = DLI_HOLD_RELEASING;
-    dli_watch_hold(hold);
-    watch_session(hold, EPOLL_CTL_DEL);
-    hold->session_fd = -1;
+    hold->claim->hold = NULL;
+    dli_claim_watch(hold->claim);
+    dli_claim_watch_session(hold->claim, -1);
 }
 
 void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
@@ -139,11 +102,10 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
     dli_event_lost(hold, why, text);
     if (why != DL_ELOST) {
         /* By our arithmetic only: the server may still keep it, or a late renewal may. */
-        dli_orphan_add(hold, false, now + dli_ms(hold->lease_ms));
+        dli_free_add(hold->claim, false, now + dli_ms(hold->claim->lease_ms));
     }
-    hold->valid_until_ns = dli_min(hold->valid_until_ns, now);
     dli_gate_look_again(gate, &hold->owner);
-    dli_gate_next(client, gate);
+    dli_gate_next(gate);
 }
 
 void dli_hold_lose_as(dli_hold_t *hold, dl_loss_t loss) {
@@ -161,7 +123,8 @@ bool dli_hold_expire(dli_hold_t *hold, uint64_t now) {
     if (hold->state != DLI_HOLD_LIVE || now < dli_hold_ends_ns(hold)) {
         return false;
     }
-    dli_hold_lose(hold, DL_ETIMEDOUT, now >= hold->valid_until_ns ? "validity is over" : "max_hold is over");
+    dli_hold_lose(hold, DL_ETIMEDOUT,
+                  now >= hold->claim->valid_until_ns ? "validity is over" : "max_hold is over");
     return true;
 }
 
@@ -184,24 +147,39 @@ void dli_hold_end(dli_hold_t *hold) {
     }
     hold->state = DLI_HOLD_ENDED;
     hold->levels = 0;
+    dli_claim_unref(hold->claim);
+    hold->claim = NULL;
     dli_gate_look_again(gate, &hold->owner);
-    dli_gate_next(client, gate);
+    dli_gate_next(gate);
     dli_hold_unref(hold); /* the gate's */
 }
 
+void dli_hold_give_up_level(dli_hold_t *hold) {
+    bool is_held = hold->state == DLI_HOLD_LIVE || hold->state == DLI_HOLD_LOST;
+    if (!is_held || --hold->levels > 0) {
+        return; /* another thread of the owner has entered too, and will leave; or has left them all */
+    }
+    if (hold->state == DLI_HOLD_LIVE) {
+        dli_hold_disarm(hold);
+        dli_free_add(hold->claim, false, dli_now() + dli_ms(hold->claim->lease_ms));
+    }
+    dli_hold_end(hold);
+}
+
 void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uint64_t now) {
-    hold->valid_until_ns = dli_max(hold->valid_until_ns, dli_valid_until(sent_ns, lease_ms));
-    hold->lease_ms = lease_ms > hold->lease_ms ? lease_ms : hold->lease_ms;
+    dli_claim_t *claim = hold->claim;
+    claim->valid_until_ns = dli_max(claim->valid_until_ns, dli_valid_until(sent_ns, lease_ms));
+    claim->lease_ms = lease_ms > claim->lease_ms ? lease_ms : claim->lease_ms;
     /* It hung up after this ping was sent: ask again at once. */
-    hold->renew_due_ns = hold->hung_up ? now : renew_due(hold, dli_min(sent_ns, now));
-    dli_watch_hold(hold);
+    claim->renew_due_ns = claim->hung_up ? now : dli_renew_due(claim, dli_min(sent_ns, now));
+    dli_claim_watch(claim);
 }
 
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now) {
     if (hold->auto_level == 0) {
         hold->auto_level = level;
-        hold->renew_due_ns = renew_due(hold, now);
-        dli_watch_hold(hold);
+        hold->claim->renew_due_ns = dli_renew_due(hold->claim, now);
+        dli_claim_watch(hold->claim);
     }
 }
 
@@ -209,7 +187,7 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now) {
     hold->levels--;
     if (hold->auto_level > hold->levels) {
         hold->auto_level = 0; /* the levels that are left have explicit leases */
-        hold->renew_due_ns = renew_due(hold, now);
-        dli_watch_hold(hold);
+        hold->claim->renew_due_ns = dli_renew_due(hold->claim, now);
+        dli_claim_watch(hold->claim);
     }
 }

@@ -9,7 +9,8 @@ dli_layout_t dli_layout_lock_info = {.now = sizeof(dl_lock_info_t)};
 dli_layout_t dli_layout_client_info = {.now = sizeof(dl_client_info_t)};
 dli_layout_t dli_layout_client_stats = {.now = sizeof(dl_client_stats_t)};
 dli_layout_t dli_layout_event = {.now = sizeof(dl_event_t)};
-dli_layout_t dli_layout_driver = {.now = sizeof(dl_driver_t), .earlier = {DLI_DRIVER_BEFORE_CAPS_OFF}};
+dli_layout_t dli_layout_driver = {.now = sizeof(dl_driver_t),
+                                  .earlier = {DLI_DRIVER_BEFORE_CAPS_OFF, DLI_DRIVER_BEFORE_LISTEN_FDS}};
 
 bool dli_layout_has(const dli_layout_t *layout, size_t size) {
     if (size == layout->now) {

@@ -11,10 +11,11 @@
 /*
  * A struct grows at its end only, and never into the padding of its last release. Who was built with an
  * earlier header has the beginning of it. When a release makes one longer, the size until then joins
- * `earlier`. One exception: the driver's table of 0.1.0, in which caps_off was missing before the last two
- * ops.
+ * `earlier`. One exception: the driver's table of 0.1.0, in which caps_off was missing before its last two
+ * ops, check and init.
  */
-#define DLI_DRIVER_BEFORE_CAPS_OFF (sizeof(dl_driver_t) - sizeof(((dl_driver_t *)0)->caps_off))
+#define DLI_DRIVER_BEFORE_LISTEN_FDS offsetof(dl_driver_t, listen_fds)
+#define DLI_DRIVER_BEFORE_CAPS_OFF (DLI_DRIVER_BEFORE_LISTEN_FDS - sizeof(((dl_driver_t *)0)->caps_off))
 
 typedef struct dli_layout {
     size_t now;

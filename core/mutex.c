@@ -4,15 +4,21 @@
 
 #include "core.h"
 
-/* The threads that must never be late leave to others what may take long: the user's log function, a
- * driver's drop. */
+/* Threads that must never be late, and calls that must not block, leave to others what may take long: the
+ * user's log function, a driver's drop. */
 static _Thread_local bool punctual;
 
-void dli_thread_is_punctual(void) {
-    punctual = true;
+bool dli_be_punctual(bool now) {
+    bool before = punctual;
+    punctual = now;
+    return before;
 }
 
-static bool has_chores(const dl_client_t *client) {
+void dli_punctual_as_before(const bool *before) {
+    punctual = *before;
+}
+
+bool dli_has_chores(const dl_client_t *client) {
     return client->dead != NULL || client->log_lines != NULL;
 }
 
@@ -20,41 +26,60 @@ void dli_lock_client(dl_client_t *client) {
     pthread_mutex_lock(&client->mutex);
 }
 
-static void drop(dl_client_t *client, dli_hold_t *dead) {
+static void drop(dl_client_t *client, dli_claim_t *dead) {
     while (dead != NULL) {
-        dli_hold_t *hold = dead;
-        dead = hold->next_dead;
-        if (hold->driver_hold != NULL && hold->attempted) {
-            client->driver->drop(client->state, hold->driver_hold);
+        dli_claim_t *claim = dead;
+        dead = claim->next_dead;
+        void *driver_hold = dli_claim_driver_hold(claim);
+        if (driver_hold != NULL && claim->attempted) {
+            client->driver->drop(client->state, driver_hold);
         }
-        free(hold->driver_hold);
-        free(hold);
+        free(claim);
+    }
+}
+
+static void do_chores(dl_client_t *client) {
+    dli_claim_t *dead = client->dead;
+    dli_log_line_t *lines = client->log_lines;
+    client->dead = NULL;
+    client->log_lines = client->log_lines_last = NULL;
+    pthread_mutex_unlock(&client->mutex);
+    dli_log_emit(client, lines);
+    drop(client, dead);
+    pthread_mutex_lock(&client->mutex);
+}
+
+void dli_tidy(dl_client_t *client) {
+    dli_run_ready(client);
+    while (client->unwatch != NULL || (dli_has_chores(client) && !punctual)) {
+        client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
+        dli_gates_unwatch(client);
+        if (dli_has_chores(client) && !punctual) {
+            do_chores(client);
+        }
+        if (--client->busy_outside == 0 && client->closing) {
+            dli_sys->cond_broadcast(&client->changed);
+        }
+        dli_run_ready(client);
+    }
+    if (dli_has_chores(client)) {
+        dli_lane_chores(client);
     }
 }
 
 void dli_unlock_client(dl_client_t *client) {
-    if (has_chores(client) && punctual) {
-        dli_sys->cond_broadcast(&client->housekeeping_changed);
-    } else if (has_chores(client)) {
-        dli_hold_t *dead = client->dead;
-        dli_log_line_t *lines = client->log_lines;
-        client->dead = NULL;
-        client->log_lines = client->log_lines_last = NULL;
-        client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
-        pthread_mutex_unlock(&client->mutex);
-        dli_log_emit(client, lines);
-        drop(client, dead);
-        pthread_mutex_lock(&client->mutex);
-        if (--client->busy_outside == 0 && client->closing) {
-            dli_sys->cond_broadcast(&client->changed);
-        }
-    }
+    dli_tidy(client);
     pthread_mutex_unlock(&client->mutex);
 }
 
-void dli_tidy(dl_client_t *client) {
-    while (has_chores(client) && !punctual) {
-        dli_unlock_client(client);
-        dli_lock_client(client);
+void dli_before_wait(dl_client_t *client) {
+    dli_run_ready(client);
+    if (client->unwatch != NULL || dli_has_chores(client)) {
+        dli_lane_chores(client);
     }
+}
+
+void dli_unlock_client_at_once(dl_client_t *client) {
+    dli_before_wait(client);
+    pthread_mutex_unlock(&client->mutex);
 }

@@ -1,4 +1,4 @@
-/* park.c - where a waiting call sleeps: an eventfd from a pool. */
+/* park.c - where a thread sleeps: an eventfd from a pool. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -8,6 +8,18 @@
 
 /* How many parks the pool keeps; more waiters than that open and close theirs. */
 #define POOL_MAX 64u
+
+void dli_eventfd_raise(int fd) {
+    uint64_t one = 1;
+    ssize_t n = write(fd, &one, sizeof one);
+    (void)n;
+}
+
+void dli_eventfd_lower(int fd) {
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+}
 
 static void put_in_front(dli_park_t **list, dli_park_t *park) {
     park->prev = NULL;
@@ -29,8 +41,7 @@ static void take_out(dli_park_t **list, dli_park_t *park) {
     }
 }
 
-dli_park_t *dli_park_get(const dl_lock_t *lock) {
-    dl_client_t *client = lock->client;
+dli_park_t *dli_park_get(dl_client_t *client) {
     dli_park_t *park = client->parks_free;
     if (park != NULL) {
         take_out(&client->parks_free, park);
@@ -46,7 +57,6 @@ dli_park_t *dli_park_get(const dl_lock_t *lock) {
             return NULL;
         }
     }
-    park->lock = lock;
     put_in_front(&client->parks_used, park);
     return park;
 }
@@ -67,27 +77,16 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
 }
 
 void dli_park_wake(dli_park_t *park) {
-    uint64_t one = 1;
-    /* Fails only when the counter is full, and then it is readable already. */
-    ssize_t n = write(park->fd, &one, sizeof one);
-    (void)n;
+    dli_eventfd_raise(park->fd);
     atomic_store(&park->woken, true);
-}
-
-void dli_park_wake_all(dl_client_t *client, const dl_lock_t *lock) {
-    for (dli_park_t *park = client->parks_used; park != NULL; park = park->next) {
-        if (lock == NULL || park->lock == lock) {
-            dli_park_wake(park);
-        }
-    }
 }
 
 bool dli_park_drain(dli_park_t *park) {
     if (!atomic_exchange(&park->woken, false)) {
         return false;
     }
-    uint64_t count;
-    return read(park->fd, &count, sizeof count) == (ssize_t)sizeof count;
+    dli_eventfd_lower(park->fd);
+    return true;
 }
 
 void dli_park_free_all(dl_client_t *client) {

@@ -29,14 +29,12 @@ static standing_t look(dl_lock_t *lock) {
     dl_client_t *client = lock->client;
     dli_lock_client(client);
     client->calls++;
-    dli_hold_t *hold = dli_gate_find(client, lock->gate, &owner);
+    dli_gate_expire(lock->gate, dli_now());
+    dli_hold_t *hold = dli_gate_find(lock->gate, &owner);
     if (hold != NULL) {
         standing.levels = hold->levels;
-        uint64_t now = dli_now();
-        if (hold->state == DLI_HOLD_LIVE && now < dli_hold_ends_ns(hold)) {
-            standing.valid_ms = (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS);
-            standing.token = hold->token;
-        }
+        standing.valid_ms = dli_hold_valid_ms(hold);
+        standing.token = hold->state == DLI_HOLD_LIVE ? hold->token : 0;
     }
     dli_call_leave(client);
     dli_unlock_client(client);
@@ -57,10 +55,12 @@ uint32_t dl_hold_count(dl_lock_t *lock) {
 
 /* ---- administration: the driver's optional ops ------------------------------------------------- */
 
-/* DL_OK: the call is counted in. lock, when not NULL, is the handle: another thread may close it
- * meanwhile. */
-static dl_status_t enter(dl_client_t *client, dl_lock_t *lock, int has_op, const char *what,
-                         dl_error_t *err) {
+static dl_status_t cannot(const dl_client_t *client, const char *what, dl_error_t *err) {
+    return dli_fail(err, DL_ENOTSUP, "driver '%s' cannot %s", client->driver->name, what);
+}
+
+/* DL_OK: the call is counted in. */
+static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_error_t *err) {
     if (client == NULL) {
         return dli_fail(err, DL_EINVAL, "no client");
     }
@@ -68,26 +68,15 @@ static dl_status_t enter(dl_client_t *client, dl_lock_t *lock, int has_op, const
         return dli_fail_plain(err, DL_EFORKED);
     }
     dli_lock_client(client);
-    dl_status_t status = dli_call_enter(client);
-    if (status == DL_OK && !has_op) {
-        dli_call_leave(client);
-        status = DL_ENOTSUP;
-    }
-    if (status == DL_OK && lock != NULL) {
-        lock->refs++;
+    dl_status_t status = has_op ? dli_call_enter(client) : DL_ENOTSUP;
+    if (client->closing) {
+        status = DL_ECLOSED;
     }
     dli_unlock_client(client);
     if (status == DL_ENOTSUP) {
-        return dli_fail(err, status, "driver '%s' cannot %s", client->driver->name, what);
+        return cannot(client, what, err);
     }
     return status == DL_OK ? DL_OK : dli_fail_plain(err, status);
-}
-
-static dl_status_t leave_lock(dl_lock_t *lock, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
-    dli_lock_client(lock->client);
-    dli_call_leave(lock->client);
-    dli_lock_unref_and_unlock(lock);
-    return dli_error_give(err, inner, status);
 }
 
 static dl_status_t leave(dl_client_t *client, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
@@ -101,27 +90,51 @@ static int is_ours(const dl_client_t *client, const char *owner) {
     return strncmp(owner, client->uuid, 36) == 0 && owner[36] == ':';
 }
 
+static dli_next_t ask(dli_op_t *op, dli_ask_kind_t what, dli_step_fn then) {
+    dl_status_t status = dli_op_stop_reason(op);
+    if (status != DL_OK) {
+        return dli_op_end(op, status);
+    }
+    op->ask = what;
+    op->ask_until_ns = dli_call_deadline(op->client);
+    op->step = then;
+    return DLI_ASK;
+}
+
+static dli_next_t asked_step(dli_op_t *op) {
+    if (op->ask == DLI_ASK_INSPECT) {
+        op->info->ours = op->answer == DL_OK && op->info->held && is_ours(op->client, op->info->owner);
+    }
+    return dli_op_end(op, op->answer);
+}
+
+dli_next_t dli_inspect_step(dli_op_t *op) {
+    if (op->client->driver->inspect == NULL) {
+        return dli_op_end(op, cannot(op->client, "inspect", &op->err));
+    }
+    return ask(op, DLI_ASK_INSPECT, asked_step);
+}
+
+static dli_next_t force_step(dli_op_t *op) {
+    if (op->client->driver->force_release == NULL) {
+        return dli_op_end(op, cannot(op->client, "free another's lock", &op->err));
+    }
+    return ask(op, DLI_ASK_FORCE, asked_step);
+}
+
 dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     if (lock == NULL || info == NULL || !dli_layout_has(&dli_layout_lock_info, info->size)) {
         return dli_fail(err, DL_EINVAL, "no lock, or an info that was not made by DL_LOCK_INFO_INIT");
     }
-    dl_client_t *client = lock->client;
-    if (dli_forked(client)) {
-        return dli_fail_plain(err, DL_EFORKED);
-    }
-    dl_status_t status = enter(client, lock, client->driver->inspect != NULL, "inspect", err);
-    if (status != DL_OK) {
-        return status;
-    }
     dl_lock_info_t whole = DL_LOCK_INFO_INIT;
-    dl_error_t inner;
-    dli_error_clear(&inner);
-    status = client->driver->inspect(client->state, lock->gate->name, lock->gate->name_len,
-                                     dli_call_deadline(client), &whole, &inner);
-    whole.ours = status == DL_OK && whole.held && is_ours(client, whole.owner);
-    dli_layout_give(info, info->size, &whole);
-    return leave_lock(lock, err, &inner, status);
+    dli_op_t op = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .info = &whole};
+    dl_status_t status = dli_op_enter(&op, lock, err);
+    if (status == DL_OK) {
+        status = dli_op_run(&op, err);
+        dli_layout_give(info, info->size, &whole);
+    }
+    return status;
 }
 
 typedef struct listing {
@@ -142,7 +155,7 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
-    dl_status_t status = enter(client, NULL, client->driver->list != NULL, "list", err);
+    dl_status_t status = enter(client, client->driver->list != NULL, "list", err);
     if (status != DL_OK) {
         return status;
     }
@@ -157,23 +170,9 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
 
 dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    if (lock == NULL) {
-        return dli_fail(err, DL_EINVAL, "no lock");
-    }
-    dl_client_t *client = lock->client;
-    if (dli_forked(client)) {
-        return dli_fail_plain(err, DL_EFORKED);
-    }
-    dl_status_t status =
-        enter(client, lock, client->driver->force_release != NULL, "free another's lock", err);
-    if (status != DL_OK) {
-        return status;
-    }
-    dl_error_t inner;
-    dli_error_clear(&inner);
-    status = client->driver->force_release(client->state, lock->gate->name, lock->gate->name_len,
-                                           dli_call_deadline(client), &inner);
-    return leave_lock(lock, err, &inner, status);
+    dli_op_t op = {.kind = DL_OP_FORCE, .step = force_step};
+    dl_status_t status = dli_op_enter(&op, lock, err);
+    return status == DL_OK ? dli_op_run(&op, err) : status;
 }
 
 dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {
@@ -181,7 +180,7 @@ dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl
     if (client == NULL || fn == NULL) {
         return dli_fail(err, DL_EINVAL, "no client or no function");
     }
-    dl_status_t status = enter(client, NULL, client->driver->check != NULL, "be checked", err);
+    dl_status_t status = enter(client, client->driver->check != NULL, "be checked", err);
     if (status != DL_OK) {
         return status;
     }

@@ -299,7 +299,7 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
     dli_check_settings(&check);
     if (dli_check_rights(&check)) {
         /* The ops of both layouts are the same. */
-        dli_check_trial(&check, &dli_redis_string_driver, state, INT64_MAX);
+        dli_check_trial(&check, &dli_redis_string_driver, state, INT64_MAX, &check.redis, 1);
     }
     dli_check_last_look(&check, &time);
     report_guarantee(&check);

@@ -62,7 +62,10 @@ void dli_check_settings(const dli_check_t *check);
 /* check_rights.c: what the user lacks, found by trying. false: not even its keys, so nothing works. */
 bool dli_check_rights(const dli_check_t *check);
 /* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it, by the ops of this
- * table. Its leases are no longer than lease_max_ms. */
-void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms);
+ * table. Its leases are no longer than lease_max_ms. A release is told of by a majority of these n servers.
+ */
+#define DLI_CHECK_SERVERS_MAX 16
+void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms,
+                     dli_redis_t *const *servers, size_t n);
 
 #endif

@@ -14,13 +14,23 @@
 
 static const dl_stop_t no_stop = {{-1, -1}};
 
+/* What hears of the release at one server: a subscriber of the trial's own, since the client may be in use.
+ */
+typedef struct ear {
+    dli_watcher_t watcher; /* the first: what is heard, is heard by the whole */
+    dli_subscriber_t *subscriber;
+    bool is_live, is_refused, was_told;
+} ear_t;
+
 typedef struct trial {
     const dli_check_t *check;
     const dl_driver_t *driver;
     void *state;
     char name[48], owner[DL_OWNER_MAX + 1];
     dl_request_t request;
-    dl_watch_t *watch;
+    dl_driver_env_t env; /* of the ears */
+    ear_t ears[DLI_CHECK_SERVERS_MAX];
+    size_t n, live, refused, told; /* ears */
     dl_error_t err;
 } trial_t;
 
@@ -106,32 +116,120 @@ static bool hold_once(trial_t *trial) {
     return release(trial) && all;
 }
 
-void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms) {
-    const dl_driver_env_t *env = check->redis->env;
+/* ---- hearing ---------------------------------------------------------------------------------------- */
+
+static void hear(dli_watcher_t *watcher, bool hears) {
+    ear_t *ear = (ear_t *)watcher;
+    ear->is_refused = !hears && !ear->is_live;
+    ear->was_told |= hears && ear->is_live;
+    ear->is_live = hears;
+}
+
+/* Their findings say it all. */
+static void ignore_report(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    (void)level;
+    (void)text;
+}
+
+static dl_status_t open_ears(trial_t *trial, dli_redis_t *const *servers, size_t n) {
+    dl_status_t status = DL_OK;
+    trial->env = *trial->check->redis->env;
+    trial->env.report = ignore_report;
+    for (size_t i = 0; i < n && status == DL_OK; i++) {
+        ear_t *ear = &trial->ears[trial->n++];
+        dli_key_t channel;
+        servers[i]->layout->channel(servers[i], trial->name, trial->request.name_len, &channel);
+        ear->watcher.heard = hear;
+        status = dli_subscriber_open(&servers[i]->endpoint, &trial->env, &ear->subscriber, &trial->err);
+        if (status == DL_OK) {
+            status =
+                dli_subscriber_watch(ear->subscriber, channel.at, channel.len, &ear->watcher, &trial->err);
+        }
+    }
+    return status;
+}
+
+static void close_ears(trial_t *trial) {
+    for (size_t i = 0; i < trial->n; i++) {
+        if (trial->ears[i].subscriber != NULL) {
+            dli_subscriber_unwatch(trial->ears[i].subscriber, &trial->ears[i].watcher);
+            dli_subscriber_close(trial->ears[i].subscriber, false);
+        }
+    }
+}
+
+/* Polls once, and hears. */
+static void listen_until(trial_t *trial, uint64_t until_ns) {
+    struct pollfd fds[DLI_CHECK_SERVERS_MAX];
+    for (size_t i = 0; i < trial->n; i++) {
+        uint64_t due_ns;
+        dli_subscriber_fds(trial->ears[i].subscriber, &fds[i], &due_ns);
+        until_ns = due_ns < until_ns ? due_ns : until_ns;
+    }
+    int ready = trial->env.poll(fds, trial->n, until_ns);
+    trial->live = trial->refused = trial->told = 0;
+    for (size_t i = 0; i < trial->n; i++) {
+        const ear_t *ear = &trial->ears[i];
+        dli_subscriber_listen(ear->subscriber, ready > 0 ? fds[i].revents : 0);
+        trial->live += ear->is_live;
+        trial->refused += ear->is_refused;
+        trial->told += ear->was_told;
+    }
+}
+
+/* Until so many of them hear that one is among those that are told; or that cannot be. */
+static dl_status_t await_ears(trial_t *trial) {
+    size_t needed = (trial->n + 1) / 2;
+    while (trial->live < needed && trial->refused <= trial->n - needed &&
+           trial->env.now_ns() < trial->check->deadline_ns) {
+        listen_until(trial, trial->check->deadline_ns);
+    }
+    if (trial->live >= needed) {
+        return DL_OK;
+    }
+    const char *why = "";
+    for (size_t i = 0; i < trial->n && why[0] == '\0'; i++) {
+        why = trial->ears[i].is_live ? "" : dli_subscriber_why(trial->ears[i].subscriber);
+    }
+    return dl_driver_fail(&trial->err, DL_EIO, 0, "%s",
+                          why[0] != '\0' ? why : "a subscription was not confirmed in time");
+}
+
+static bool await_release(trial_t *trial) {
+    uint64_t until_ns = trial->env.now_ns() + WAKE_MS * NS_PER_MS;
+    until_ns = until_ns < trial->check->deadline_ns ? until_ns : trial->check->deadline_ns;
+    while (trial->told == 0 && trial->env.now_ns() < until_ns) {
+        listen_until(trial, until_ns);
+    }
+    return trial->told > 0;
+}
+
+/* ---- the trial -------------------------------------------------------------------------------------- */
+
+void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms,
+                     dli_redis_t *const *servers, size_t n) {
     trial_t trial = {.check = check, .driver = driver, .state = state};
     if (!begin(&trial, check, lease_max_ms)) {
         dli_check_say(check, DL_FINDING_ERROR, "locking", "no randomness to be had for a trial");
         return;
     }
-    dl_status_t watched = driver->watch(state, trial.name, trial.request.name_len, check->deadline_ns,
-                                        &no_stop, &trial.watch, &trial.err);
-    if (watched != DL_OK) {
+    dl_status_t hears = open_ears(&trial, servers, n);
+    if (hears == DL_OK) {
+        hears = await_ears(&trial);
+    }
+    if (hears != DL_OK) {
         dli_check_say(check, DL_FINDING_WARNING, "wake-up",
                       "releases cannot be heard of: %s; waiters find out by polling", trial.err.message);
     }
     if (hold_once(&trial)) {
         dli_check_say(check, DL_FINDING_OK, "locking", "a lock was taken, renewed and freed");
-        if (watched == DL_OK) {
-            uint64_t until_ns = env->now_ns() + WAKE_MS * NS_PER_MS;
-            dl_status_t woken = driver->wait(state, trial.watch,
-                                             until_ns < check->deadline_ns ? until_ns : check->deadline_ns,
-                                             &no_stop, &trial.err);
-            dli_check_say(check, woken == DL_OK ? DL_FINDING_OK : DL_FINDING_WARNING, "wake-up", "%s",
-                          woken == DL_OK ? "a release wakes waiters"
-                                         : "a release was not heard of: waiters find out by polling");
+        if (hears == DL_OK) {
+            bool told = await_release(&trial);
+            dli_check_say(check, told ? DL_FINDING_OK : DL_FINDING_WARNING, "wake-up", "%s",
+                          told ? "a release wakes waiters"
+                               : "a release was not heard of: waiters find out by polling");
         }
     }
-    if (watched == DL_OK) {
-        driver->unwatch(state, trial.watch);
-    }
+    close_ears(&trial);
 }

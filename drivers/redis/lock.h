@@ -102,11 +102,11 @@ void dli_redis_describe(void *state, char *text, size_t size);
 dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                   dl_error_t *err);
 dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
-dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                            const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
-dl_status_t dli_redis_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                           dl_error_t *err);
+dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
+                            dl_error_t *err);
 void dli_redis_unwatch(void *state, dl_watch_t *watch);
+size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
+void dli_redis_listen(void *state, const struct pollfd *fds, size_t n);
 
 /* renewals.c */
 void dli_redis_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
@@ -140,9 +140,9 @@ void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys
 /* All but open and init, which each driver gives its layout. */
 #define DLI_REDIS_OPS                                                                                     \
     .close = dli_redis_close, .try_acquire = dli_redis_try_acquire, .release = dli_redis_release,         \
-    .renew = dli_redis_renew, .watch = dli_redis_watch, .wait = dli_redis_wait,                           \
+    .renew = dli_redis_renew, .watch = dli_redis_watch, .listen = dli_redis_listen,                       \
     .unwatch = dli_redis_unwatch, .inspect = dli_redis_inspect, .force_release = dli_redis_force_release, \
     .list = dli_redis_list, .check_name = dli_redis_check_name, .describe = dli_redis_describe,           \
-    .check = dli_redis_check
+    .check = dli_redis_check, .listen_fds = dli_redis_listen_fds
 
 #endif

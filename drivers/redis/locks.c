@@ -1,6 +1,7 @@
 /* locks.c - taking and freeing a lock by the scripts, and hearing of releases. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lock.h"
@@ -377,21 +378,56 @@ dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *reque
 
 /* ---- waiting ---------------------------------------------------------------------------------------- */
 
-dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                            const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
-    dli_redis_t *redis = state;
-    dli_key_t channel;
-    redis->layout->channel(redis, name, name_len, &channel);
-    return dli_subscriber_watch(redis->subscriber, channel.at, channel.len, deadline_ns, stop, watch, err);
+struct dl_watch {
+    dli_watcher_t watcher; /* the first: what is heard, is heard by the whole */
+    const dl_driver_env_t *env;
+    size_t name_len;
+    char name[];
+};
+
+static void hear(dli_watcher_t *watcher, bool hears) {
+    const dl_watch_t *watch = (const dl_watch_t *)watcher;
+    watch->env->woken(watch->env->core, watch->name, watch->name_len, hears);
 }
 
-dl_status_t dli_redis_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                           dl_error_t *err) {
+dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
+                            dl_error_t *err) {
     dli_redis_t *redis = state;
-    return dli_subscriber_wait(redis->subscriber, watch, deadline_ns, stop, err);
+    dli_key_t channel;
+    dl_watch_t *made = calloc(1, sizeof *made + name_len);
+    *watch = NULL;
+    if (made == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    made->watcher.heard = hear;
+    made->env = redis->env;
+    made->name_len = name_len;
+    memcpy(made->name, name, name_len);
+    redis->layout->channel(redis, name, name_len, &channel);
+    dl_status_t status =
+        dli_subscriber_watch(redis->subscriber, channel.at, channel.len, &made->watcher, err);
+    if (status != DL_OK) {
+        free(made);
+        return status;
+    }
+    *watch = made;
+    return DL_OK;
 }
 
 void dli_redis_unwatch(void *state, dl_watch_t *watch) {
     dli_redis_t *redis = state;
-    dli_subscriber_unwatch(redis->subscriber, watch);
+    dli_subscriber_unwatch(redis->subscriber, &watch->watcher);
+    free(watch);
+}
+
+size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
+    dli_redis_t *redis = state;
+    (void)max;
+    dli_subscriber_fds(redis->subscriber, fds, until_ns);
+    return fds->fd >= 0 ? 1 : 0;
+}
+
+void dli_redis_listen(void *state, const struct pollfd *fds, size_t n) {
+    dli_redis_t *redis = state;
+    dli_subscriber_listen(redis->subscriber, n > 0 ? fds->revents : 0);
 }

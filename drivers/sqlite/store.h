@@ -19,8 +19,8 @@
 /*
  * The locks of this driver, in the order in which they are taken:
  *   forks.c's list   ->   turn of the calls   ->   turn of the renewals   ->   a turn's own mutex
- * wake.c's mutex stands alone. No function of the environment that leads into the core (report, count) is
- * called with any of them held.
+ * wake.c's mutex stands alone. Of the functions of the environment that lead into the core, woken is called
+ * with that one held; report and count with none of them.
  */
 
 #define NS_PER_MS 1000000
@@ -273,11 +273,11 @@ dl_status_t dli_wake_open(dli_store_t *store, dl_error_t *err);
 void dli_wake_close(dli_store_t *store, int forked);
 /* Wakes everybody who waits for `name`, in any process. */
 void dli_wake_all(dli_store_t *store, const char *name, size_t name_len);
-dl_status_t dli_sqlite_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                             const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
-dl_status_t dli_sqlite_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                            dl_error_t *err);
+dl_status_t dli_sqlite_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
+                             dl_error_t *err);
+void dli_sqlite_listen(void *state, const struct pollfd *fds, size_t n);
 void dli_sqlite_unwatch(void *state, dl_watch_t *watch);
+size_t dli_sqlite_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
 
 /* ---- wake_files.c: the files that waiters watch; one call at a time --------------------------------- */
 

@@ -402,6 +402,96 @@ typedef void (*dl_event_fn)(void *arg, const dl_event_t *event);
  * DL_ELIMIT (no thread). */
 DL_API dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg);
 
+/* ---- queues: the same operations without blocking ------------------------------------------------- */
+
+/*
+ * Operations that are begun on a queue go on by themselves, on threads of the client; their completions wait
+ * in the queue, whose descriptor an event loop polls beside its own. A queue may serve several clients and
+ * outlive them. Each operation that was begun completes exactly once. Only handles of dl_lock_open_owned can
+ * be used: an operation belongs to a task, not to a thread. A handle may be closed while its operations are
+ * under way; they end as its waits do. Since 0.2.
+ */
+typedef struct dl_queue dl_queue_t;
+
+/* DL_ENOMEM, DL_ELIMIT (no descriptor). */
+DL_API DL_MUST_CHECK dl_status_t dl_queue_new(dl_queue_t **queue, dl_error_t *err);
+/*
+ * Cancels what is under way, without waiting for it: its tags never come back. What was acquired and not
+ * taken is freed in the background. The last call on the queue; in a forked child it closes the descriptor
+ * only.
+ */
+DL_API void dl_queue_free(dl_queue_t *queue);
+/* A descriptor that is readable while something waits to be taken. Belongs to the queue; only poll it. */
+DL_API int dl_queue_fd(const dl_queue_t *queue);
+
+/* How many operations of one queue may be under way or wait to be taken. */
+#define DL_QUEUE_MAX 262144u
+
+typedef enum dl_op_kind {
+    DL_OP_ACQUIRE = 1,
+    DL_OP_UNLOCK = 2,
+    DL_OP_EXTEND = 3,
+    DL_OP_INSPECT = 4,
+    DL_OP_FORCE = 5, /* of dl_force_unlock; not of queues */
+    DL_OP_EVENT = 6  /* an event of a client, see dl_queue_events */
+} dl_op_kind_t;
+
+/* What dl_queue_take gives. */
+typedef struct dl_completion {
+    dl_op_kind_t kind;
+    dl_status_t status; /* as the blocking call would return it; of an event: the event's */
+    void *tag;          /* as given when it was begun; of an event NULL */
+    uint64_t id;        /* of the operation; 0 for an event */
+    dl_lock_t *lock;    /* the handle; of an event NULL */
+    dl_client_t *client;
+    uint64_t token;   /* ACQUIRE, DL_OK: the fencing token, or 0 */
+    int64_t valid_ms; /* ACQUIRE and EXTEND, DL_OK: as dl_valid_ms, when it was taken */
+    dl_error_t err;   /* with a status other than DL_OK; not of events */
+    union {
+        dl_lock_info_t info; /* INSPECT */
+        dl_event_t event;    /* EVENT */
+    } with;
+} dl_completion_t;
+
+/*
+ * Moves up to `max` completions into `array`, oldest first, and returns how many. `size` is sizeof *array, as
+ * the program was built with. It never blocks. Whether an acquired lock is valid is decided here: if its
+ * validity is over by now, the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in
+ * a forked child.
+ */
+DL_API size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max);
+
+/*
+ * Begin as dl_acquire, dl_unlock, dl_extend and dl_inspect do, and do not wait. `id`, when not NULL, receives
+ * a number for dl_op_cancel. opts->cancel must be NULL. Validity, times and results are those of the blocking
+ * calls; wait_ms counts from now.
+ * DL_OK: a completion will follow. DL_EINVAL (no queue, a handle of threads, options), DL_ENOMEM, DL_ELIMIT
+ * (DL_QUEUE_MAX, or no thread could be had), DL_ECLOSED, DL_EFORKED: nothing was begun.
+ */
+DL_API DL_MUST_CHECK dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts,
+                                                  dl_queue_t *queue, void *tag, uint64_t *id,
+                                                  dl_error_t *err);
+DL_API DL_MUST_CHECK dl_status_t dl_unlock_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id,
+                                                 dl_error_t *err);
+DL_API DL_MUST_CHECK dl_status_t dl_extend_begin(dl_lock_t *lock, int64_t lease_ms, dl_queue_t *queue,
+                                                 void *tag, uint64_t *id, dl_error_t *err);
+DL_API DL_MUST_CHECK dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id,
+                                                  dl_error_t *err);
+/*
+ * Ends an operation early; its completion still comes, in most cases at once and with DL_ECANCELED. DL_OK: it
+ * will end as soon as it can. DL_EBUSY: too late, it completes as if nothing had been said (unlocks always
+ * do, extensions and inspections once the server is asked). DL_EINVAL: no such operation, or it was taken.
+ */
+DL_API dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id);
+
+/*
+ * Has the client's events come out of this queue, in one order with its completions: the loss of a lock never
+ * comes before the completion that it was acquired by. NULL: dl_event_next gives them again. A callback is
+ * taken away. Events that wait go along; those that wait when the client closes are dropped.
+ * DL_EINVAL, DL_ECLOSED, DL_EFORKED.
+ */
+DL_API dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client);
+
 #ifdef __cplusplus
 }
 #endif

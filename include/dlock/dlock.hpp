@@ -1,4 +1,4 @@
-/* dlock.hpp - libdlock for C++17: clients and locks that close themselves, for the standard's guards. */
+/* dlock.hpp - libdlock for C++17: objects that close themselves, and locks for the standard's guards. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLOCK_DLOCK_HPP
 #define DLOCK_DLOCK_HPP
@@ -72,6 +72,7 @@ template <auto Close> struct closer {
 using client_handle = std::unique_ptr<dl_client_t, closer<dl_client_close>>;
 using lock_handle = std::unique_ptr<dl_lock_t, closer<dl_lock_close>>;
 using cancel_handle = std::unique_ptr<dl_cancel_t, closer<dl_cancel_free>>;
+using queue_handle = std::unique_ptr<dl_queue_t, closer<dl_queue_free>>;
 
 template <class Handle, class Open> Handle open(Open call) {
     typename Handle::pointer made = nullptr;
@@ -246,6 +247,67 @@ inline void check_unlock() {
     if (first.status != DL_OK)
         throw error(first);
 }
+
+/*
+ * Operations that nobody waits for, as the queues of dlock.h: they begin here, and take() tells what became
+ * of them. For locks that were opened with the number of an owner. The end of the object cancels what is
+ * under way, and frees in the background what was acquired and not taken.
+ */
+class queue {
+  public:
+    queue() : handle_(detail::open<detail::queue_handle>(dl_queue_new)) {
+    }
+    /* Readable while take() has something to tell; only poll it. */
+    int fd() const noexcept {
+        return dl_queue_fd(handle_.get());
+    }
+    /* These three: a number for cancel(), and `tag` comes back with the completion. */
+    std::uint64_t begin_lock(const named_lock &of, void *tag,
+                             const dl_acquire_opts_t &opts = DL_ACQUIRE_OPTS_INIT) {
+        return begin([&](auto id, auto err) {
+            return dl_acquire_begin(of.get(), &opts, handle_.get(), tag, id, err);
+        });
+    }
+    std::uint64_t begin_unlock(const named_lock &of, void *tag) {
+        return begin(
+            [&](auto id, auto err) { return dl_unlock_begin(of.get(), handle_.get(), tag, id, err); });
+    }
+    std::uint64_t begin_extend(const named_lock &of, void *tag,
+                               std::chrono::milliseconds lease = std::chrono::milliseconds(DL_LEASE_AUTO)) {
+        return begin([&](auto id, auto err) {
+            return dl_extend_begin(of.get(), lease.count(), handle_.get(), tag, id, err);
+        });
+    }
+    /* As dl_op_cancel. */
+    dl_status_t cancel(std::uint64_t id) noexcept {
+        return dl_op_cancel(handle_.get(), id);
+    }
+    /* Calls each(const dl_completion_t &) for what waits, oldest first, `max` times at most, and returns how
+     * often. It never blocks. `each` may begin and cancel here; what it throws leaves the rest to the next
+     * call. */
+    template <class Function> std::size_t take(Function each, std::size_t max = 64) {
+        std::size_t taken = 0;
+        for (dl_completion_t done{};
+             taken < max && dl_queue_take(handle_.get(), &done, sizeof done, 1) == 1;) {
+            taken++;
+            each(static_cast<const dl_completion_t &>(done));
+        }
+        return taken;
+    }
+    dl_queue_t *get() const noexcept {
+        return handle_.get();
+    }
+
+  private:
+    template <class Begin> static std::uint64_t begin(Begin call) {
+        std::uint64_t id = 0;
+        dl_error_t err{};
+        if (call(&id, &err) != DL_OK)
+            throw error(err);
+        return id;
+    }
+    detail::queue_handle handle_;
+};
 
 } // namespace dl
 #ifdef __GNUC__

@@ -31,13 +31,11 @@ extern "C" {
  * - err is never NULL. A status other than DL_OK comes with err filled through dl_driver_fail.
  */
 
-/* 1 in release 0.1.0. dl_renewal_t has `loss` since; where pointers have 64 bits that was padding. */
-#if UINTPTR_MAX > 0xffffffffu
-#define DL_DRIVER_ABI 1u
-#else
-#define DL_DRIVER_ABI 2u
-#endif
+/* 1 in release 0.1.0, whose watch and wait blocked. A table of that release is taken where pointers have 64
+ * bits, and its waits poll; elsewhere dl_renewal_t has become longer. */
+#define DL_DRIVER_ABI 3u
 #define DL_NO_DEADLINE UINT64_MAX
+#define DL_LISTEN_MAX 32 /* descriptors that a driver may listen to */
 
 /* ---- options ----------------------------------------------------------------------------------- */
 
@@ -101,6 +99,11 @@ typedef struct dl_driver_env {
      * table: what messages show, since nobody knows what a variable holds. NULL: not set, a secret or a list.
      * Owned by the core, valid during open and init. Since 0.2. */
     const char *const *written;
+    /* NOTIFY: whoever waits for this name is to try again. Said when a release was heard, when one may have
+     * been missed, and once a watch is able to hear. hears 0: releases are not heard now, or never again, and
+     * the core polls until this is called with 1. From any op or thread, also with the driver's own mutexes
+     * held; of a name without a watch it means nothing. Since 0.2. */
+    void (*woken)(void *core, const char *name, size_t name_len, int hears);
 } dl_driver_env_t;
 
 /* Readable means: give up and return DL_ECANCELED (or DL_EUNKNOWN when a request is on its way). Entries
@@ -197,14 +200,15 @@ typedef struct dl_driver {
      * deadline_ns. */
     void (*renew)(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 
-    /* NOTIFY: all three or none. The core goes try, busy, watch, try, wait, try ... unwatch. */
-    /* Returns DL_OK once a release of `name` can no longer be missed; *watch is the driver's. */
-    dl_status_t (*watch)(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                         const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
-    /* DL_OK: woken, perhaps for nothing. DL_ETIMEDOUT, DL_ECANCELED. Anything else: the watch is broken;
-     * the core ends it and goes on by polling. */
-    dl_status_t (*wait)(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                        dl_error_t *err);
+    /* NOTIFY: watch, listen, unwatch and, at the end of the table, listen_fds: all four or none. The core
+     * goes try, busy, watch, try, wait, try ... unwatch. None of the four waits for anything. */
+    /* Begins to hear of releases of `name`: env->woken is called for it from now on, for the first time
+     * perhaps before this returns, until unwatch. The core has one watch of a name at a time. Anything but
+     * DL_OK: the core polls; DL_ENOTSUP: it will not try again for this call. */
+    dl_status_t (*watch)(void *state, const char *name, size_t name_len, dl_watch_t **watch, dl_error_t *err);
+    /* After a poll of what listen_fds gave, on the same thread, also when nothing is ready: reads what has
+     * come, says woken, and does what is due by time. */
+    void (*listen)(void *state, const struct pollfd *fds, size_t n);
     void (*unwatch)(void *state, dl_watch_t *watch);
 
     /* Optional; NULL is DL_ENOTSUP. `size` of info is set by the core. */
@@ -229,6 +233,11 @@ typedef struct dl_driver {
     dl_status_t (*check)(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
     dl_status_t (*init)(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                         dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
+    /* NOTIFY: what is to be polled so that releases are heard of, at most `max` entries (DL_LISTEN_MAX or
+     * more), and until when at the longest; returns how many. One thread at a time is between listen_fds and
+     * listen. The core asks again after each watch, so that what that left to be said goes out. *until_ns
+     * DL_NO_DEADLINE and no entries: there is nothing to be done until the next watch. */
+    size_t (*listen_fds)(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
 } dl_driver_t;
 
 /* Fills err with a status, a native code and a formatted line (newlines become spaces); returns status. */

@@ -21,7 +21,7 @@ static void close_two(bench_t *a, bench_t *b) {
 
 /* ---- claiming ------------------------------------------------------------------------------------ */
 
-CT_CASE(driver, grants_a_free_name_and_tells_others_how_long_it_is_busy) {
+CT_CASE(driver, grants_a_free_name_and_tells_others_how_long_it_is_busy, .traits = CT_BLOCKING) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -40,7 +40,8 @@ CT_CASE(driver, grants_a_free_name_and_tells_others_how_long_it_is_busy) {
     close_two(&a, &b);
 }
 
-CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_the_reverse) {
+CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_the_reverse,
+        .traits = CT_BLOCKING) {
     bench_t a;
     dl_grant_t first, second;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -59,7 +60,8 @@ CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_t
     bench_close(&a);
 }
 
-CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease,
+        .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t first, second;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -74,7 +76,7 @@ CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease, .t
     bench_close(&a);
 }
 
-CT_CASE(driver, names_are_compared_byte_by_byte, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, names_are_compared_byte_by_byte, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     static const char *const names[] = {"a",        "A",   "a ",  " a",     "ab", "\xe4",
                                         "\xc3\xa4", "a\n", "{a}", "a'; --", "%"};
     enum { COUNT = sizeof names / sizeof names[0] };
@@ -94,7 +96,7 @@ CT_CASE(driver, names_are_compared_byte_by_byte, .traits = CT_CAN_INSPECT) {
     bench_close(&a);
 }
 
-CT_CASE(driver, the_longest_name_and_owner_are_kept_whole, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, the_longest_name_and_owner_are_kept_whole, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1];
     bench_t a;
     dl_grant_t grant;
@@ -117,7 +119,7 @@ CT_CASE(driver, the_longest_name_and_owner_are_kept_whole, .traits = CT_CAN_INSP
 
 /* ---- freeing --------------------------------------------------------------------------------------- */
 
-CT_CASE(driver, release_frees_only_the_very_hold_and_only_once, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, release_frees_only_the_very_hold_and_only_once, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -134,7 +136,8 @@ CT_CASE(driver, release_frees_only_the_very_hold_and_only_once, .traits = CT_CAN
     close_two(&a, &b);
 }
 
-CT_CASE(driver, release_does_not_need_the_hold_that_acquired, .needs = DL_CAP_SESSION) {
+CT_CASE(driver, release_does_not_need_the_hold_that_acquired, .traits = CT_BLOCKING,
+        .needs = DL_CAP_SESSION) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -147,7 +150,7 @@ CT_CASE(driver, release_does_not_need_the_hold_that_acquired, .needs = DL_CAP_SE
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
-CT_CASE(driver, renewal_extends_and_never_shortens, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, renewal_extends_and_never_shortens, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -161,7 +164,7 @@ CT_CASE(driver, renewal_extends_and_never_shortens, .traits = CT_CAN_INSPECT) {
     bench_close(&a);
 }
 
-CT_CASE(driver, renewal_never_creates_and_never_revives, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, renewal_never_creates_and_never_revives, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -179,7 +182,7 @@ CT_CASE(driver, renewal_never_creates_and_never_revives, .traits = CT_CAN_INSPEC
     close_two(&a, &b);
 }
 
-CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer, .traits = CT_CAN_INSPECT) {
+CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer, .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");
@@ -205,7 +208,7 @@ CT_CASE(driver, each_entry_of_a_batch_has_its_own_answer, .traits = CT_CAN_INSPE
 /* ---- tokens, counts ---------------------------------------------------------------------------------- */
 
 CT_CASE(driver, tokens_rise_above_the_floor_and_all_earlier_ones, .needs = DL_CAP_FENCE,
-        .traits = CT_CAN_INSPECT) {
+        .traits = CT_BLOCKING | CT_CAN_INSPECT) {
     bench_t a, b;
     dl_grant_t grant;
     open_two(ct, &a, &b);
@@ -224,7 +227,8 @@ CT_CASE(driver, tokens_rise_above_the_floor_and_all_earlier_ones, .needs = DL_CA
     close_two(&a, &b);
 }
 
-CT_CASE(driver, counts_are_written_as_they_are_and_never_create, .needs = DL_CAP_SERVER_COUNT) {
+CT_CASE(driver, counts_are_written_as_they_are_and_never_create, .traits = CT_BLOCKING,
+        .needs = DL_CAP_SERVER_COUNT) {
     bench_t a;
     dl_grant_t grant;
     bench_open(ct, &a, ct->inner, "a:1");

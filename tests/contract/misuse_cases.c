@@ -194,24 +194,27 @@ static void renew_none(void *state, dl_renewal_t *renewals, size_t n, uint64_t d
     }
 }
 
-static dl_status_t watch_none(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                              const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+static dl_status_t watch_none(void *state, const char *name, size_t name_len, dl_watch_t **watch,
+                              dl_error_t *err) {
     (void)state;
     (void)name;
     (void)name_len;
-    (void)deadline_ns;
-    (void)stop;
     (void)watch;
     return dl_driver_fail(err, DL_EIO, 0, "no server");
 }
 
-static dl_status_t wait_none(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                             dl_error_t *err) {
+static size_t nothing_to_poll(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     (void)state;
-    (void)watch;
-    (void)deadline_ns;
-    (void)stop;
-    return dl_driver_fail(err, DL_EIO, 0, "no server");
+    (void)fds;
+    (void)max;
+    *until_ns = DL_NO_DEADLINE;
+    return 0;
+}
+
+static void listen_none(void *state, const struct pollfd *fds, size_t n) {
+    (void)state;
+    (void)fds;
+    (void)n;
 }
 
 static void unwatch_none(void *state, dl_watch_t *watch) {
@@ -266,7 +269,7 @@ CT_CASE(misuse, driver_tables_without_what_is_needed_are_refused, ONE_FIXTURE) {
     refuse(ct, NULL);
     REFUSE_WITH(t.abi = DL_DRIVER_ABI + 1);
     REFUSE_WITH(t.abi = 0);
-    REFUSE_WITH(t.size = sizeof t - 16);
+    REFUSE_WITH(t.size = sizeof t - 24);
     REFUSE_WITH(t.size = sizeof t + 8);
     REFUSE_WITH(t.name = NULL);
     REFUSE_WITH(t.name = "");
@@ -296,14 +299,16 @@ CT_CASE(misuse, driver_tables_that_contradict_themselves_are_refused, ONE_FIXTUR
     dl_driver_t watching = sound;
     watching.caps = DL_CAP_LEASE | DL_CAP_NOTIFY;
     watching.watch = watch_none;
-    watching.wait = wait_none;
+    watching.listen = listen_none;
     watching.unwatch = unwatch_none;
+    watching.listen_fds = nothing_to_poll;
     accept(ct, &watching);
     REFUSE_WITH((t = watching, t.watch = NULL));
-    REFUSE_WITH((t = watching, t.wait = NULL));
+    REFUSE_WITH((t = watching, t.listen = NULL));
     REFUSE_WITH((t = watching, t.unwatch = NULL));
+    REFUSE_WITH((t = watching, t.listen_fds = NULL));
     REFUSE_WITH((t = watching, t.caps = DL_CAP_LEASE));
-    REFUSE_WITH((t = watching, t.caps = DL_CAP_LEASE, t.wait = NULL));
+    REFUSE_WITH((t = watching, t.caps = DL_CAP_LEASE, t.listen = NULL));
     REFUSE_WITH(t.unwatch = unwatch_none);
     REFUSE_WITH(t.hold_size = 8);
     REFUSE_WITH(t.drop = drop_none);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/sys.h"
 #include "dlock/driver.h"
 
 #include "callers.h"
@@ -300,12 +301,72 @@ static void cancel_all(user_t *u) {
     CALL(u, dl_cancel_free(cancel));
 }
 
+static void take_one(user_t *u, dl_queue_t *queue, dl_op_kind_t kind) {
+    ct_t *ct = u->ct;
+    struct pollfd ready = {.events = POLLIN};
+    CALL(u, ready.fd = dl_queue_fd(queue));
+    CT_EQ(dli_sys->poll(&ready, 1, dli_sys->now_ns() + 20000u * (uint64_t)DLI_NS_PER_MS), 1);
+    dl_completion_t done = {.status = DL_EINVAL};
+    size_t n = 0;
+    CALL(u, n = dl_queue_take(queue, &done, sizeof done, 1));
+    CT_EQ(n, 1u);
+    CT_EQ(done.kind, kind);
+    CT_CHECKF(done.status == DL_OK || done.status == DL_ENOTSUP, "it was %s", dl_status_name(done.status));
+}
+
+static void by_queue(user_t *u) {
+    ct_t *ct = u->ct;
+    dl_queue_t *queue = NULL;
+    dl_lock_t *lock = NULL;
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    dl_status_t status = DL_OK;
+    uint64_t id = 0;
+    CALL(u, status = dl_queue_new(&queue, NULL));
+    CT_EQ(status, DL_OK);
+    CALL(u, (void)dl_queue_events(NULL, u->client));
+    CT_OK(dl_lock_open_owned(u->client, NAME, 1, &lock, CT_ERR));
+    CALL(u, status = dl_acquire_begin(lock, &opts, queue, NULL, NULL, NULL));
+    CT_EQ(status, DL_OK);
+    take_one(u, queue, DL_OP_ACQUIRE);
+    CALL(u, status = dl_extend_begin(lock, DL_LEASE_AUTO, queue, NULL, NULL, NULL));
+    CT_EQ(status, DL_OK);
+    take_one(u, queue, DL_OP_EXTEND);
+    CALL(u, status = dl_inspect_begin(lock, queue, NULL, NULL, NULL));
+    CT_EQ(status, DL_OK);
+    take_one(u, queue, DL_OP_INSPECT);
+    CALL(u, status = dl_unlock_begin(lock, queue, NULL, &id, NULL));
+    CT_EQ(status, DL_OK);
+    take_one(u, queue, DL_OP_UNLOCK);
+    CALL(u, status = dl_op_cancel(queue, id));
+    CT_EQ(status, DL_EINVAL);
+    CALL(u, dl_queue_free(queue));
+    dl_lock_close(lock);
+}
+
+/* One is cancelled, the other under way when the queue is freed. */
+static void waits_by_queue(user_t *u) {
+    ct_t *ct = u->ct;
+    dl_queue_t *queue = NULL;
+    dl_lock_t *lock = NULL;
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    dl_status_t status = DL_OK;
+    uint64_t id = 0;
+    CT_OK(dl_queue_new(&queue, CT_ERR));
+    CT_OK(dl_lock_open_owned(u->client, "held", 1, &lock, CT_ERR));
+    CT_OK(dl_acquire_begin(lock, &opts, queue, NULL, &id, CT_ERR));
+    CT_OK(dl_acquire_begin(lock, &opts, queue, NULL, NULL, CT_ERR));
+    CALL(u, status = dl_op_cancel(queue, id));
+    CT_EQ(status, DL_OK);
+    CALL(u, dl_queue_free(queue));
+    dl_lock_close(lock);
+}
+
 static void (*const steps[])(user_t *) = {
-    client_open,     client_open_text, client_info,  client_stats, client_check, client_set_log,
-    client_on_event, backends,         backend_init, drivers,      event_next,   lock_open,
-    lock_open_owned, lock_close,       lock_free,    trylock,      trylock_for,  acquire_again,
-    unlock,          extend,           ask_locally,  inspect,      list,         force_unlock,
-    cancel_all,
+    client_open,     client_open_text, client_info,    client_stats, client_check, client_set_log,
+    client_on_event, backends,         backend_init,   drivers,      event_next,   lock_open,
+    lock_open_owned, lock_close,       lock_free,      trylock,      trylock_for,  acquire_again,
+    unlock,          extend,           ask_locally,    inspect,      list,         force_unlock,
+    cancel_all,      by_queue,         waits_by_queue,
 };
 #define STEPS (sizeof steps / sizeof steps[0])
 
@@ -333,7 +394,7 @@ static void step_with_a_cancel_pending(ct_t *ct, void *arg) {
     pthread_cleanup_pop(0);
 }
 
-CT_CASE(thread_cancel, that_is_pending_ends_no_call) {
+CT_CASE(thread_cancel, that_is_pending_ends_no_call, .traits = CT_BLOCKING) {
     user_t u = new_user(ct);
     ct_join(ct, ct_thread(ct, step_with_a_cancel_pending, &u));
     dl_lock_close(u.held);
@@ -376,7 +437,8 @@ static void do_nothing(ct_t *ct, void *arg) {
 /* $DLOCK_CANCEL_INSTANTS of each call, 3 unless set. Descriptors and threads that are left behind fail every
  * case, and LeakSanitizer sees leaks. Who sets it is also told how much memory was in use; with the caches of
  * threads, unless GLIBC_TUNABLES=glibc.malloc.tcache_count=0. */
-CT_CASE(thread_cancel, at_any_instant_leaves_nothing_behind, .traits = CT_REAL_TIME, .timeout_s = 1200) {
+CT_CASE(thread_cancel, at_any_instant_leaves_nothing_behind, .traits = CT_BLOCKING | CT_REAL_TIME,
+        .timeout_s = 1200) {
     const char *asked = getenv("DLOCK_CANCEL_INSTANTS");
     int instants = asked != NULL ? atoi(asked) : 3;
     user_t u = new_user(ct);

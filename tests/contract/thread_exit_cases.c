@@ -52,19 +52,19 @@ static void check_left(ct_t *ct, int levels, int64_t lease_ms) {
     CT_EQ(ct_stats(ct, c).lost, 0);
 }
 
-CT_CASE(thread_exit, releases_and_reports_a_hold) {
+CT_CASE(thread_exit, releases_and_reports_a_hold, .traits = CT_BLOCKING) {
     check_left(ct, 1, DL_LEASE_AUTO);
 }
 
-CT_CASE(thread_exit, releases_all_levels_of_a_hold_at_once) {
+CT_CASE(thread_exit, releases_all_levels_of_a_hold_at_once, .traits = CT_BLOCKING) {
     check_left(ct, 4, DL_LEASE_AUTO);
 }
 
-CT_CASE(thread_exit, releases_an_explicit_lease_too) {
+CT_CASE(thread_exit, releases_an_explicit_lease_too, .traits = CT_BLOCKING) {
     check_left(ct, 1, 10 * ct_lease_ms(ct));
 }
 
-CT_CASE(thread_exit, lets_the_next_thread_in) {
+CT_CASE(thread_exit, lets_the_next_thread_in, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
     leaver_t leaver = {.lock = ct_lock(ct, c, "next"), .levels = 2, .stays_ms = 60};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
@@ -79,7 +79,7 @@ CT_CASE(thread_exit, lets_the_next_thread_in) {
     ct_expect_event(ct, c, DL_EVENT_THREAD_EXITED, "next", ct_tolerance_ms(ct));
 }
 
-CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
+CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
     leaver_t leaver = {
         .lock = ct_lock(ct, c, "lost"), .levels = 3, .lease_ms = DL_LEASE_MIN_MS, .stays_ms = 150};
@@ -94,7 +94,7 @@ CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time) {
     CT_OK(dl_unlock(leaver.lock, CT_ERR));
 }
 
-CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_CAN_FORCE, .needs = DL_CAP_LEASE) {
+CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_BLOCKING | CT_CAN_FORCE, .needs = DL_CAP_LEASE) {
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
     leaver_t leaver = {.lock = ct_lock(ct, c, "wiped"), .levels = 1, .stays_for = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
@@ -119,7 +119,7 @@ static void unlock_owned(ct_t *ct, void *arg) {
     CT_OK(dl_unlock(arg, CT_ERR));
 }
 
-CT_CASE(thread_exit, does_not_matter_to_owned_handles) {
+CT_CASE(thread_exit, does_not_matter_to_owned_handles, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "owned", 42);
     ct_join(ct, ct_thread(ct, lock_owned, lock));
@@ -137,7 +137,7 @@ static void lock_and_report_owner(ct_t *ct, void *arg) {
     CT_OK(dl_unlock(l->lock, CT_ERR));
 }
 
-CT_CASE(thread_exit, never_gives_its_owner_name_to_a_later_thread) {
+CT_CASE(thread_exit, never_gives_its_owner_name_to_a_later_thread, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
     leaver_t leavers[8];
     for (int i = 0; i < 8; i++) {
@@ -149,7 +149,7 @@ CT_CASE(thread_exit, never_gives_its_owner_name_to_a_later_thread) {
     }
 }
 
-CT_CASE(thread_exit, is_freed_in_the_background_when_the_server_is_away) {
+CT_CASE(thread_exit, is_freed_in_the_background_when_the_server_is_away, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
     leaver_t leaver = {.lock = ct_lock(ct, c, "away"), .levels = 2};
     ct_fault(ct, CT_OP_RELEASE, CT_FAIL_BEFORE, 3);

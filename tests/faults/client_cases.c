@@ -160,7 +160,7 @@ static void leave_many(ct_t *ct, void *arg) {
     }
 }
 
-CT_CASE(faults, row05_owner_thread_exits_holding) {
+CT_CASE(faults, row05_owner_thread_exits_holding, .traits = CT_BLOCKING) {
     left_t left = {.client = ct_open(ct, NULL)};
     char name[32];
     for (int i = 0; i < LEFT; i++) {

@@ -32,7 +32,7 @@ static dl_client_t *open_starvable(ct_t *ct) {
     watchdog_fd = -1;
     dli_sys = &starving_sys;
     dl_client_t *c = ct_open(ct, NULL);
-    watchdog_fd = c->wake_fd;
+    watchdog_fd = c->loop.wake_fd;
     return c;
 }
 
@@ -49,7 +49,8 @@ static void end_starving(ct_t *ct, dl_client_t *c) {
     dli_sys = usual_sys;
 }
 
-CT_CASE(faults, row04_watchdog_starved) {
+/* It carries the operations of queues. */
+CT_CASE(faults, row04_watchdog_starved, .traits = CT_BLOCKING) {
     dl_client_t *c = open_starvable(ct);
     dl_lock_t *lock = ct_lock(ct, c, "row 4"), *other = ct_lock_owned(ct, c, "row 4", 9);
     int64_t lease_ms = ct_lease_ms(ct);

@@ -186,9 +186,8 @@ CT_CASE(faults, row12_claims_that_reach_a_majority_after_they_were_given_up, RED
 /* ---- row 13 -------------------------------------------------------------------------------------- */
 
 static void start_waiter(ct_t *ct, caller_t *waiter) {
-    int waits = ct_calls(ct, CT_OP_WAIT);
     start_caller(ct, waiter);
-    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >, waits, 5000);
+    ct_await_hearing(ct, NULL, "row 13", 5000);
 }
 
 /* Of n nodes the connections die on which a waiter hears of releases. */

@@ -16,7 +16,7 @@ CT_CASE(faults, row16a_publish_refused_by_acl, REDIS) {
     caller_t waiter = CALLER(wanted, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     CT_AWAIT(is_subscribed(ct), 5000);
-    CT_AWAIT_THAT(ct_calls(ct, CT_OP_WAIT), >=, 1, 5000);
+    ct_await_hearing(ct, b, "row 16a", 5000);
     (void)redis_ask(server, "ACL SETUSER default -publish");
     CT_OK(dl_unlock(held, CT_ERR)); /* what was freed was freed */
     int64_t before_ms = ct_now_ms(ct);

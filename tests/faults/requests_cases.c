@@ -57,36 +57,54 @@ CT_CASE(faults, row12_late_duplicates_of_everything, .traits = CT_REPLAY | CT_CA
     ct_expect_free(ct, "row 12", 0);
 }
 
-/* A waiter while the holder has a long lease; this fault makes its notifications worthless. */
-static void wait_without_news(ct_t *ct, ct_op_t op, ct_mode_t mode, int64_t within_ms) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
-    dl_lock_t *held = ct_lock(ct, a, "row 13");
-    take(ct, held, DL_LEASE_AUTO);
-    int fault = ct_fault(ct, op, mode, CT_ALWAYS);
-    caller_t waiter = CALLER(ct_lock(ct, b, "row 13"), DL_WAIT_FOREVER);
-    start_caller(ct, &waiter);
-    CT_AWAIT_THAT(ct_fault_hits(ct, fault), >=, 1, 5000);
+/* A holder with a long lease, and one that waits for it. */
+typedef struct uninformed {
+    dl_client_t *client; /* the waiter's */
+    dl_lock_t *held;
+    caller_t waiter;
+} uninformed_t;
+
+static void start_waiter(ct_t *ct, uninformed_t *u) {
+    u->held = ct_lock(ct, ct_open(ct, NULL), "row 13");
+    take(ct, u->held, DL_LEASE_AUTO);
+    u->client = ct_open(ct, NULL);
+    u->waiter = (caller_t)CALLER(ct_lock(ct, u->client, "row 13"), DL_WAIT_FOREVER);
+    start_caller(ct, &u->waiter);
+}
+
+static void free_without_news(ct_t *ct, uninformed_t *u, int64_t within_ms) {
     ct_sleep_ms(ct, 20);
-    CT_OK(dl_unlock(held, CT_ERR));
+    CT_OK(dl_unlock(u->held, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);
-    end_caller(ct, &waiter, DL_OK);
-    CT_LE(waiter.ended_ms - before_ms, within_ms + ct_tolerance_ms(ct));
-    CT_EQ(ct_calls(ct, CT_OP_WAIT) > 0, op == CT_OP_WAIT);
-    if (op == CT_OP_WAIT && mode == CT_FAIL_BEFORE) { /* a broken watch is not used again */
-        CT_GE(ct_calls(ct, CT_OP_UNWATCH), ct_fault_hits(ct, fault));
-    }
+    end_caller(ct, &u->waiter, DL_OK);
+    CT_LE(u->waiter.ended_ms - before_ms, within_ms + ct_tolerance_ms(ct));
 }
 
 CT_CASE(faults, row13_notification_connection_dies, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WAIT, CT_FAIL_BEFORE, 500);
+    uninformed_t u;
+    start_waiter(ct, &u);
+    ct_await_hearing(ct, u.client, "row 13", 5000);
+    ct_woken(ct, u.client, "row 13", 0);
+    (void)ct_fault(ct, CT_OP_WOKEN, CT_LOSE_REPLY, CT_ALWAYS);
+    free_without_news(ct, &u, 500);
 }
 
 CT_CASE(faults, row13_notification_connection_cannot_be_made, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WATCH, CT_FAIL_BEFORE, 500);
+    uninformed_t u;
+    int fault = ct_fault(ct, CT_OP_WATCH, CT_FAIL_BEFORE, CT_ALWAYS);
+    start_waiter(ct, &u);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), >=, 1, 5000);
+    free_without_news(ct, &u, 500);
+    CT_EQ(ct_calls(ct, CT_OP_WOKEN) + ct_calls(ct, CT_OP_LISTEN), 0);
 }
 
 CT_CASE(faults, row13_notification_is_missed, .needs = DL_CAP_NOTIFY) {
-    wait_without_news(ct, CT_OP_WAIT, CT_NEVER, ct_lease_ms(ct));
+    uninformed_t u;
+    start_waiter(ct, &u);
+    ct_await_hearing(ct, u.client, "row 13", 5000);
+    int fault = ct_fault(ct, CT_OP_WOKEN, CT_LOSE_REPLY, CT_ALWAYS);
+    free_without_news(ct, &u, ct_lease_ms(ct));
+    CT_GT(ct_fault_hits(ct, fault), 0);
 }
 
 static void unlock_in_the_gap(ct_t *ct, const ct_call_t *call, void *arg) {

@@ -8,6 +8,7 @@
 #include <future>
 #include <iostream>
 #include <mutex>
+#include <poll.h>
 #include <thread>
 #include <type_traits>
 
@@ -16,6 +17,7 @@ using namespace std::chrono_literals;
 static_assert(std::is_nothrow_move_constructible_v<dl::lock> && std::is_nothrow_move_assignable_v<dl::lock>);
 static_assert(!std::is_copy_constructible_v<dl::lock> && !std::is_copy_assignable_v<dl::lock>);
 static_assert(std::is_nothrow_move_constructible_v<dl::client> && !std::is_copy_constructible_v<dl::client>);
+static_assert(std::is_nothrow_move_constructible_v<dl::queue> && !std::is_copy_constructible_v<dl::queue>);
 static_assert(std::is_base_of_v<std::system_error, dl::error>);
 static_assert(noexcept(std::declval<dl::lock &>().unlock()));
 
@@ -279,6 +281,84 @@ void an_explicit_lease_can_be_asked_for(const dl::client &client) {
     ABOVE(lock.valid_for().count(), 50000);
 }
 
+/* Waits for one completion of the queue. */
+dl_completion_t next_of(dl::queue &queue) {
+    dl_completion_t one{};
+    pollfd ready{queue.fd(), POLLIN, 0};
+    EQ(poll(&ready, 1, 10000), 1);
+    EQ(queue.take([&](const dl_completion_t &done) { one = done; }, 1), 1u);
+    return one;
+}
+
+void a_queue_tells_what_became_of_each(const dl::client &client) {
+    dl::queue queue;
+    dl::lock first(client, "queued", 1), second(client, "queued", 2);
+    int tags[2];
+    EQ(queue.take([](const dl_completion_t &) { fail(__LINE__); }), 0u);
+    const std::uint64_t id = queue.begin_lock(first, &tags[0]);
+    dl_completion_t held = next_of(queue);
+    EQ(held.kind, DL_OP_ACQUIRE);
+    EQ(held.status, DL_OK);
+    EQ(held.id, id);
+    EQ(held.tag == &tags[0] && held.lock == first.get(), true);
+    EQ(held.token, first.token());
+    ABOVE(held.valid_ms, 0);
+    EQ(queue.cancel(id), DL_EINVAL); /* it was taken */
+
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    opts.wait_ms = 0;
+    queue.begin_lock(second, nullptr, opts);
+    EQ(next_of(queue).status, DL_EBUSY);
+    const std::uint64_t waiting = queue.begin_lock(second, &tags[1]);
+    EQ(queue.cancel(waiting), DL_OK);
+    EQ(next_of(queue).status, DL_ECANCELED);
+
+    queue.begin_extend(first, nullptr, 10min);
+    ABOVE(next_of(queue).valid_ms, std::chrono::milliseconds(9min).count());
+    dl::queue moved(std::move(queue));
+    EQ(THROWN(queue.begin_lock(first, nullptr)).status(), DL_EINVAL);
+    moved.begin_unlock(first, nullptr);
+    EQ(next_of(moved).status, DL_OK);
+    EQ(second.try_lock(), true);
+    second.unlock();
+    EQ(THROWN(moved.begin_lock(dl::lock(client, "a thread's"), nullptr)).status(), DL_EINVAL);
+}
+
+void what_a_function_throws_leaves_the_rest(const dl::client &client) {
+    dl::queue queue;
+    dl::lock lock(client, "thrown", 1);
+    lock.lock();
+    queue.begin_extend(lock, nullptr);
+    queue.begin_unlock(lock, nullptr);
+    int taken = 0;
+    while (taken < 2) {
+        pollfd ready{queue.fd(), POLLIN, 0};
+        EQ(poll(&ready, 1, 10000), 1);
+        try {
+            queue.take([&](const dl_completion_t &) {
+                taken++;
+                throw 1;
+            });
+            fail(__LINE__);
+        } catch (int) {}
+    }
+}
+
+void the_end_of_a_queue_frees_what_nobody_took(const dl::client &client) {
+    dl::lock first(client, "dropped", 1), second(client, "dropped", 2);
+    {
+        dl::queue queue;
+        queue.begin_lock(first, nullptr);
+        pollfd ready{queue.fd(), POLLIN, 0};
+        EQ(poll(&ready, 1, 10000), 1);
+        EQ(second.try_lock(), false);
+        queue.begin_lock(second, nullptr);
+    }
+    EQ(second.try_lock_for(10s), true);
+    second.unlock();
+    EQ(dl::take_unlock_error().status, DL_OK);
+}
+
 } // namespace
 
 /* usage: cpp_cases FILE, a configuration that has a backend "here". */
@@ -300,6 +380,9 @@ int main(int argc, char **argv) {
         RUN(a_task_owns_from_any_thread);
         RUN(a_wait_is_cancelled);
         RUN(an_explicit_lease_can_be_asked_for);
+        RUN(a_queue_tells_what_became_of_each);
+        RUN(what_a_function_throws_leaves_the_rest);
+        RUN(the_end_of_a_queue_frees_what_nobody_took);
     } catch (const std::exception &e) {
         std::cerr << "thrown: " << e.what() << std::endl;
         return 1;

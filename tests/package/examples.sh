@@ -37,10 +37,49 @@ try_embedded() {
     ! "$bin/embedded" no-such-file.yaml >/dev/null 2>&1 || die "a file that is not there was accepted"
 }
 
-try_event_loop() {
-    echo "event_loop"
-    run "$bin/event_loop" 3 10
-    expect "step 3 of 3"
+# Four tasks, of which two want one name.
+try_event_loop() { # NAME
+    local pid
+    echo "$1"
+    run "$bin/$1" local 3 60000
+    expect "task 3, orders: step 3"
+    equal "tasks that $1 has ended well" "$(grep -c ': DL_OK' <<<"$out")" 4
+    # One gives up: the first has its lock for twice as long.
+    ! out=$("$bin/$1" local 100 1000 2>&1) || die "$1 ends with success although a task has given up"
+    expect "task 3, orders: DL_ECANCELED"
+    equal "tasks that $1 has ended well beside one that gives up" "$(grep -c ': DL_OK' <<<"$out")" 3
+    # Each loses its lock, the second of one name its own after the first.
+    echo "{use: local, defaults: {lease: 5s, renew_every: 100ms}}" >losing.yaml
+    DLOCK_CONFIG=losing.yaml "$bin/$1" local 1000000 600000 >losing.out 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        for name in orders stock prices; do
+            "$build_dir/cli/dlock" unlock --force --local $name >/dev/null 2>&1 || :
+        done
+    done
+    ! wait $pid || die "$1 ends with success although its locks were lost"
+    out=$(cat losing.out)
+    expect "event: stock: "
+    equal "tasks of $1 that have lost a lock" "$(grep -c ': DL_ELOST' <<<"$out")" 4
+}
+
+# Ten thousand clients of a hundred names: fewer only where so many descriptors are not allowed.
+try_lock_server() {
+    local clients=10000 limit port pid
+    echo "lock_server"
+    limit=$(ulimit -Hn)
+    if [ "$limit" != unlimited ] && [ "$limit" -lt $((clients + 100)) ] && ! ulimit -Hn $((clients + 100)) 2>/dev/null; then
+        [ "${DLOCK_REQUIRE_ALL:-0}" != 1 ] || die "ulimit -Hn allows $limit descriptors, $clients clients need more"
+        clients=$((limit - 100))
+        echo "ulimit -Hn allows only $clients clients"
+    fi
+    coproc server { exec "$bin/lock_server" local 2>&1; }
+    pid=$!
+    read -r _ port <&"${server[0]}"
+    run "$build_dir/tests/package/lock_clients" "$port" "$pid" "$clients" 100
+    echo "$out"
+    kill "$pid"
+    wait "$pid" || die "the lock server ends with exit status $?"
 }
 
 try_custom_driver() {
@@ -71,6 +110,11 @@ try_custom_driver
 if ! grep -q '^DLOCK_WITH_SQLITE:BOOL=OFF' "$build_dir/CMakeCache.txt"; then
     try_hello
     try_embedded
-    try_event_loop
+    try_event_loop event_loop_epoll
+    # It is built where libuv is.
+    if [ -x "$bin/event_loop_uv" ] || [ "${DLOCK_REQUIRE_ALL:-0}" = 1 ]; then
+        try_event_loop event_loop_uv
+    fi
+    try_lock_server
     try_reduce_stock
 fi

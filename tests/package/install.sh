@@ -79,9 +79,10 @@ outside_examples() {
         -DCMAKE_C_COMPILER="$compiler" -DCMAKE_C_FLAGS="-Wall -Wextra ${flags[*]:--Werror}" && cmake --build "$work/examples/build"
 }
 outside_examples >"$work/log" 2>&1 || { cat "$work/log"; die "the installed examples do not build"; }
-wanted=(embedded hello event_loop soak custom_driver reduce_stock)
+wanted=(embedded hello event_loop_epoll lock_server soak custom_driver reduce_stock)
 # MySQL's client library may be missing where its drivers were left out.
 ! pkg-config --exists libmariadb && ! pkg-config --exists mysqlclient || wanted+=(reduce_stock_mysql)
+! pkg-config --exists libuv || wanted+=(event_loop_uv)
 for example in "${wanted[@]}"; do
     [ -x "$work/examples/build/$example" ] || die "the installed examples have built no $example"
 done

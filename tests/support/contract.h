@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "dlock/dlock.h"
+#include "support/ct_door.h"
 
 /*
  * How to write a case
@@ -26,6 +27,8 @@
  *   `.needs`, none of `.needs_not`, every trait of `.traits` and none of `.traits_not`. Nothing else decides;
  *   there is no skip. The caps and traits of every fixture stand in tests/contract/caps.txt, and a difference
  *   fails the run.
+ * - A case runs once more through the second door, where its lock calls go through a completion queue instead
+ *   of blocking (ct_door.h). It says .traits = CT_BLOCKING if that would make no sense.
  * - Each case × driver runs in a process of its own with a fresh, empty server. Every client that ct_open
  *   gives is a client of that same server.
  * - Time: cases use ct_now_ms, ct_sleep_ms, latches and the dl_ calls only. On the fakes time is simulated:
@@ -47,9 +50,11 @@
  *   tests/support/contract       Criterion: a suite for each driver, a test suite__name for each case;
  *                                --filter 'fake_lease/unlock__*'
  *   tests/support/plain_runner   the same without Criterion, for sanitizers, valgrind and gdb: --list,
- *                                --driver fake-lease, --case TEXT (part of "driver/suite__name"), --no-fork,
- *                                --real-time (the fakes too), --serial --seed N (one thread at a time, in an
- *                                order that the seed gives: a failure of the simulation can be repeated)
+ *                                --driver fake-lease, --case TEXT (part of "driver/suite__name"), --door
+ * queue
+ *                                ("driver-queue/suite__name"), --no-fork, --real-time (the fakes too),
+ * --serial --seed N (one thread at a time, in an order that the seed gives: a failure of the simulation can
+ * be repeated)
  */
 
 typedef struct ct ct_t; /* one running case */
@@ -73,6 +78,7 @@ typedef struct ct ct_t; /* one running case */
 #define CT_REDLOCK 0x4000u       /* behind it are several Redis servers: ct_redlock of redlock_nodes.h */
 #define CT_DEAD_MINORITY 0x8000u /* ... as many of which are dead as may be: of five these */
 #define CT_DEAD_NODES 2
+#define CT_BLOCKING 0x10000u /* the lock calls block: not through the second door */
 
 /* ---- cases ------------------------------------------------------------------------------------- */
 
@@ -205,6 +211,8 @@ void ct_wipe(ct_t *ct, const char *name);
 int64_t ct_now_ms(ct_t *ct);
 uint64_t ct_now_ns(ct_t *ct);
 void ct_sleep_ms(ct_t *ct, int64_t ms);
+/* 1: the descriptor became readable within this time. */
+int ct_await_readable(ct_t *ct, int fd, int64_t within_ms);
 /* The automatic lease that ct_open sets: 30000 on virtual time, 400 × time scale on real time. */
 int64_t ct_lease_ms(ct_t *ct);
 /* The call_timeout that ct_open sets: 2000 on virtual time, 800 × time scale on real time. */
@@ -255,7 +263,8 @@ typedef enum ct_op {
     CT_OP_RENEW, /* counted and faulted an entry, not a batch */
     CT_OP_BATCH, /* one call of renew; faults: only CT_LATE */
     CT_OP_WATCH,
-    CT_OP_WAIT,
+    CT_OP_LISTEN, /* from listen_fds to the end of listen; only counted and hooked, without a name */
+    CT_OP_WOKEN, /* what the driver says; no hooks and pauses. Its status: DL_OK or DL_EIO for hears 1 or 0 */
     CT_OP_UNWATCH, /* only counted and hooked */
     CT_OP_INSPECT,
     CT_OP_FORCE,
@@ -280,8 +289,9 @@ typedef enum ct_mode {
  * - CT_OP_OPEN: what would be DL_EUNKNOWN is DL_EIO.
  * - CT_OP_RENEW: the other entries of the batch reach the server first; then delays pass, counted from the
  *   batch's beginning, and all of it is answered at once.
- * - CT_OP_WAIT: CT_NEVER and CT_LOSE_REPLY: no news comes through, the wait lasts to its end (DL_ETIMEDOUT).
- *   CT_FAIL_BEFORE: the watch is broken. CT_ANSWER with DL_OK: woken for nothing.
+ * - CT_OP_WATCH, which waits for nothing: CT_FAIL_BEFORE, and CT_NEVER: there is a watch, but it is never
+ * able to hear.
+ * - CT_OP_WOKEN: CT_LOSE_REPLY: the core is not told. CT_FAIL_BEFORE: it is told that releases are not heard.
  * - CT_OP_TRY with CT_ANSWER and DL_OK: a grant that the server knows nothing of. */
 
 #define CT_ALWAYS (-1)
@@ -336,6 +346,12 @@ ct_call_t ct_call(ct_t *ct, ct_op_t op, int n);
  * arrive. Returns the server's answer, which nobody reads. Needs CT_REPLAY. */
 dl_status_t ct_replay(ct_t *ct, const ct_call_t *call);
 
+/* Waits until a call that waits for this name has looked at it once more since it is able to hear of
+ * releases: the next news is of what happens from now on. client NULL: any. */
+void ct_await_hearing(ct_t *ct, dl_client_t *client, const char *name, int64_t within_ms);
+/* The driver of this client says woken, faults and all. */
+void ct_woken(ct_t *ct, dl_client_t *client, const char *name, int hears);
+
 typedef enum ct_when { CT_BEFORE = 0, CT_AFTER = 1 } ct_when_t;
 /* Runs fn on the thread of every matching call, before the fault and the driver or after both. It may call
  * dl_ functions of other clients and block. name NULL: all; fn NULL removes the hooks of this op and
@@ -352,8 +368,9 @@ void ct_pause_go(ct_t *ct, ct_pause_t *pause);
 
 /* Independently of faults the wrapper fails the case when the core breaks its side of driver.h: two ops at
  * once on one hold of a SESSION driver, a hold not dropped exactly once and last, hold ids that do not rise,
- * a deadline in the past or too far, a batch with one name twice, a watch that is not ended, an op after
- * close, a grant or unknown outcome that no release followed while the client lived on for a lease. */
+ * a deadline in the past or too far, a batch with one name twice, a watch that is not ended, two of one name,
+ * two threads that listen at once, an op after close, a grant or unknown outcome that no release followed
+ * while the client lived on for a lease. */
 
 /* The n-th allocation of the library from now fails (n from 1), once or from then on. Harness allocations do
  * not count. n 0: off. */

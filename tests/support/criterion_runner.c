@@ -94,10 +94,11 @@ static void add_entry(const fixture_t *fixture, const ct_case_t *test) {
 
 /* Without a priority: after all cases have registered themselves. */
 __attribute__((constructor)) static void make_entries(void) {
+    static const ct_run_options_t blocking = {.seed = 1};
     add_entry(NULL, NULL);
     for (size_t i = 0; fixture_at(i) != NULL; i++) {
         for (const ct_case_t *test = ct_first_case(); test != NULL; test = test->next) {
-            if (ct_applies(test, fixture_at(i), 0)) {
+            if (ct_applies(test, fixture_at(i), &blocking)) {
                 add_entry(fixture_at(i), test);
             }
         }

@@ -61,6 +61,7 @@ struct ct {
     const dl_driver_t *inner, *wrapped;
     char dir[CT_DIR_MAX];
     int owns_dir;
+    ct_door_t door;
     char config[CT_DIR_MAX + 16]; /* "": not written yet */
     int time_scale;
     int is_child;    /* a process that the case started */
@@ -91,6 +92,7 @@ int ct_time_scale(void);
 typedef struct ct_run_options {
     const char *dir; /* an empty folder for the case; NULL: the case makes and removes its own */
     int real_time;   /* the fakes too */
+    ct_door_t door;
     int serial;
     uint64_t seed;
 } ct_run_options_t;
@@ -98,13 +100,13 @@ typedef struct ct_run_options {
 /* All cases, by suite and name. */
 const ct_case_t *ct_first_case(void);
 /* Does this case concern this fixture? */
-int ct_applies(const ct_case_t *test, const fixture_t *fixture, int real_time);
+int ct_applies(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options);
 /* The traits it has when it is run so. */
-uint32_t ct_traits_of(const fixture_t *fixture, int real_time);
+uint32_t ct_traits_of(const fixture_t *fixture, const ct_run_options_t *options);
 /* Runs it here. Returns when it has passed; otherwise the process ends with CT_EXIT_FAILED. */
 void ct_run(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options);
-/* "driver/suite__name" */
-void ct_full_name(const ct_case_t *test, const fixture_t *fixture, char *text, size_t size);
+/* "driver/suite__name" or "driver-queue/suite__name" */
+void ct_full_name(const ct_case_t *test, const fixture_t *fixture, ct_door_t door, char *text, size_t size);
 int ct_timeout_s(const ct_case_t *test);
 
 /* Ends the process as it is, other threads and all, for a failure. Unlike after _exit, no sanitizer complains

@@ -38,7 +38,7 @@ void ct_fail(ct_t *ct, const char *file, int line, const char *format, ...) {
     }
     char name[300] = "?";
     if (ct != NULL) {
-        ct_full_name(ct->test, ct->fixture, name, sizeof name);
+        ct_full_name(ct->test, ct->fixture, ct->door, name, sizeof name);
     }
     int n = snprintf(text, sizeof text - 1, "%s: %s%s:%d: ", name,
                      ct != NULL && ct->is_child ? "in a child process: " : "",

@@ -130,7 +130,7 @@ static dl_lock_t *keep_lock(ct_t *ct, dl_lock_t *lock) {
 
 dl_lock_t *ct_lock(ct_t *ct, dl_client_t *client, const char *name) {
     dl_lock_t *lock;
-    CT_OK(dl_lock_open(client, name, &lock, CT_ERR));
+    CT_OK(ct_door_lock_open(client, name, &lock, CT_ERR));
     return keep_lock(ct, lock);
 }
 
@@ -172,13 +172,13 @@ void ct_close(ct_t *ct, dl_client_t *client) {
 
 void ct_lock_close(ct_t *ct, dl_lock_t *lock) {
     ct_forget(ct, lock);
-    dl_lock_close(lock);
+    ct_door_lock_close(lock);
 }
 
 void ct_close_all(ct_t *ct) {
     while (ct->locks != NULL) {
         ct_object_t *next = ct->locks->next;
-        dl_lock_close(ct->locks->lock);
+        ct_door_lock_close(ct->locks->lock);
         alloc_real_free(ct->locks);
         ct->locks = next;
     }

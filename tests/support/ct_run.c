@@ -70,21 +70,23 @@ const ct_case_t *ct_first_case(void) {
 #define BUILD_TRAITS CT_FORK_THREADS
 #endif
 
-uint32_t ct_traits_of(const fixture_t *fixture, int real_time) {
+uint32_t ct_traits_of(const fixture_t *fixture, const ct_run_options_t *options) {
     uint32_t traits = fixture->traits | BUILD_TRAITS;
-    return real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
+    traits |= options->door == CT_DOOR_BLOCKING ? CT_BLOCKING : 0;
+    return options->real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
 }
 
-int ct_applies(const ct_case_t *test, const fixture_t *fixture, int real_time) {
+int ct_applies(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {
     const dl_driver_t *driver = fixture->driver();
     uint32_t caps = driver == NULL ? 0 : driver->caps;
-    uint32_t traits = ct_traits_of(fixture, real_time);
+    uint32_t traits = ct_traits_of(fixture, options);
     return (caps & test->needs) == test->needs && (caps & test->needs_not) == 0 &&
            (traits & test->traits) == test->traits && (traits & test->traits_not) == 0;
 }
 
-void ct_full_name(const ct_case_t *test, const fixture_t *fixture, char *text, size_t size) {
-    snprintf(text, size, "%s/%s__%s", fixture->name, test->suite, test->name);
+void ct_full_name(const ct_case_t *test, const fixture_t *fixture, ct_door_t door, char *text, size_t size) {
+    snprintf(text, size, "%s%s/%s__%s", fixture->name, door == CT_DOOR_QUEUE ? "-queue" : "", test->suite,
+             test->name);
 }
 
 int ct_timeout_s(const ct_case_t *test) {
@@ -177,7 +179,8 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     ct->tasks = threads_before_a_case();
     ct->test = test;
     ct->fixture = fixture;
-    ct->traits = ct_traits_of(fixture, options->real_time);
+    ct->traits = ct_traits_of(fixture, options);
+    ct->door = options->door;
     ct->inner = fixture->driver();
     ct->caps = ct->inner->caps;
     ct->time_scale = ct_time_scale();

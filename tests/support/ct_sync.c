@@ -25,6 +25,13 @@ void ct_sleep_ms(ct_t *ct, int64_t ms) {
     (void)dli_sys->poll(NULL, 0, after_ms(ms));
 }
 
+int ct_await_readable(ct_t *ct, int fd, int64_t within_ms) {
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    int rc = dli_sys->poll(&entry, 1, after_ms(within_ms));
+    CT_GE(rc, 0);
+    return rc == 1;
+}
+
 int64_t ct_lease_ms(ct_t *ct) {
     return ct->traits & CT_VIRTUAL ? 30000 : 400 * ct->time_scale;
 }

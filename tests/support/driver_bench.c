@@ -20,6 +20,14 @@ static void ignore_count(void *core, dl_count_t what, uint64_t n) {
     (void)n;
 }
 
+static void note_woken(void *core, const char *name, size_t name_len, int hears) {
+    (void)name;
+    (void)name_len;
+    bench_t *bench = core;
+    __atomic_store_n(&bench->hears, hears, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&bench->woken, 1, __ATOMIC_SEQ_CST);
+}
+
 uint64_t bench_deadline(bench_t *bench) {
     return dli_sys->now_ns() + (uint64_t)bench->env.call_timeout_ms * DLI_NS_PER_MS;
 }
@@ -30,6 +38,7 @@ void bench_open(ct_t *ct, bench_t *bench, const dl_driver_t *driver, const char 
     bench->ct = ct;
     bench->driver = driver;
     bench->env = (dl_driver_env_t){.size = sizeof bench->env,
+                                   .core = bench,
                                    .client_uuid = "00000000-0000-4000-8000-000000000000",
                                    .client_label = label,
                                    .call_timeout_ms = ct_call_timeout_ms(ct),
@@ -43,7 +52,8 @@ void bench_open(ct_t *ct, bench_t *bench, const dl_driver_t *driver, const char 
                                    .cond_init = dli_sys->cond_init,
                                    .cond_broadcast = dli_sys->cond_broadcast,
                                    .report = ignore_report,
-                                   .count = ignore_count};
+                                   .count = ignore_count,
+                                   .woken = note_woken};
     if (ct->fixture->options != NULL) {
         ct->fixture->options(ct->dir, yaml, sizeof yaml);
     }
@@ -54,6 +64,26 @@ void bench_open(ct_t *ct, bench_t *bench, const dl_driver_t *driver, const char 
     dl_status_t status =
         driver->open(bench->state, bench->values.values, &bench->env, bench_deadline(bench), &bench->err);
     CT_CHECKF(status == DL_OK, "open is %s: %s", dl_status_name(status), bench->err.message);
+}
+
+int bench_hears(bench_t *bench, int64_t within_ms) {
+    uint64_t end_ns = dli_sys->now_ns() + (uint64_t)within_ms * DLI_NS_PER_MS;
+    int woken = 0;
+    do {
+        struct pollfd fds[DL_LISTEN_MAX];
+        uint64_t until_ns;
+        size_t n = bench->driver->listen_fds(bench->state, fds, DL_LISTEN_MAX, &until_ns);
+        woken = __atomic_load_n(&bench->woken, __ATOMIC_SEQ_CST);
+        until_ns = woken != 0 ? 0 : until_ns < end_ns ? until_ns : end_ns;
+        if (dli_sys->poll(fds, n, until_ns) <= 0) {
+            for (size_t i = 0; i < n; i++) {
+                fds[i].revents = 0;
+            }
+        }
+        bench->driver->listen(bench->state, fds, n);
+        woken = __atomic_exchange_n(&bench->woken, 0, __ATOMIC_SEQ_CST);
+    } while (woken == 0 && dli_sys->now_ns() < end_ns);
+    return woken;
 }
 
 static int place_of(bench_t *bench, uint64_t hold_id) {

@@ -28,6 +28,8 @@ typedef struct bench {
         void *memory;
     } holds[BENCH_HOLDS_MAX];
     dl_error_t err; /* of the last op */
+    int woken;      /* how often the driver has said so, */
+    int hears;      /* and the last time with this */
 } bench_t;
 
 /* Opens the fixture's server; `label` is the client's, such as "a:1". */
@@ -46,6 +48,8 @@ dl_status_t bench_renew(bench_t *bench, const dl_request_t *request, int64_t lea
 dl_renewal_t bench_renewal(bench_t *bench, const dl_request_t *request, int64_t lease_ms);
 dl_lock_info_t bench_inspect(bench_t *bench, const char *name);
 dl_status_t bench_force(bench_t *bench, const char *name);
+/* Listens until the driver says woken. 0: it has not within this time. */
+int bench_hears(bench_t *bench, int64_t within_ms);
 uint64_t bench_deadline(bench_t *bench);
 /* The memory of this hold, made at its first use; NULL for drivers that need none. */
 void *bench_hold(bench_t *bench, uint64_t hold_id);

@@ -240,8 +240,34 @@ CT_CASE(breach, a_watch_not_ended, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY)
     breaker_t b;
     dl_watch_t *watch;
     open_breaker(ct, &b);
-    CT_EQ(ct->wrapped->watch(b.bench.state, "x", 1, b.request.deadline_ns, &b.request.stop, &watch,
-                             &b.bench.err),
-          DL_OK);
+    CT_EQ(ct->wrapped->watch(b.bench.state, "x", 1, &watch, &b.bench.err), DL_OK);
     ct->wrapped->close(b.bench.state, 0);
+}
+
+CT_CASE(breach, two_watches_of_a_name, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY) {
+    breaker_t b;
+    dl_watch_t *watches[2];
+    open_breaker(ct, &b);
+    for (int i = 0; i < 2; i++) {
+        CT_EQ(ct->wrapped->watch(b.bench.state, "x", 1, &watches[i], &b.bench.err), DL_OK);
+    }
+}
+
+static void ask_what_to_poll(ct_t *ct, void *arg) {
+    breaker_t *b = arg;
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t until_ns;
+    (void)ct->wrapped->listen_fds(b->bench.state, fds, DL_LISTEN_MAX, &until_ns);
+}
+
+CT_CASE(breach, two_that_listen_at_once, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY) {
+    breaker_t b;
+    ask_what_to_poll(ct, open_breaker(ct, &b));
+    ct_join(ct, ct_thread(ct, ask_what_to_poll, &b));
+}
+
+CT_CASE(breach, a_listener_that_did_not_ask, .traits = CT_VIRTUAL, .needs = DL_CAP_NOTIFY) {
+    breaker_t b;
+    open_breaker(ct, &b);
+    ct->wrapped->listen(b.bench.state, NULL, 0);
 }

@@ -15,9 +15,10 @@
 const dl_driver_t *fake_lease_driver(void);
 /* LEASE FENCE: the same without any optional op. */
 const dl_driver_t *fake_bare_driver(void);
-/* The plain one with NOTIFY. */
+/* The plain one with NOTIFY; its news is read from a descriptor. */
 const dl_driver_t *fake_notify_driver(void);
-/* LEASE SERVER_COUNT FENCE NOTIFY: the server also shows how often the owner entered. */
+/* LEASE SERVER_COUNT FENCE NOTIFY: the server also shows how often the owner entered. Its news is said from
+ * the thread that releases. */
 const dl_driver_t *fake_count_driver(void);
 void fake_server_reset(void); /* of these four */
 

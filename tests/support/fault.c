@@ -8,12 +8,6 @@
 #include "core/sys.h"
 #include "support/alloc_fail.h"
 
-struct dl_watch {
-    dl_watch_t *inner;
-    size_t name_len;
-    char name[DL_NAME_MAX + 1];
-};
-
 const dl_driver_t *fault_inner;
 static dl_driver_t table;
 static _Thread_local int next_client = -1;
@@ -123,13 +117,15 @@ typedef struct open_op {
 
 static dl_status_t act_open(fault_run_t *run, void *op, dl_error_t *err) {
     open_op_t *o = op;
-    return fault_inner->open(fault_inner_state(run->state), o->options, run->state->env, o->deadline_ns, err);
+    return fault_inner->open(fault_inner_state(run->state), o->options, &run->state->inner_env,
+                             o->deadline_ns, err);
 }
 
 static dl_status_t fault_open(void *state_, const dl_option_value_t *options, const dl_driver_env_t *env,
                               uint64_t deadline_ns, dl_error_t *err) {
     fault_state_t *state = state_;
     state->env = env;
+    fault_lend_env(state);
     state->client = next_client;
     next_client = -1;
     if (state->client < 0) {
@@ -228,66 +224,29 @@ static void fault_drop(void *state, void *hold) {
     fault_end(&run, DL_OK);
 }
 
-/* ---- watch, wait, unwatch ------------------------------------------------------------------------------ */
+/* ---- watch, listen, unwatch ---------------------------------------------------------------------------- */
 
-typedef struct watch_op {
-    const char *name;
-    size_t name_len;
-    uint64_t deadline_ns;
-    const dl_stop_t *stop;
-    dl_watch_t *inner;
-} watch_op_t;
-
-static dl_status_t act_watch(fault_run_t *run, void *op, dl_error_t *err) {
-    watch_op_t *o = op;
-    return fault_inner->watch(fault_inner_state(run->state), o->name, o->name_len, o->deadline_ns, o->stop,
-                              &o->inner, err);
-}
-
-static dl_status_t fault_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                               const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+static dl_status_t fault_watch(void *state_, const char *name, size_t name_len, dl_watch_t **watch,
+                               dl_error_t *err) {
+    fault_state_t *state = state_;
     fault_run_t run;
-    watch_op_t op = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = stop};
+    dl_watch_t *inner = NULL;
+    dl_status_t status = DL_OK;
     *watch = NULL;
-    fault_begin(&run, state, CT_OP_WATCH, name, name_len, deadline_ns);
-    dl_status_t status = carry_out(&run, act_watch, &op, stop, err);
-    if (status == DL_OK && op.inner != NULL) {
-        *watch = alloc_real(sizeof **watch);
-        (*watch)->inner = op.inner;
-        (*watch)->name_len = name_len;
-        memcpy((*watch)->name, name, name_len);
-        fault_check_watches(state, 1);
-    } else if (op.inner != NULL) {
-        fault_inner->unwatch(fault_inner_state(state), op.inner);
-    } else if (status == DL_OK) {
-        status = dl_driver_fail(err, DL_EIO, 0, "injected: a watch cannot be answered for");
+    fault_begin(&run, state, CT_OP_WATCH, name, name_len, DL_NO_DEADLINE);
+    if (run.fault.mode == CT_FAIL_BEFORE) {
+        status = run.fault.status == DL_OK ? DL_EIO : run.fault.status;
+        status = dl_driver_fail(err, status, 0, "injected: no watch");
+    } else if (run.fault.mode != CT_NEVER) {
+        status = fault_inner->watch(fault_inner_state(state), name, name_len, &inner, err);
     }
-    return fault_end(&run, status);
-}
-
-static dl_status_t act_wait(fault_run_t *run, void *op, dl_error_t *err) {
-    watch_op_t *o = op;
-    return fault_inner->wait(fault_inner_state(run->state), o->inner, o->deadline_ns, o->stop, err);
-}
-
-/* CT_NEVER and CT_LOSE_REPLY: the news does not come through, and the wait lasts until its end. */
-static dl_status_t hear_nothing(fault_run_t *run, const dl_stop_t *stop, dl_error_t *err) {
-    if (fault_wait_ms(run, -1, stop) == FAULT_STOPPED) {
-        return dl_driver_fail(err, DL_ECANCELED, 0, "stopped");
-    }
-    return dl_driver_fail(err, DL_ETIMEDOUT, 0, "nothing heard");
-}
-
-static dl_status_t fault_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                              dl_error_t *err) {
-    fault_run_t run;
-    watch_op_t op = {.deadline_ns = deadline_ns, .stop = stop, .inner = watch->inner};
-    fault_begin(&run, state, CT_OP_WAIT, watch->name, watch->name_len, deadline_ns);
-    dl_status_t status;
-    if (run.fault.mode == CT_NEVER || run.fault.mode == CT_LOSE_REPLY) {
-        status = hear_nothing(&run, stop, err);
-    } else {
-        status = carry_out(&run, act_wait, &op, stop, err);
+    if (status == DL_OK) {
+        dl_watch_t *w = alloc_real(sizeof *w);
+        w->inner = inner;
+        w->name_len = name_len;
+        memcpy(w->name, name, name_len);
+        fault_check_watch(state, w);
+        *watch = w;
     }
     return fault_end(&run, status);
 }
@@ -295,9 +254,26 @@ static dl_status_t fault_wait(void *state, dl_watch_t *watch, uint64_t deadline_
 static void fault_unwatch(void *state, dl_watch_t *watch) {
     fault_run_t run;
     fault_begin(&run, state, CT_OP_UNWATCH, watch->name, watch->name_len, DL_NO_DEADLINE);
-    fault_inner->unwatch(fault_inner_state(state), watch->inner);
-    fault_check_watches(state, -1);
+    if (watch->inner != NULL) {
+        fault_inner->unwatch(fault_inner_state(state), watch->inner);
+    }
+    fault_check_unwatch(state, watch);
     alloc_real_free(watch);
+    fault_end(&run, DL_OK);
+}
+
+static size_t fault_listen_fds(void *state_, struct pollfd *fds, size_t max, uint64_t *until_ns) {
+    fault_state_t *state = state_;
+    fault_check_listen(state, max);
+    fault_begin(&state->listening, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
+    return fault_inner->listen_fds(fault_inner_state(state), fds, max, until_ns);
+}
+
+static void fault_listen(void *state_, const struct pollfd *fds, size_t n) {
+    fault_state_t *state = state_;
+    fault_inner->listen(fault_inner_state(state), fds, n);
+    fault_run_t run = state->listening; /* the next thread may begin as soon as this one has ended */
+    fault_check_listened(state);
     fault_end(&run, DL_OK);
 }
 
@@ -385,8 +361,9 @@ const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     table.release = fault_release;
     table.renew = fault_renew;
     table.watch = inner->watch == NULL ? NULL : fault_watch;
-    table.wait = inner->wait == NULL ? NULL : fault_wait;
+    table.listen = inner->listen == NULL ? NULL : fault_listen;
     table.unwatch = inner->unwatch == NULL ? NULL : fault_unwatch;
+    table.listen_fds = inner->listen_fds == NULL ? NULL : fault_listen_fds;
     table.inspect = inner->inspect == NULL ? NULL : fault_inspect;
     table.force_release = inner->force_release == NULL ? NULL : fault_force;
     table.list = inner->list == NULL ? NULL : fault_list;

@@ -20,14 +20,36 @@ void fault_reset(void);
 #define FAULT_ALIGN(n) (((n) + 15u) & ~(size_t)15u)
 #define FAULT_ANY_CLIENT (-1)
 
+struct fault_state;
+
+/* One op from its beginning to its end. */
+typedef struct fault_run {
+    struct fault_state *state;
+    size_t record; /* SIZE_MAX: not kept */
+    ct_call_t call;
+    ct_fault_t fault; /* mode 0: none applies */
+} fault_run_t;
+
+struct dl_watch {
+    dl_watch_t *inner; /* NULL: it hears nothing */
+    dl_watch_t *next;
+    size_t name_len;
+    char name[DL_NAME_MAX + 1];
+};
+
 /* In front of the inner driver's state. */
 typedef struct fault_state {
     const dl_driver_env_t *env;
+    dl_driver_env_t inner_env; /* whose core is this state */
     int client;
     int opened, closed;
     int blocked; /* a fault kept an answer back: the core may have run out of time */
     int ops;     /* running now */
-    int watches, holds;
+    int holds;
+    dl_watch_t *watches;
+    fault_run_t listening; /* between listen_fds and listen */
+    int listens;           /* that the above is so, and in which thread */
+    pthread_t listener;
     struct fault_state *next;
 } fault_state_t;
 
@@ -36,14 +58,6 @@ typedef struct fault_hold {
     uint32_t magic; /* 0 at first, then used, then dropped */
     int ops;
 } fault_hold_t;
-
-/* One op from its beginning to its end. */
-typedef struct fault_run {
-    fault_state_t *state;
-    size_t record; /* SIZE_MAX: not kept */
-    ct_call_t call;
-    ct_fault_t fault; /* mode 0: none applies */
-} fault_run_t;
 
 extern const dl_driver_t *fault_inner;
 void *fault_inner_state(fault_state_t *state);
@@ -56,6 +70,9 @@ fault_waited_t fault_wait_ms(fault_run_t *run, int64_t delay_ms, const dl_stop_t
 /* fault_renew.c */
 void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 
+/* fault_news.c: makes the environment of the inner driver, whose core is the state. */
+void fault_lend_env(fault_state_t *state);
+
 /* fault_plan.c: faults, records, hooks, pauses */
 void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
                  uint64_t deadline_ns);
@@ -63,10 +80,13 @@ void fault_begin_request(fault_run_t *run, fault_state_t *state, ct_op_t op, con
 /* Records, then runs the hooks and pauses of CT_BEFORE. The two above do it themselves. */
 void fault_enter(fault_run_t *run);
 dl_status_t fault_end(fault_run_t *run, dl_status_t status);
+/* Records what the driver says to the core of a watch. The mode of the fault that applies. */
+ct_mode_t fault_note_woken(fault_state_t *state, const char *name, size_t name_len, int hears);
 void fault_plan_reset(void);
 /* Reads the records under their mutex; stops when fn returns non-zero. Newest first. */
 void fault_each_record(int (*fn)(const ct_call_t *call, void *arg), void *arg);
 fault_state_t *fault_state_of(int client);
+int fault_number_of(const dl_client_t *client); /* FAULT_ANY_CLIENT for NULL */
 void fault_state_add(fault_state_t *state);
 void fault_state_remove(fault_state_t *state);
 
@@ -78,7 +98,10 @@ void fault_check_hold_begin(fault_state_t *state, void *hold);
 void fault_check_hold_end(void *hold);
 void fault_check_drop(fault_state_t *state, void *hold);
 void fault_check_op(fault_state_t *state, int begins);
-void fault_check_watches(fault_state_t *state, int change);
+void fault_check_watch(fault_state_t *state, dl_watch_t *watch);
+void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch);
+void fault_check_listen(fault_state_t *state, size_t max);
+void fault_check_listened(fault_state_t *state);
 void fault_check_close(fault_state_t *state, int forked);
 
 #endif

@@ -180,10 +180,60 @@ void fault_check_drop(fault_state_t *state, void *hold_) {
     }
 }
 
-void fault_check_watches(fault_state_t *state, int change) {
+/* ---- watches ------------------------------------------------------------------------------------------- */
+
+void fault_check_watch(fault_state_t *state, dl_watch_t *watch) {
+    int twice = 0;
     pthread_mutex_lock(&mutex);
-    state->watches += change;
+    for (const dl_watch_t *w = state->watches; w != NULL; w = w->next) {
+        twice = twice || (w->name_len == watch->name_len && memcmp(w->name, watch->name, w->name_len) == 0);
+    }
+    watch->next = state->watches;
+    state->watches = watch;
     pthread_mutex_unlock(&mutex);
+    if (twice) {
+        BREACH("two watches of '%s' at once", watch->name);
+    }
+}
+
+void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch) {
+    pthread_mutex_lock(&mutex);
+    dl_watch_t **at = &state->watches;
+    while (*at != NULL && *at != watch) {
+        at = &(*at)->next;
+    }
+    int found = *at == watch;
+    if (found) {
+        *at = watch->next;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!found) {
+        BREACH("the end of a watch that is none");
+    }
+}
+
+void fault_check_listen(fault_state_t *state, size_t max) {
+    pthread_mutex_lock(&mutex);
+    int at_once = state->listens;
+    state->listens = 1;
+    state->listener = pthread_self();
+    pthread_mutex_unlock(&mutex);
+    if (at_once) {
+        BREACH("two threads between listen_fds and listen");
+    }
+    if (max < DL_LISTEN_MAX) {
+        BREACH("listen_fds has room for %zu descriptors", max);
+    }
+}
+
+void fault_check_listened(fault_state_t *state) {
+    pthread_mutex_lock(&mutex);
+    int asked = state->listens && pthread_equal(state->listener, pthread_self());
+    state->listens = 0;
+    pthread_mutex_unlock(&mutex);
+    if (!asked) {
+        BREACH("listen in a thread that has not asked listen_fds");
+    }
 }
 
 /* ---- at the end of a client ---------------------------------------------------------------------------- */
@@ -239,7 +289,7 @@ static void check_endings(const fault_state_t *state) {
 
 void fault_check_close(fault_state_t *state, int forked) {
     pthread_mutex_lock(&mutex);
-    int ops = state->ops, watches = state->watches, holds = state->holds, twice = state->closed;
+    int ops = state->ops, watches = state->watches != NULL, holds = state->holds, twice = state->closed;
     state->closed = 1;
     pthread_mutex_unlock(&mutex);
     if (twice) {
@@ -249,7 +299,7 @@ void fault_check_close(fault_state_t *state, int forked) {
         BREACH("close while %d ops run", ops);
     }
     if (watches != 0) {
-        BREACH("%d watches were not ended", watches);
+        BREACH("the watch of '%s' was not ended", state->watches->name);
     }
     if (holds != 0) {
         BREACH("%d holds were not dropped", holds);

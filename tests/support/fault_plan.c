@@ -56,7 +56,7 @@ void fault_set_client_numbers(int (*fn)(const dl_client_t *client)) {
     number_of = fn;
 }
 
-static int number(const dl_client_t *client) {
+int fault_number_of(const dl_client_t *client) {
     return client == NULL || number_of == NULL ? FAULT_ANY_CLIENT : number_of(client);
 }
 
@@ -256,6 +256,18 @@ dl_status_t fault_end(fault_run_t *run, dl_status_t status) {
     return status;
 }
 
+ct_mode_t fault_note_woken(fault_state_t *state, const char *name, size_t name_len, int hears) {
+    fault_run_t run;
+    fill(&run, state, CT_OP_WOKEN, name, name_len, DL_NO_DEADLINE);
+    run.call.begin_ns = run.call.end_ns = dli_sys->now_ns();
+    pthread_mutex_lock(&mutex);
+    choose_fault(&run);
+    run.call.status = hears != 0 && run.fault.mode != CT_FAIL_BEFORE ? DL_OK : DL_EIO;
+    keep_record(&run);
+    pthread_mutex_unlock(&mutex);
+    return run.fault.mode;
+}
+
 void fault_each_record(int (*fn)(const ct_call_t *call, void *arg), void *arg) {
     pthread_mutex_lock(&mutex);
     for (size_t i = record_count; i > 0 && fn(&records[i - 1], arg) == 0; i--) {}
@@ -264,7 +276,14 @@ void fault_each_record(int (*fn)(const ct_call_t *call, void *arg), void *arg) {
 
 /* ---- what cases call -------------------------------------------------------------------------------- */
 
+static int fits(ct_op_t op, ct_mode_t mode) {
+    return op == CT_OP_WATCH   ? mode == CT_FAIL_BEFORE || mode == CT_NEVER
+           : op == CT_OP_WOKEN ? mode == CT_FAIL_BEFORE || mode == CT_LOSE_REPLY
+                               : op != CT_OP_LISTEN;
+}
+
 int ct_fault_add(ct_t *ct, const ct_fault_t *fault) {
+    CT_CHECKF(fits(fault->op, fault->mode), "no fault %d of op %d", (int)fault->mode, (int)fault->op);
     pthread_mutex_lock(&mutex);
     int index = fault_count;
     if (index < FAULTS_MAX) {
@@ -273,7 +292,7 @@ int ct_fault_add(ct_t *ct, const ct_fault_t *fault) {
         p->fault = *fault;
         p->fault.count = fault->count == 0 ? 1 : fault->count;
         set_text(p->name, sizeof p->name, fault->name);
-        p->client = number(fault->client);
+        p->client = fault_number_of(fault->client);
     }
     pthread_mutex_unlock(&mutex);
     CT_CHECKF(index < FAULTS_MAX, "more than %d faults in one case", FAULTS_MAX);
@@ -307,7 +326,7 @@ int ct_fault_hits(ct_t *ct, int fault) {
 }
 
 int ct_calls_of(ct_t *ct, ct_op_t op, dl_client_t *client, const char *name) {
-    int wanted = number(client);
+    int wanted = fault_number_of(client);
     const char *text = name == NULL ? "" : name;
     pthread_mutex_lock(&mutex);
     int count = wanted == FAULT_ANY_CLIENT && text[0] == 0 ? op_counts[op] : 0;
@@ -366,7 +385,7 @@ ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, 
     ct_pause_t *p = alloc_real(sizeof *p);
     p->op = op;
     p->when = when;
-    p->client = number(client);
+    p->client = fault_number_of(client);
     set_text(p->name, sizeof p->name, name);
     pthread_mutex_lock(&mutex);
     make_cond();

@@ -40,7 +40,10 @@ declare -A says=(
     [breach__a_hold_not_dropped]='1 holds were not dropped'
     [breach__two_ops_at_once_on_one_hold]='two ops at once on one hold'
     [breach__one_name_twice_in_a_batch]='in one batch'
-    [breach__a_watch_not_ended]='watches were not ended'
+    [breach__a_watch_not_ended]="the watch of 'x' was not ended"
+    [breach__two_watches_of_a_name]="two watches of 'x' at once"
+    [breach__two_that_listen_at_once]='two threads between listen_fds and listen'
+    [breach__a_listener_that_did_not_ask]='listen in a thread that has not asked listen_fds'
 )
 
 check() { # driver/case output: runs it alone; prints nothing if it did as it should

@@ -43,6 +43,7 @@ static const char usage[] =
     "  --list            print the names of the cases that would run\n"
     "  --driver NAME     only this fixture\n"
     "  --case TEXT       only cases whose \"driver/suite__name\" contains TEXT\n"
+    "  --door NAME       queue: lock calls go through a completion queue instead of blocking\n"
     "  --no-fork         run them in this process, one after the other; the first failure ends it\n"
     "  --jobs N          how many processes at once (up to 12, as the machine has time to spare)\n"
     "  --real-time       the fakes too run on the machine's clock\n"
@@ -69,7 +70,9 @@ static void report(const char *name, double start_s, const char *why, counts_t *
         counts->passed++;
     } else {
         printf("FAIL %s: %s (from %.2f s to %.2f s)\n", name, why, start_s, now_s());
-        fprintf(failures, "  %s: %s\n    again: %s --case %s\n", name, why, program_invocation_name, name);
+        const char *door = strstr(name, "-queue/") != NULL ? "--door queue " : "";
+        fprintf(failures, "  %s: %s\n    again: %s %s--case %s\n", name, why, program_invocation_name, door,
+                name);
         counts->failed++;
     }
     fflush(stdout);
@@ -86,7 +89,7 @@ typedef struct pace {
 static pace_t pace;
 
 static void set_pace(const fixture_t *fixture, const choice_t *choice) {
-    int is_virtual = (ct_traits_of(fixture, choice->run.real_time) & CT_VIRTUAL) != 0;
+    int is_virtual = (ct_traits_of(fixture, &choice->run) & CT_VIRTUAL) != 0;
     pace.least = pace.now = choice->jobs != 0 ? choice->jobs : is_virtual ? 1 : LEAST_JOBS;
     pace.most = choice->jobs != 0 ? choice->jobs : MOST_JOBS;
 }
@@ -149,7 +152,7 @@ static void run_in_child(const ct_case_t *test, const fixture_t *fixture, const 
 
 static void start_job(job_t *job, const ct_case_t *test, const fixture_t *fixture, const choice_t *choice) {
     ct_run_options_t options = choice->run;
-    ct_full_name(test, fixture, job->name, sizeof job->name);
+    ct_full_name(test, fixture, choice->run.door, job->name, sizeof job->name);
     ct_make_dir(job->dir);
     options.dir = job->dir;
     job->timeout_s = ct_timeout_s(test);
@@ -242,7 +245,7 @@ static void run_forked(const ct_case_t *test, const fixture_t *fixture, const ch
 static void run_one(const ct_case_t *test, const fixture_t *fixture, const choice_t *choice,
                     counts_t *counts) {
     char name[300];
-    ct_full_name(test, fixture, name, sizeof name);
+    ct_full_name(test, fixture, choice->run.door, name, sizeof name);
     if (choice->list) {
         puts(name);
     } else if (choice->no_fork) {
@@ -258,11 +261,11 @@ static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts
     set_pace(fixture, choice);
     for (const ct_case_t *test = ct_first_case(); test != NULL; test = test->next) {
         char name[300];
-        ct_full_name(test, fixture, name, sizeof name);
+        ct_full_name(test, fixture, choice->run.door, name, sizeof name);
         if (choice->text != NULL && strstr(name, choice->text) == NULL) {
             continue;
         }
-        if (ct_applies(test, fixture, choice->run.real_time)) {
+        if (ct_applies(test, fixture, &choice->run)) {
             run_one(test, fixture, choice, counts);
         } else {
             counts->not_applicable++;
@@ -270,12 +273,21 @@ static void run_fixture(const fixture_t *fixture, const choice_t *choice, counts
     }
 }
 
+static ct_door_t door_called(const char *name) {
+    if (strcmp(name, "queue") != 0 && strcmp(name, "blocking") != 0) {
+        fprintf(stderr, "there is no door '%s'\n", name);
+        exit(2);
+    }
+    return strcmp(name, "queue") == 0 ? CT_DOOR_QUEUE : CT_DOOR_BLOCKING;
+}
+
 static void read_options(int argc, char **argv, choice_t *choice) {
-    enum { LIST = 1, DRIVER, CASE, NO_FORK, REAL_TIME, SERIAL, SEED, CAPS, CAPS_FILE, JOBS };
+    enum { LIST = 1, DRIVER, CASE, DOOR, NO_FORK, REAL_TIME, SERIAL, SEED, CAPS, CAPS_FILE, JOBS };
     static const struct option options[] = {
         {"list", no_argument, NULL, LIST},
         {"driver", required_argument, NULL, DRIVER},
         {"case", required_argument, NULL, CASE},
+        {"door", required_argument, NULL, DOOR},
         {"no-fork", no_argument, NULL, NO_FORK},
         {"serial", no_argument, NULL, SERIAL},
         {"real-time", no_argument, NULL, REAL_TIME},
@@ -297,6 +309,9 @@ static void read_options(int argc, char **argv, choice_t *choice) {
             break;
         case CASE:
             choice->text = optarg;
+            break;
+        case DOOR:
+            choice->run.door = door_called(optarg);
             break;
         case NO_FORK:
             choice->no_fork = 1;

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/core.h"
@@ -218,7 +219,7 @@ Test(layout, a_driver_of_an_earlier_release_has_none_of_the_later_ops) {
     dl_client_t *client = NULL;
     older.size = UNTIL(dl_driver_t, inspect); /* the ops behind it are somebody else's memory */
     cr_assert_eq(dl_client_open_driver(&older, NULL, 0, &client, NULL), DL_EINVAL, "no release had it");
-    dli_layout_driver.earlier[1] = older.size;
+    dli_layout_driver.earlier[2] = older.size;
     client = open_client(&older);
     dl_lock_t *lock = open_lock(client);
     dl_lock_info_t info = DL_LOCK_INFO_INIT;
@@ -237,22 +238,103 @@ static void count_finding(void *arg, dl_finding_level_t level, const char *subje
     ++*(int *)arg;
 }
 
+/* 0.1.0: no caps_off before its last ops, and no listen_fds after them. Its memory ends there. */
+enum {
+    HEAD = offsetof(dl_driver_t, caps_off),
+    LAST = offsetof(dl_driver_t, listen_fds) - offsetof(dl_driver_t, check)
+};
+
+typedef union first_table {
+    dl_driver_t table;
+    unsigned char bytes[HEAD + LAST + 16];
+} first_table_t;
+
+static void make_first(first_table_t *older, const dl_driver_t *now) {
+    memset(older, 0xa5, sizeof *older);
+    memcpy(older->bytes, now, HEAD);
+    memcpy(older->bytes + HEAD, &now->check, LAST);
+    older->table.size = HEAD + LAST;
+    older->table.abi = sizeof(void *) == 8 ? 1 : DL_DRIVER_ABI;
+}
+
 Test(layout, the_first_release_had_no_caps_off_before_its_last_ops) {
-    enum {
-        HEAD = offsetof(dl_driver_t, caps_off),
-        LAST = sizeof(dl_driver_t) - offsetof(dl_driver_t, check)
-    };
-    union {
-        dl_driver_t table;
-        unsigned char bytes[HEAD + LAST + 8];
-    } older;
+    first_table_t older;
     int findings = 0;
-    memset(&older, 0xa5, sizeof older);
-    memcpy(older.bytes, &yes, HEAD);
-    memcpy(older.bytes + HEAD, &yes.check, LAST);
-    older.table.size = HEAD + LAST;
+    make_first(&older, &yes);
     dl_client_t *client = open_client(&older.table);
     cr_assert_eq(dl_client_check(client, count_finding, &findings, NULL), DL_OK);
     cr_assert_geq(findings, 1);
     dl_client_close(client);
+}
+
+/* ---- what the first release waited by ---------------------------------------------------------------------
+ */
+
+#define BUSY_TIMES 5
+
+static int tries;
+
+static dl_status_t grant_in_the_end(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                                    dl_error_t *err) {
+    if (++tries <= BUSY_TIMES) {
+        grant->busy_ms = 60000; /* of another client of this library: who could hear would not look again */
+        grant->busy_is_dlock = 1;
+        return dl_driver_fail(err, DL_EBUSY, 0, "it is held");
+    }
+    return grant_anything(state, hold, request, grant, err);
+}
+
+/* In the places of watch, wait and unwatch, which had other arguments. */
+static dl_status_t watch_as_then(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                 const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
+    (void)state;
+    (void)name;
+    (void)name_len;
+    (void)deadline_ns;
+    (void)stop;
+    (void)watch;
+    (void)err;
+    abort();
+}
+
+static dl_status_t wait_as_then(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
+                                dl_error_t *err) {
+    (void)state;
+    (void)watch;
+    (void)deadline_ns;
+    (void)stop;
+    (void)err;
+    abort();
+}
+
+static void unwatch_as_then(void *state, dl_watch_t *watch) {
+    (void)state;
+    (void)watch;
+    abort();
+}
+
+Test(layout, waits_of_a_driver_of_the_first_release_poll, .timeout = 20) {
+    if (sizeof(void *) != 8) {
+        return; /* its dl_renewal_t was shorter: refused */
+    }
+    dl_driver_t waiting = yes;
+    first_table_t older;
+    dl_client_info_t info = DL_CLIENT_INFO_INIT;
+    waiting.caps |= DL_CAP_NOTIFY;
+    waiting.try_acquire = grant_in_the_end;
+    make_first(&older, &waiting);
+    void (*ops[3])(void) = {(void (*)(void))watch_as_then, (void (*)(void))wait_as_then,
+                            (void (*)(void))unwatch_as_then};
+    memcpy(older.bytes + offsetof(dl_driver_t, watch), ops, sizeof ops);
+    dl_client_t *client = open_client(&older.table);
+    cr_assert_eq(dl_client_info(client, &info), DL_OK);
+    cr_assert_eq(info.caps, DL_CAP_LEASE | DL_CAP_FENCE);
+    dl_lock_t *lock = open_lock(client);
+    cr_assert_eq(dl_trylock_for(lock, 15000, DL_LEASE_AUTO, NULL), DL_OK);
+    cr_assert_eq(tries, BUSY_TIMES + 1);
+    cr_assert_eq(dl_unlock(lock, NULL), DL_OK);
+    dl_lock_close(lock);
+    dl_client_close(client);
+    older.table.abi = 2; /* of no release */
+    cr_assert_eq(dl_client_open_driver(&older.table, NULL, 0, &client, NULL), DL_EINVAL);
 }

@@ -109,56 +109,55 @@ Test(acquire, pauses_grow_to_the_maximum_and_are_never_nothing) {
 
 /* ---- the heap ---------------------------------------------------------------------------------- */
 
-#define HOLDS 500
+#define TIMERS 500
 
-Test(heap, holds_come_out_by_their_instants_whatever_was_moved_or_removed) {
+Test(heap, timers_come_out_by_their_instants_whatever_was_moved_or_cleared) {
     dli_heap_t heap = {0};
-    dli_hold_t *holds = calloc(HOLDS, sizeof *holds);
+    dli_timer_t *timers = calloc(TIMERS, sizeof *timers);
     unsigned seed = 7;
-    for (size_t i = 0; i < HOLDS; i++) {
-        cr_assert(dli_heap_room(&heap, i + 1));
-        dli_heap_put(&heap, &holds[i], (seed = seed * 1103515245u + 12345u) >> 8);
+    for (size_t i = 0; i < TIMERS; i++) {
+        cr_assert(dli_heap_reserve(&heap));
+        dli_timer_set(&heap, &timers[i], (seed = seed * 1103515245u + 12345u) >> 8);
         cr_assert(dli_heap_is_sound(&heap));
     }
-    for (size_t i = 0; i < HOLDS; i += 3) {
-        dli_heap_put(&heap, &holds[i], (seed = seed * 1103515245u + 12345u) >> 8);
+    for (size_t i = 0; i < TIMERS; i += 3) {
+        dli_timer_set(&heap, &timers[i], (seed = seed * 1103515245u + 12345u) >> 8);
         cr_assert(dli_heap_is_sound(&heap));
     }
-    for (size_t i = 0; i < HOLDS; i += 5) {
-        dli_heap_remove(&heap, &holds[i]);
-        dli_heap_remove(&heap, &holds[i]); /* twice is harmless */
+    for (size_t i = 0; i < TIMERS; i += 5) {
+        dli_timer_clear(&heap, &timers[i]);
+        dli_timer_clear(&heap, &timers[i]); /* twice is harmless */
         cr_assert(dli_heap_is_sound(&heap));
     }
-    cr_assert_eq(heap.len, HOLDS - HOLDS / 5);
+    cr_assert_eq(heap.len, TIMERS - TIMERS / 5);
     uint64_t last = 0;
     while (heap.len > 0) {
-        dli_hold_t *hold = heap.at[0];
-        cr_assert_geq(hold->heap_key_ns, last);
-        last = hold->heap_key_ns;
-        dli_heap_remove(&heap, hold);
-        cr_assert_null(hold->heap);
+        dli_timer_t *timer = heap.at[0];
+        cr_assert_geq(timer->at_ns, last);
+        last = timer->at_ns;
+        dli_timer_clear(&heap, timer);
+        cr_assert_eq(timer->place, 0);
     }
     free(heap.at);
-    free(holds);
+    free(timers);
 }
 
-Test(heap, a_hold_is_in_one_heap_at_most) {
-    dli_heap_t due = {0}, orphans = {0};
-    dli_hold_t holds[3];
-    memset(holds, 0, sizeof holds);
-    cr_assert(dli_heap_room(&due, 3) && dli_heap_room(&orphans, 3));
-    for (size_t i = 0; i < 3; i++) {
-        dli_heap_put(&due, &holds[i], 10 + i);
+Test(heap, room_is_kept_for_all_that_reserved_it) {
+    dli_heap_t heap = {0};
+    dli_timer_t timers[40];
+    memset(timers, 0, sizeof timers);
+    for (size_t i = 0; i < 40; i++) {
+        cr_assert(dli_heap_reserve(&heap));
     }
-    dli_heap_put(&orphans, &holds[1], 5);
-    cr_assert_eq(due.len, 2);
-    cr_assert_eq(orphans.len, 1);
-    dli_heap_remove(&due, &holds[1]); /* it is not there: nothing may go in its stead */
-    cr_assert_eq(due.len, 2);
-    cr_assert(dli_heap_is_sound(&due) && dli_heap_is_sound(&orphans));
-    cr_assert_eq(due.at[0], &holds[0]);
-    free(due.at);
-    free(orphans.at);
+    for (size_t i = 0; i < 20; i++) {
+        dli_heap_give_back(&heap);
+    }
+    for (size_t i = 0; i < 20; i++) {
+        dli_timer_set(&heap, &timers[i], 100 - i);
+    }
+    cr_assert(dli_heap_is_sound(&heap));
+    cr_assert_eq(heap.at[0], &timers[19]);
+    free(heap.at);
 }
 
 /* ---- gates ------------------------------------------------------------------------------------- */

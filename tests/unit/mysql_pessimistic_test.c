@@ -8,8 +8,9 @@ TestSuite(mysql_pessimistic, .init = set_up, .fini = tear_down, .timeout = 120);
 Test(mysql_pessimistic, the_table_promises_what_it_should) {
     cr_assert_eq(driver->caps, DL_CAP_SESSION | DL_CAP_FENCE | DL_CAP_NATIVE_WAIT);
     cr_assert_null(driver->watch);
-    cr_assert_null(driver->wait);
+    cr_assert_null(driver->listen);
     cr_assert_null(driver->unwatch);
+    cr_assert_null(driver->listen_fds);
     for (int i = 0; i < DLI_MYSQL_OPT_COUNT; i++) {
         cr_assert_not_null(driver->options[i].name, "option %d", i);
     }

@@ -12,8 +12,9 @@ Test(mysql_rows, the_tables_promise_what_they_should) {
         EACH_KIND(k) {
             cr_assert_eq(k->driver->caps, DL_CAP_LEASE | DL_CAP_FENCE);
             cr_assert_null(k->driver->watch);
-            cr_assert_null(k->driver->wait);
+            cr_assert_null(k->driver->listen);
             cr_assert_null(k->driver->unwatch);
+            cr_assert_null(k->driver->listen_fds);
             for (int i = 0; i < DLI_MYSQL_OPT_COUNT; i++) {
                 cr_assert_not_null(k->driver->options[i].name, "option %d", i);
             }

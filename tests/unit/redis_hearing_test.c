@@ -4,10 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "drivers/redis/link/listener.h"
+#include "drivers/redis/link/hearing.h"
 
 static dli_subscriber_t s;
 static dl_driver_env_t env;
@@ -32,22 +30,34 @@ static void tear_down(void) {
 
 TestSuite(redis_hearing, .init = set_up, .fini = tear_down, .timeout = 10);
 
-static dl_watch_t *join(const char *channel) {
-    dl_watch_t *watch = calloc(1, sizeof *watch);
-    watch->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    cr_assert(dli_channels_join(&s.channels, channel, strlen(channel), watch));
-    return watch;
+typedef struct hearer {
+    dli_watcher_t watcher; /* the first */
+    int heard, deaf;       /* how often it was told so */
+} hearer_t;
+
+static void note_heard(dli_watcher_t *watcher, bool hears) {
+    hearer_t *hearer = (hearer_t *)watcher;
+    hearer->heard += hears;
+    hearer->deaf += !hears;
 }
 
-static void leave(dl_watch_t *watch) {
-    dli_channels_leave(&s.channels, watch, now_ns);
-    close(watch->fd);
-    free(watch);
+static hearer_t *join(const char *channel) {
+    hearer_t *hearer = calloc(1, sizeof *hearer);
+    hearer->watcher.heard = note_heard;
+    cr_assert(dli_channels_join(&s.channels, channel, strlen(channel), &hearer->watcher));
+    return hearer;
 }
 
-static bool is_woken(const dl_watch_t *watch) {
-    uint64_t count;
-    return read(watch->fd, &count, sizeof count) == sizeof count;
+static void leave(hearer_t *hearer) {
+    dli_channels_leave(&s.channels, &hearer->watcher, now_ns);
+    free(hearer);
+}
+
+/* Takes it back. */
+static bool is_woken(hearer_t *hearer) {
+    bool woken = hearer->heard > 0;
+    hearer->heard = 0;
+    return woken;
 }
 
 /* What is said now; "" is nothing. */
@@ -75,6 +85,7 @@ static dl_status_t hear(const char *bytes) {
 #define SUBSCRIBE_A "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n"
 #define SUBSCRIBE_B "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nb\r\n"
 #define SUBSCRIBE_AB "*3\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n$1\r\nb\r\n"
+#define SUBSCRIBE_BA "*3\r\n$9\r\nSUBSCRIBE\r\n$1\r\nb\r\n$1\r\na\r\n"
 #define UNSUBSCRIBE_A "*2\r\n$11\r\nUNSUBSCRIBE\r\n$1\r\na\r\n"
 #define PING "*1\r\n$4\r\nPING\r\n"
 #define SUBSCRIBED_A "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"
@@ -87,7 +98,7 @@ static dl_status_t hear(const char *bytes) {
 Test(redis_hearing, only_the_last_answer_about_a_channel_counts) {
     leave(join("a"));
     must_say("");
-    dl_watch_t *w = join("a");
+    hearer_t *w = join("a");
     must_say(SUBSCRIBE_A);
     leave(w);
     now_ns += DLI_LINGER_NS;
@@ -95,12 +106,12 @@ Test(redis_hearing, only_the_last_answer_about_a_channel_counts) {
     w = join("a");
     must_say(SUBSCRIBE_A);
     cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
-    cr_assert_neq(w->channel->state, DLI_CHANNEL_LIVE, "the server ends this subscription next");
+    cr_assert_neq(w->watcher.channel->state, DLI_CHANNEL_LIVE, "the server ends this subscription next");
     cr_assert_eq(hear(UNSUBSCRIBED_A), DL_OK);
-    cr_assert_neq(w->channel->state, DLI_CHANNEL_LIVE);
+    cr_assert_neq(w->watcher.channel->state, DLI_CHANNEL_LIVE);
     cr_assert_not(is_woken(w));
     cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
-    cr_assert_eq(w->channel->state, DLI_CHANNEL_LIVE);
+    cr_assert_eq(w->watcher.channel->state, DLI_CHANNEL_LIVE);
     cr_assert(is_woken(w));
     leave(w);
     now_ns += DLI_LINGER_NS;
@@ -113,7 +124,7 @@ Test(redis_hearing, only_the_last_answer_about_a_channel_counts) {
 Test(redis_hearing, a_watch_that_left_before_its_subscription_was_sent_leaves_nothing) {
     leave(join("a"));
     cr_assert_eq(s.channels.count, 0);
-    dl_watch_t *w = join("a");
+    hearer_t *w = join("a");
     must_say(SUBSCRIBE_A);
     leave(w);
     now_ns += DLI_LINGER_NS;
@@ -126,25 +137,28 @@ Test(redis_hearing, a_watch_that_left_before_its_subscription_was_sent_leaves_no
 }
 
 Test(redis_hearing, a_refusal_of_several_is_sorted_out_one_by_one) {
-    dl_watch_t *a = join("a"), *b = join("b");
+    hearer_t *a = join("a"), *b = join("b");
     must_say(SUBSCRIBE_AB);
     cr_assert_eq(hear(NOPERM), DL_OK);
     cr_assert_not(is_woken(a));
     must_say(SUBSCRIBE_A SUBSCRIBE_B);
     cr_assert_eq(hear(NOPERM), DL_OK);
-    cr_assert(is_woken(a));
-    cr_assert_eq((int)atomic_load(&a->broken), DL_ENOTSUP);
+    cr_assert_not(is_woken(a));
+    cr_assert_eq(a->deaf, 1);
+    cr_assert_null(a->watcher.channel);
     cr_assert_not(is_woken(b));
     cr_assert_eq(hear(SUBSCRIBED_B), DL_OK);
     cr_assert(is_woken(b));
-    cr_assert_eq((int)atomic_load(&b->broken), DL_OK);
-    cr_assert_str_eq(s.refusal, "NOPERM this user may not");
+    cr_assert_eq(b->deaf, 0);
+    cr_assert_eq(s.channels.count, 1);
+    cr_assert(s.refused);
+    cr_assert_str_eq(s.why.message, "NOPERM this user may not");
     leave(a);
     leave(b);
 }
 
 Test(redis_hearing, a_ping_follows_silence_only) {
-    dl_watch_t *a = join("a");
+    hearer_t *a = join("a");
     must_say(SUBSCRIBE_A);
     now_ns += DLI_QUIET_NS;
     must_say(""); /* an answer is due already */
@@ -167,12 +181,69 @@ Test(redis_hearing, a_ping_follows_silence_only) {
 
 Test(redis_hearing, messages_of_channels_that_nobody_knows_are_ignored) {
     cr_assert_eq(hear(MESSAGE_A), DL_OK);
-    dl_watch_t *a = join("a"), *b = join("b");
+    hearer_t *b = join("b"), *a = join("a");
+    cr_assert_eq(hear(MESSAGE_A), DL_OK);
+    cr_assert_not(is_woken(a), "not confirmed, perhaps of a subscription that is about to end");
+    must_say(SUBSCRIBE_BA);
+    cr_assert_eq(hear(SUBSCRIBED_B), DL_OK);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert(is_woken(a));
+    cr_assert(is_woken(b));
     cr_assert_eq(hear(MESSAGE_A), DL_OK);
     cr_assert(is_woken(a));
     cr_assert_not(is_woken(b));
     leave(a);
     leave(b);
+}
+
+/* Once for those who join: when all that lay there is heard, or by a message of that. */
+Test(redis_hearing, who_joins_a_live_channel_is_told_so_once) {
+    hearer_t *a = join("a"), *other;
+    must_say(SUBSCRIBE_A);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    leave(a);
+    for (int i = 0; i < 2; i++) {
+        a = join("a");
+        must_say("");
+        cr_assert_not(is_woken(a), "what came before is to be heard first");
+        if (i == 1) {
+            cr_assert_eq(hear(MESSAGE_A), DL_OK);
+            cr_assert(is_woken(a));
+        }
+        dli_channels_greet(&s.channels);
+        cr_assert_eq(is_woken(a), i == 0);
+        dli_channels_greet(&s.channels);
+        cr_assert_not(is_woken(a));
+        leave(a);
+    }
+    leave(join("a")); /* before it was told */
+    now_ns += DLI_LINGER_NS;
+    must_say(UNSUBSCRIBE_A);
+    a = join("a");
+    other = join("a");
+    must_say(SUBSCRIBE_A);
+    dli_channels_greet(&s.channels);
+    cr_assert_not(is_woken(other));
+    leave(a);
+    leave(other);
+}
+
+Test(redis_hearing, only_who_heard_is_told_of_a_loss) {
+    hearer_t *a = join("a");
+    must_say(SUBSCRIBE_A);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    hearer_t *b = join("b");
+    must_say(SUBSCRIBE_B);
+    leave(join("c"));
+    dli_channels_reset(&s.channels);
+    s.dues.len = 0;
+    cr_assert_eq(a->deaf, 1);
+    cr_assert_eq(b->deaf, 0);
+    dli_channels_reset(&s.channels);
+    cr_assert_eq(a->deaf, 1);
+    leave(a);
+    leave(b);
+    cr_assert_eq(s.channels.count, 0);
 }
 
 Test(redis_hearing, what_makes_no_sense_ends_the_connection) {
@@ -195,7 +266,7 @@ Test(redis_hearing, what_makes_no_sense_ends_the_connection) {
         "*3\r\n$8\r\nsubscrib\r\n$1\r\na\r\n:1\r\n",
         "*4\r\n$8\r\npmessage\r\n$1\r\na\r\n$1\r\na\r\n$1\r\n0\r\n",
     };
-    dl_watch_t *a = join("a");
+    hearer_t *a = join("a");
     must_say(SUBSCRIBE_A);
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         cr_assert_eq(hear(nonsense[i]), DL_EPROTO, "%s", nonsense[i]);

@@ -26,7 +26,7 @@
 /* ---- the environment -------------------------------------------------------------------------------- */
 
 static atomic_ulong clock_ahead_ns; /* what the fake clock adds */
-static atomic_int warnings, reconnects, threads;
+static atomic_int warnings, reconnects;
 static char last_warning[256];
 
 static uint64_t now_shifted(void) {
@@ -61,13 +61,7 @@ static void note_count(void *core, dl_count_t what, uint64_t n) {
     }
 }
 
-static int start_thread(pthread_t *thread, void *(*fn)(void *), void *arg) {
-    atomic_fetch_add(&threads, 1);
-    return dli_sys_real.thread_start(thread, fn, arg);
-}
-
 static dl_driver_env_t env;
-static const dl_stop_t no_stop = {{-1, -1}};
 
 static inline uint64_t in_ms(uint64_t ms) {
     return now_shifted() + ms * MS;
@@ -117,7 +111,6 @@ static void set_up(void) {
     env = make_env("aaaaaaaa-0000-0000-0000-000000000001", note_report, note_count);
     env.now_ns = now_shifted;
     env.poll = poll_shifted;
-    env.thread_start = start_thread;
     start_server(&server, free_port());
     open_as("");
 }
@@ -128,30 +121,81 @@ static void tear_down(void) {
     end_server(&server);
 }
 
-static inline dl_status_t watch(const char *channel, uint64_t ms, dl_watch_t **made) {
-    return dli_subscriber_watch(subscriber, channel, strlen(channel), in_ms(ms), &no_stop, made, &err);
+/* ---- those who hear --------------------------------------------------------------------------------- */
+
+typedef struct hearer {
+    dli_watcher_t watcher; /* the first */
+    bool hears;
+    int told; /* how often it was, since somebody looked last */
+} hearer_t;
+
+static bool has_told; /* anybody, since somebody began to listen */
+
+static inline void note_heard(dli_watcher_t *watcher, bool hears) {
+    hearer_t *hearer = (hearer_t *)watcher;
+    hearer->hears = hears;
+    hearer->told++;
+    has_told = true;
 }
 
-static inline dl_watch_t *must_watch(const char *channel) {
-    dl_watch_t *made;
-    cr_assert_eq(watch(channel, 5000, &made), DL_OK, "%s: %s", channel, err.message);
-    return made;
+/* Listens as a caller of the core does, until the instant at the longest. Nothing that it calls may wait. */
+static inline void listen_once(uint64_t until_ns) {
+    struct pollfd fd;
+    uint64_t due_ns, before_ns = now_shifted();
+    has_told = false;
+    dli_subscriber_fds(subscriber, &fd, &due_ns);
+    cr_assert_lt(now_shifted() - before_ns, SECOND, "listening waited");
+    until_ns = has_told ? 0 : due_ns < until_ns ? due_ns : until_ns; /* who is told looks at once */
+    int ready = env.poll(&fd, 1, until_ns);
+    before_ns = now_shifted();
+    dli_subscriber_listen(subscriber, ready > 0 ? fd.revents : 0);
+    cr_assert_lt(now_shifted() - before_ns, SECOND, "listening waited");
 }
 
-static inline dl_status_t wait_ms(dl_watch_t *made, uint64_t ms) {
-    return dli_subscriber_wait(subscriber, made, in_ms(ms), &no_stop, &err);
+/* Listens until it is true. */
+#define LISTEN_UNTIL(cond) AWAIT((listen_once(in_ms(2)), (cond)))
+
+static inline dl_status_t watch(const char *channel, hearer_t *hearer) {
+    *hearer = (hearer_t){.watcher.heard = note_heard};
+    return dli_subscriber_watch(subscriber, channel, strlen(channel), &hearer->watcher, &err);
 }
 
-static inline void must_wake(dl_watch_t *made) {
-    cr_assert_eq(wait_ms(made, 10000), DL_OK, "%s", err.message);
+/* Until it is told, or the time is over. True: it was, and that is taken back. */
+static inline bool wait_ms(hearer_t *hearer, uint64_t ms) {
+    uint64_t until_ns = in_ms(ms);
+    while (hearer->told == 0 && now_shifted() < until_ns) {
+        listen_once(until_ns);
+    }
+    bool was_told = hearer->told > 0;
+    hearer->told = 0;
+    return was_told;
 }
 
-static inline void must_sleep(dl_watch_t *made) {
-    cr_assert_eq(wait_ms(made, 60), DL_ETIMEDOUT);
+/* Until it hears, which it is told once. */
+static inline void must_watch(const char *channel, hearer_t *hearer) {
+    cr_assert_eq(watch(channel, hearer), DL_OK, "%s: %s", channel, err.message);
+    cr_assert_eq(hearer->told, 0);
+    cr_assert(wait_ms(hearer, 10000), "%s is not heard of", channel);
+    cr_assert(hearer->hears, "%s is not heard of", channel);
 }
 
-static inline void unwatch(dl_watch_t *made) {
-    dli_subscriber_unwatch(subscriber, made);
+static inline void must_wake(hearer_t *hearer) {
+    cr_assert(wait_ms(hearer, 10000), "not woken");
+    cr_assert(hearer->hears);
+}
+
+static inline void must_sleep(hearer_t *hearer) {
+    cr_assert_not(wait_ms(hearer, 60), "woken for nothing");
+}
+
+/* It is told that nothing is heard. */
+static inline void must_lose(hearer_t *hearer) {
+    cr_assert(wait_ms(hearer, 10000), "not told of the loss");
+    cr_assert_not(hearer->hears);
+}
+
+static inline void unwatch(hearer_t *hearer) {
+    dli_subscriber_unwatch(subscriber, &hearer->watcher);
 }
 
 #endif

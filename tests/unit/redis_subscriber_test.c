@@ -9,107 +9,161 @@ TestSuite(redis_subscriber, .init = set_up, .fini = tear_down, .timeout = 60);
 /* ---- waking ----------------------------------------------------------------------------------------- */
 
 Test(redis_subscriber, a_message_wakes_the_watch_once) {
-    dl_watch_t *w = must_watch("orders");
-    must_sleep(w);
+    hearer_t w;
+    must_watch("orders", &w);
+    must_sleep(&w);
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
-    must_wake(w);
-    must_sleep(w);
+    must_wake(&w);
+    must_sleep(&w);
     cr_assert_eq(tell(&server, "PUBLISH other 0"), 0);
-    must_sleep(w);
-    unwatch(w);
+    must_sleep(&w);
+    unwatch(&w);
 }
 
 Test(redis_subscriber, a_message_between_watch_and_wait_is_not_lost) {
     char channel[32];
     for (int i = 0; i < 200; i++) {
+        hearer_t w;
         snprintf(channel, sizeof channel, "orders:%d", i);
-        dl_watch_t *w = must_watch(channel);
+        must_watch(channel, &w);
         cr_assert_eq(tell(&server, "PUBLISH %s 0", channel), 1, "%s is not subscribed to", channel);
-        must_wake(w);
-        unwatch(w);
+        must_wake(&w);
+        unwatch(&w);
     }
+}
+
+Test(redis_subscriber, nobody_hears_before_the_server_has_confirmed_it) {
+    hearer_t w, late;
+    must_watch("orders", &w);
+    cr_assert_eq(kill(server.pid, SIGSTOP), 0);
+    cr_assert_eq(waitpid(server.pid, NULL, WUNTRACED), server.pid);
+    cr_assert_eq(watch("late", &late), DL_OK);
+    must_sleep(&late);
+    cr_assert_eq(kill(server.pid, SIGCONT), 0);
+    must_wake(&late);
+    unwatch(&late);
+    unwatch(&w);
+}
+
+Test(redis_subscriber, what_nobody_read_wakes_no_later_watch) {
+    for (int i = 0; i < 10; i++) {
+        hearer_t w;
+        struct pollfd fd;
+        uint64_t until_ns;
+        must_watch("orders", &w);
+        must_sleep(&w);
+        unwatch(&w);
+        cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
+        dli_subscriber_fds(subscriber, &fd, &until_ns);
+        cr_assert_eq(poll(&fd, 1, 5000), 1, "no message lies there");
+        cr_assert_eq(watch("orders", &w), DL_OK);
+        listen_once(in_ms(5000));
+        cr_assert_eq(w.told, 1, "that it hears, and nothing of the message that was there before");
+        w.told = 0;
+        must_sleep(&w);
+        cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
+        must_wake(&w);
+        unwatch(&w);
+    }
+    cr_assert_eq(calls_of("subscribe"), 1);
 }
 
 Test(redis_subscriber, channels_are_any_bytes) {
-    dl_watch_t *one, *other;
-    cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0b", 5, in_ms(5000), &no_stop, &one, &err), DL_OK);
-    cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0c", 5, in_ms(5000), &no_stop, &other, &err), DL_OK);
+    hearer_t one = {.watcher.heard = note_heard}, other = one;
+    cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0b", 5, &one.watcher, &err), DL_OK);
+    cr_assert_eq(dli_subscriber_watch(subscriber, "a\r\n\0c", 5, &other.watcher, &err), DL_OK);
+    must_wake(&one);
+    must_wake(&other);
     cr_assert_eq(tell(&server, "PUBLISH %b 0", "a\r\n\0c", (size_t)5), 1);
-    must_wake(other);
-    must_sleep(one);
-    unwatch(one);
-    unwatch(other);
-}
-
-Test(redis_subscriber, a_stop_descriptor_ends_a_wait) {
-    dl_watch_t *w = must_watch("orders");
-    int fd = eventfd(1, EFD_CLOEXEC);
-    for (int i = 0; i < 2; i++) {
-        dl_stop_t stop = {{i == 0 ? fd : -1, i == 1 ? fd : -1}};
-        cr_assert_eq(dli_subscriber_wait(subscriber, w, in_ms(10000), &stop, &err), DL_ECANCELED);
-    }
-    close(fd);
-    unwatch(w);
+    must_wake(&other);
+    must_sleep(&one);
+    unwatch(&one);
+    unwatch(&other);
 }
 
 /* ---- sharing ---------------------------------------------------------------------------------------- */
 
 Test(redis_subscriber, watches_of_a_channel_share_its_subscription) {
-    dl_watch_t *w[3];
+    hearer_t w[3];
+    int threads = running_threads();
     for (int i = 0; i < 3; i++) {
-        w[i] = must_watch("orders");
+        must_watch("orders", &w[i]);
     }
     cr_assert_eq(calls_of("subscribe"), 1);
+    for (int i = 0; i < 3; i++) {
+        (void)wait_ms(&w[i], 0); /* those who were there may be told of one that joins */
+    }
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
     for (int i = 0; i < 3; i++) {
-        must_wake(w[i]);
+        must_wake(&w[i]);
     }
-    unwatch(w[1]);
+    unwatch(&w[1]);
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
-    must_wake(w[0]);
-    must_wake(w[2]);
-    unwatch(w[2]);
-    unwatch(w[0]);
-    cr_assert_eq(atomic_load(&threads), 1 /* an address in digits needs no thread to resolve it */);
+    must_wake(&w[0]);
+    must_wake(&w[2]);
+    unwatch(&w[2]);
+    unwatch(&w[0]);
+    cr_assert_eq(running_threads(), threads, "an address in digits needs no thread, nor does listening");
 }
 
 Test(redis_subscriber, a_subscription_lingers_and_then_ends) {
+    hearer_t w;
     uint64_t before_ns = now_shifted();
     for (int i = 0; i < 50; i++) {
-        unwatch(must_watch("orders"));
+        must_watch("orders", &w);
+        unwatch(&w);
     }
     cr_assert_eq(calls_of("subscribe"), 1);
     cr_assert_eq(subscribed_channels(), 1);
-    AWAIT_THAT(subscribed_channels(), ==, 0);
+    LISTEN_UNTIL(subscribed_channels() == 0);
     cr_assert_geq(now_shifted() - before_ns, 900 * MS);
     cr_assert_lt(now_shifted() - before_ns, 4 * SECOND);
     cr_assert_eq(calls_of("unsubscribe"), 1);
-    dl_watch_t *w = must_watch("orders");
+    must_watch("orders", &w);
     cr_assert_eq(calls_of("subscribe"), 2);
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
-    must_wake(w);
-    unwatch(w);
+    must_wake(&w);
+    unwatch(&w);
+}
+
+/* Whoever polls wakes for it in time. */
+Test(redis_subscriber, the_end_of_a_subscription_is_what_a_poll_ends_for) {
+    hearer_t w;
+    struct pollfd fd;
+    uint64_t until_ns, left_ns = now_shifted();
+    dli_subscriber_fds(subscriber, &fd, &until_ns);
+    cr_assert_eq(fd.fd, -1);
+    cr_assert_eq(until_ns, DL_NO_DEADLINE, "before the first watch there is nothing to do");
+    must_watch("orders", &w);
+    unwatch(&w);
+    dli_subscriber_fds(subscriber, &fd, &until_ns);
+    cr_assert_geq(fd.fd, 0);
+    cr_assert_geq(until_ns, left_ns + SECOND);
+    cr_assert_leq(until_ns, now_shifted() + SECOND);
 }
 
 Test(redis_subscriber, a_connection_without_channels_is_closed_and_comes_back) {
-    unwatch(must_watch("orders"));
-    AWAIT_THAT(subscribed_channels(), ==, 0);
+    hearer_t w;
+    must_watch("orders", &w);
+    unwatch(&w);
+    LISTEN_UNTIL(subscribed_channels() == 0);
+    listen_once(in_ms(20)); /* hears the last answer */
     int before = open_descriptors();
     atomic_fetch_add(&clock_ahead_ns, 11 * SECOND);
-    AWAIT_THAT(open_descriptors(), ==, before - 1);
-    dl_watch_t *w = must_watch("orders");
+    LISTEN_UNTIL(open_descriptors() == before - 1);
+    must_watch("orders", &w);
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
-    must_wake(w);
-    unwatch(w);
+    must_wake(&w);
+    unwatch(&w);
     cr_assert_eq(atomic_load(&reconnects), 0);
 }
 
 Test(redis_subscriber, two_thousand_channels) {
-    static dl_watch_t *w[MANY];
+    static hearer_t w[MANY];
     char channel[32];
     for (int i = 0; i < MANY; i++) {
         snprintf(channel, sizeof channel, "orders:%d", i);
-        w[i] = must_watch(channel);
+        must_watch(channel, &w[i]);
     }
     cr_assert_eq(subscribed_channels(), MANY);
     for (int round = 0; round < 2; round++) {
@@ -117,22 +171,24 @@ Test(redis_subscriber, two_thousand_channels) {
             cr_assert_eq(tell(&server, "PUBLISH orders:%d 0", i), 1);
         }
         for (int i = 0; i < MANY; i++) {
-            must_wake(w[i]);
+            must_wake(&w[i]);
         }
-        must_sleep(w[MANY / 2]);
+        must_sleep(&w[MANY / 2]);
         if (round == 0) {
             long long before = calls_of("subscribe");
             cr_assert_eq(tell(&server, "CLIENT KILL TYPE pubsub"), 1);
-            AWAIT_THAT(subscribed_channels(), ==, MANY);
-            cr_assert_leq(calls_of("subscribe") - before, 10, "many channels go into one command");
-            AWAIT_THAT(wait_ms(w[MANY - 1], 0), ==, DL_OK); /* all have been woken, some once, some twice */
             for (int i = 0; i < MANY; i++) {
-                while (wait_ms(w[i], i == 0 ? 300 : 0) == DL_OK) {}
+                must_lose(&w[i]);
             }
+            for (int i = 0; i < MANY; i++) {
+                must_wake(&w[i]);
+            }
+            cr_assert_eq(subscribed_channels(), MANY);
+            cr_assert_leq(calls_of("subscribe") - before, 10, "many channels go into one command");
         }
     }
     for (int i = 0; i < MANY; i++) {
-        unwatch(w[i]);
+        unwatch(&w[i]);
     }
 }
 
@@ -158,30 +214,55 @@ static void *publish_all_the_time(void *arg) {
     return NULL;
 }
 
-static void *watch_and_wait(void *arg) {
-    int number = *(int *)arg;
-    char channel[32];
-    for (int i = 0; i < TURNS || atomic_load(&reconnects) < kills_wanted; i++) {
-        dl_watch_t *w;
-        dl_error_t mine;
-        snprintf(channel, sizeof channel, "orders:%d", (number + i) % 5);
-        if (dli_subscriber_watch(subscriber, channel, strlen(channel), in_ms(10000), &no_stop, &w, &mine) !=
-            DL_OK) {
-            atomic_fetch_add(&failures, 1);
-            continue;
-        }
-        if (dli_subscriber_wait(subscriber, w, in_ms(10000), &no_stop, &mine) != DL_OK) {
-            atomic_fetch_add(&failures, 1);
-        }
-        dli_subscriber_unwatch(subscriber, w);
+static void *listen_all_the_time(void *arg) {
+    (void)arg;
+    while (!atomic_load(&over)) {
+        listen_once(in_ms(1)); /* those who watch wake nobody */
     }
     return NULL;
 }
 
+/* Told on the thread that listens. */
+typedef struct sleeper {
+    dli_watcher_t watcher; /* the first */
+    int fd;
+} sleeper_t;
+
+static void wake_sleeper(dli_watcher_t *watcher, bool hears) {
+    if (hears) {
+        (void)eventfd_write(((sleeper_t *)watcher)->fd, 1);
+    }
+}
+
+static void *watch_and_wait(void *arg) {
+    int number = *(int *)arg;
+    char channel[32];
+    sleeper_t sleeper = {.watcher.heard = wake_sleeper, .fd = eventfd(0, EFD_CLOEXEC)};
+    for (int i = 0; i < TURNS || atomic_load(&reconnects) < kills_wanted; i++) {
+        dl_error_t mine;
+        snprintf(channel, sizeof channel, "orders:%d", (number + i) % 5);
+        if (dli_subscriber_watch(subscriber, channel, strlen(channel), &sleeper.watcher, &mine) != DL_OK) {
+            atomic_fetch_add(&failures, 1);
+            continue;
+        }
+        for (int k = 0; k < 2; k++) { /* that it hears, and a message, or once more that it hears */
+            struct pollfd fd = {.fd = sleeper.fd, .events = POLLIN};
+            eventfd_t count;
+            if (poll(&fd, 1, 10000) != 1 || eventfd_read(sleeper.fd, &count) != 0) {
+                atomic_fetch_add(&failures, 1);
+            }
+        }
+        dli_subscriber_unwatch(subscriber, &sleeper.watcher);
+    }
+    close(sleeper.fd);
+    return NULL;
+}
+
 static void watch_in_threads(void) {
-    pthread_t publisher, waiters[THREADS];
+    pthread_t publisher, listener, waiters[THREADS];
     int numbers[THREADS];
     cr_assert_eq(pthread_create(&publisher, NULL, publish_all_the_time, NULL), 0);
+    cr_assert_eq(pthread_create(&listener, NULL, listen_all_the_time, NULL), 0);
     for (int i = 0; i < THREADS; i++) {
         numbers[i] = i;
         cr_assert_eq(pthread_create(&waiters[i], NULL, watch_and_wait, &numbers[i]), 0);
@@ -191,6 +272,7 @@ static void watch_in_threads(void) {
     }
     atomic_store(&over, true);
     pthread_join(publisher, NULL);
+    pthread_join(listener, NULL);
     cr_assert_eq(atomic_load(&failures), 0);
 }
 
@@ -207,12 +289,14 @@ Test(redis_subscriber, threads_watch_while_connections_are_killed) {
 /* ---- closing and fork() ----------------------------------------------------------------------------- */
 
 Test(redis_subscriber, closing_gives_every_descriptor_back) {
+    hearer_t w;
     dli_subscriber_close(subscriber, false);
     int before = open_descriptors();
     open_as("");
     dli_subscriber_close(subscriber, false); /* nobody ever watched */
     open_as("");
-    unwatch(must_watch("orders"));
+    must_watch("orders", &w);
+    unwatch(&w);
     uint64_t closing_ns = now_shifted();
     dli_subscriber_close(subscriber, false);
     cr_assert_lt(now_shifted() - closing_ns, 500 * MS);
@@ -221,19 +305,17 @@ Test(redis_subscriber, closing_gives_every_descriptor_back) {
     open_as("");
 }
 
-static void *wait_for_message(void *arg) {
-    return (void *)(intptr_t)wait_ms(arg, 10000);
-}
-
 Test(redis_subscriber, a_forked_child_only_closes_descriptors) {
+    hearer_t w, other, third;
+    pthread_t listener;
     dli_subscriber_close(subscriber, false);
     int before = open_descriptors();
     open_as("");
-    dl_watch_t *w = must_watch("orders");
-    dl_watch_t *other = must_watch("other");
-    unwatch(must_watch("third"));
-    pthread_t waiter;
-    cr_assert_eq(pthread_create(&waiter, NULL, wait_for_message, w), 0);
+    must_watch("orders", &w);
+    must_watch("other", &other);
+    must_watch("third", &third);
+    unwatch(&third);
+    cr_assert_eq(pthread_create(&listener, NULL, listen_all_the_time, NULL), 0);
     pid_t child = fork();
     if (child == 0) {
         dli_subscriber_close(subscriber, true);
@@ -242,13 +324,13 @@ Test(redis_subscriber, a_forked_child_only_closes_descriptors) {
     int status;
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0);
+    atomic_store(&over, true);
+    pthread_join(listener, NULL);
     cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
-    void *result;
-    pthread_join(waiter, &result);
-    cr_assert_eq((dl_status_t)(intptr_t)result, DL_OK);
+    must_wake(&w);
     cr_assert_eq(tell(&server, "PUBLISH other 0"), 1);
-    must_wake(other);
+    must_wake(&other);
     cr_assert_eq(calls_of("subscribe"), 3);
-    unwatch(other);
-    unwatch(w);
+    unwatch(&other);
+    unwatch(&w);
 }

@@ -38,9 +38,12 @@ typedef struct client {
     dl_driver_env_t env;
     void *state;
     dl_error_t err;
+    struct {
+        char name[32];
+        int hears;
+    } said[512]; /* by woken, since somebody listened last */
+    size_t said_count;
 } client_t;
-
-static const dl_stop_t no_stop = {{-1, -1}};
 
 static const dl_driver_t *driver(void) {
     return dli_registry_find("sqlite");
@@ -74,12 +77,22 @@ static void note_count(void *core, dl_count_t what, uint64_t n) {
     }
 }
 
+static void note_woken(void *core, const char *name, size_t name_len, int hears) {
+    client_t *c = core;
+    if (c->said_count < sizeof c->said / sizeof c->said[0]) {
+        snprintf(c->said[c->said_count].name, sizeof c->said[0].name, "%.*s", (int)name_len, name);
+        c->said[c->said_count++].hears = hears;
+    }
+}
+
 static inline uint64_t in_ms(uint64_t ms) {
     return now_shifted() + ms * MS;
 }
 
 static inline dl_status_t open_options(client_t *c, const char *uuid, const char *file, int create) {
     *c = (client_t){.env = make_env(uuid, note_report, note_count), .state = calloc(1, driver()->state_size)};
+    c->env.core = c;
+    c->env.woken = note_woken;
     c->env.now_ns = now_shifted;
     c->env.poll = poll_shifted;
     c->env.cond_wait = cond_wait_shifted;
@@ -146,7 +159,28 @@ static inline dl_lock_info_t look(client_t *c, const char *name) {
 }
 
 static inline dl_status_t watch(client_t *c, const char *name, dl_watch_t **w) {
-    return driver()->watch(c->state, name, strlen(name), in_ms(2000), &no_stop, w, &c->err);
+    return driver()->watch(c->state, name, strlen(name), w, &c->err);
+}
+
+/* What woken says of this name, 0 or 1; -1 when it has said nothing within this time. */
+static inline int heard(client_t *c, const char *name, uint64_t within_ms) {
+    uint64_t end_ns = in_ms(within_ms);
+    for (;;) {
+        for (size_t i = c->said_count; i > 0; i--) {
+            if (strcmp(c->said[i - 1].name, name) == 0) {
+                c->said_count = 0;
+                return c->said[i - 1].hears;
+            }
+        }
+        c->said_count = 0;
+        struct pollfd fds[DL_LISTEN_MAX];
+        uint64_t until_ns;
+        size_t n = driver()->listen_fds(c->state, fds, DL_LISTEN_MAX, &until_ns);
+        if (poll_shifted(fds, n, until_ns < end_ns ? until_ns : end_ns) <= 0) {
+            return -1;
+        }
+        driver()->listen(c->state, fds, n);
+    }
 }
 
 /* Forks; the child ends with what `fn` returns. Criterion's assertions belong to the parent. */

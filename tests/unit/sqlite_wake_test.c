@@ -3,8 +3,6 @@
 #include "sqlite_fixture.h"
 
 #include <dirent.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 TestSuite(sqlite_wake, .init = set_up, .fini = tear_down, .timeout = 60);
@@ -50,10 +48,11 @@ Test(sqlite_wake, a_release_in_another_process_wakes_the_waiter) {
     cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_EBUSY);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK, "%s", c.err.message);
     cr_assert_eq(take(&c, "orders", A, 2, 30000, NULL), DL_EBUSY);
-    cr_assert_eq(driver()->wait(c.state, w, in_ms(50), &no_stop, &c.err), DL_ETIMEDOUT);
+    cr_assert_eq(heard(&c, "orders", 0), 1); /* that it hears from now on */
+    cr_assert_eq(heard(&c, "orders", 50), -1);
     pass_on(fds[3]);
     uint64_t before_ns = now_shifted();
-    cr_assert_eq(driver()->wait(c.state, w, in_ms(20000), &no_stop, &c.err), DL_OK, "%s", c.err.message);
+    cr_assert_eq(heard(&c, "orders", 20000), 1);
     cr_assert_lt(now_shifted() - before_ns, 2 * SECOND);
     cr_assert_eq(take(&c, "orders", A, 3, 30000, NULL), DL_OK);
     driver()->unwatch(c.state, w);
@@ -61,19 +60,20 @@ Test(sqlite_wake, a_release_in_another_process_wakes_the_waiter) {
     must_close(&c);
 }
 
-Test(sqlite_wake, a_release_between_watch_and_wait_is_not_missed) {
+Test(sqlite_wake, a_release_while_nobody_listens_is_not_missed) {
     client_t a, b;
     dl_watch_t *w;
     must_open(&a, UUID_A);
     must_open(&b, UUID_B);
     cr_assert_eq(take(&b, "orders", B, 1, 30000, NULL), DL_OK);
     cr_assert_eq(watch(&a, "orders", &w), DL_OK);
+    cr_assert_eq(heard(&a, "orders", 0), 1);
     cr_assert_eq(drop(&b, "orders", B, 1), DL_OK);
-    cr_assert_eq(driver()->wait(a.state, w, in_ms(0), &no_stop, &a.err), DL_OK, "%s", a.err.message);
+    cr_assert_eq(heard(&a, "orders", 0), 1);
     cr_assert_eq(take(&b, "orders", B, 2, 30000, NULL), DL_OK);
-    cr_assert_eq(driver()->wait(a.state, w, in_ms(20), &no_stop, &a.err), DL_ETIMEDOUT);
+    cr_assert_eq(heard(&a, "orders", 20), -1);
     cr_assert_eq(driver()->force_release(b.state, "orders", 6, in_ms(2000), &b.err), DL_OK);
-    cr_assert_eq(driver()->wait(a.state, w, in_ms(0), &no_stop, &a.err), DL_OK, "%s", a.err.message);
+    cr_assert_eq(heard(&a, "orders", 0), 1);
     driver()->unwatch(a.state, w);
     must_close(&a);
     must_close(&b);
@@ -84,86 +84,57 @@ Test(sqlite_wake, a_release_of_another_name_wakes_nobody_else) {
     dl_watch_t *w;
     must_open(&c, UUID_A);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK);
+    cr_assert_eq(heard(&c, "orders", 0), 1);
     cr_assert_eq(take(&c, "invoices", A, 1, 30000, NULL), DL_OK);
     cr_assert_eq(drop(&c, "invoices", A, 1), DL_OK);
-    cr_assert_eq(driver()->wait(c.state, w, in_ms(20), &no_stop, &c.err), DL_ETIMEDOUT);
+    cr_assert_eq(heard(&c, "orders", 20), -1);
     driver()->unwatch(c.state, w);
     must_close(&c);
 }
 
-Test(sqlite_wake, a_wait_ends_by_either_stop_descriptor) {
-    client_t c;
-    dl_watch_t *w;
-    must_open(&c, UUID_A);
-    cr_assert_eq(watch(&c, "orders", &w), DL_OK);
-    for (int which = 0; which < 2; which++) {
-        dl_stop_t stop = {{-1, -1}};
-        stop.fd[which] = eventfd(1, EFD_CLOEXEC);
-        cr_assert_eq(driver()->wait(c.state, w, DL_NO_DEADLINE, &stop, &c.err), DL_ECANCELED);
-        close(stop.fd[which]);
-    }
-    driver()->unwatch(c.state, w);
-    must_close(&c);
-}
+/* More than there are wake-up files: some of them share one. */
+#define NAMES 300
 
-typedef struct waiter {
-    client_t *client;
-    char name[16];
-    dl_stop_t stop;
-    uint64_t wait_ms;
-    dl_status_t status;
-    dl_error_t err;
-    pthread_t thread;
-    dl_watch_t *watch;
-} waiter_t;
-
-static void *wait_in_thread(void *arg) {
-    waiter_t *w = arg;
-    w->status = driver()->wait(w->client->state, w->watch, in_ms(w->wait_ms), &w->stop, &w->err);
-    return NULL;
-}
-
-static void start_waiter(client_t *c, waiter_t *w, int i, uint64_t wait_ms) {
-    *w = (waiter_t){.client = c, .stop = {{-1, eventfd(0, EFD_CLOEXEC)}}, .wait_ms = wait_ms};
-    snprintf(w->name, sizeof w->name, "lock %d", i);
-    cr_assert_eq(watch(c, w->name, &w->watch), DL_OK, "%s", c->err.message);
-    cr_assert_eq(pthread_create(&w->thread, NULL, wait_in_thread, w), 0);
-}
-
-static void end_waiter(waiter_t *w, dl_status_t expected) {
-    pthread_join(w->thread, NULL);
-    cr_assert_eq(w->status, expected, "%s: %d %s", w->name, w->status, w->err.message);
-    driver()->unwatch(w->client->state, w->watch);
-    close(w->stop.fd[1]);
-}
-
-/* Whoever leads, and however a leader leaves, the others are still woken. Any of the eight may be the
- * leader, so each round ends one of them in another way. */
-Test(sqlite_wake, the_threads_of_a_client_wait_together_and_survive_any_leader) {
+Test(sqlite_wake, whoever_listens_hears_of_every_name_that_is_watched) {
     client_t a, b;
-    waiter_t w[WAITERS];
+    dl_watch_t *w[NAMES];
+    char name[16];
     must_open(&a, UUID_A);
     must_open(&b, UUID_B);
-    for (int round = 0; round < 30; round++) {
-        for (int i = 0; i < WAITERS; i++) {
-            start_waiter(&a, &w[i], i, i % 3 == 0 ? 5 : 20000);
-        }
-        for (int i = 0; i < WAITERS; i++) {
-            if (i % 3 == 0) {
-                end_waiter(&w[i], DL_ETIMEDOUT);
-            } else if (i % 3 == 1) {
-                uint64_t one = 1;
-                cr_assert_eq(write(w[i].stop.fd[1], &one, sizeof one), (ssize_t)sizeof one);
-                end_waiter(&w[i], DL_ECANCELED);
-            } else {
-                cr_assert_eq(take(&b, w[i].name, B, 1, 30000, NULL), DL_OK);
-                cr_assert_eq(drop(&b, w[i].name, B, 1), DL_OK);
-                end_waiter(&w[i], DL_OK);
-            }
-        }
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(name, sizeof name, "lock %d", i);
+        cr_assert_eq(watch(&a, name, &w[i]), DL_OK, "%s", a.err.message);
+        cr_assert_eq(heard(&a, name, 0), 1);
+    }
+    for (int i = 0; i < NAMES; i += 2) {
+        driver()->unwatch(a.state, w[i]);
+    }
+    for (int i = 1; i < NAMES; i += 2) {
+        snprintf(name, sizeof name, "lock %d", i);
+        cr_assert_eq(take(&b, name, B, 1, 30000, NULL), DL_OK);
+        cr_assert_eq(drop(&b, name, B, 1), DL_OK);
+        cr_assert_eq(heard(&a, name, 5000), 1, "%s", name);
+        driver()->unwatch(a.state, w[i]);
     }
     must_close(&a);
     must_close(&b);
+}
+
+Test(sqlite_wake, without_a_watch_there_is_nothing_to_listen_to) {
+    client_t c;
+    dl_watch_t *w;
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t until_ns = 0;
+    must_open(&c, UUID_A);
+    cr_assert_eq(driver()->listen_fds(c.state, fds, DL_LISTEN_MAX, &until_ns), 0);
+    cr_assert_eq(until_ns, DL_NO_DEADLINE);
+    driver()->listen(c.state, fds, 0);
+    cr_assert_eq(watch(&c, "orders", &w), DL_OK);
+    cr_assert_eq(driver()->listen_fds(c.state, fds, DL_LISTEN_MAX, &until_ns), 1);
+    cr_assert_eq(until_ns, DL_NO_DEADLINE);
+    driver()->unwatch(c.state, w);
+    cr_assert_eq(driver()->listen_fds(c.state, fds, DL_LISTEN_MAX, &until_ns), 0);
+    must_close(&c);
 }
 
 Test(sqlite_wake, a_client_has_one_inotify_instance_for_all_its_waits) {
@@ -196,39 +167,72 @@ Test(sqlite_wake, without_inotify_or_descriptors_the_core_is_told_to_poll) {
     must_open(&c, UUID_A);
     int next = dup(0);
     close(next);
-    struct rlimit limit = {.rlim_cur = (rlim_t)next + 1, .rlim_max = 4096}, old;
+    struct rlimit limit, old;
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
-    limit.rlim_max = old.rlim_max;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    cr_assert_eq(watch(&c, "orders", &w), DL_ENOTSUP, "%s", c.err.message);
-    limit.rlim_cur = (rlim_t)next;
-    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    cr_assert_eq(watch(&c, "orders", &w), DL_ELIMIT, "%s", c.err.message);
+    for (int more = 0; more <= 1; more++) { /* none for inotify, and none for the folder */
+        limit = (struct rlimit){.rlim_cur = (rlim_t)(next + more), .rlim_max = old.rlim_max};
+        cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        cr_assert_eq(watch(&c, "orders", &w), DL_ENOTSUP, "%s", c.err.message);
+    }
+    cr_assert_eq(c.said_count, 0);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK, "%s", c.err.message);
     driver()->unwatch(c.state, w);
     must_close(&c);
 }
 
-Test(sqlite_wake, a_deleted_wake_up_file_ends_the_wait_and_is_made_again) {
+/* A command in which $d is the folder of the wake-up files. */
+static void shell(const char *text) {
+    char command[400];
+    snprintf(command, sizeof command, "d='%s-wake'; %s", path, text);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
+
+static void release_and_hear(client_t *c, const char *name) {
+    cr_assert_eq(take(c, name, A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(drop(c, name, A, 1), DL_OK);
+    cr_assert_eq(heard(c, name, 5000), 1);
+}
+
+Test(sqlite_wake, a_wake_up_file_that_went_away_wakes_and_is_made_again) {
+    static const char *const ways[] = {"rm -r \"$d\"", "mv \"$d\"/?? \"$d\"/moved"};
     client_t c;
     dl_watch_t *w;
-    char command[256];
     must_open(&c, UUID_A);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK);
-    snprintf(command, sizeof command, "rm -r '%s-wake'", path);
-    cr_assert_eq(system(command), 0);
-    dl_status_t status = DL_OK;
-    for (int i = 0; i < 3 && status == DL_OK; i++) { /* the first events may be for nothing */
-        status = driver()->wait(c.state, w, in_ms(5000), &no_stop, &c.err);
+    cr_assert_eq(heard(&c, "orders", 0), 1);
+    for (int i = 0; i < 2; i++) {
+        shell(ways[i]);
+        cr_assert_eq(heard(&c, "orders", 5000), 1);
+        cr_assert_eq(heard(&c, "orders", 20), -1);
+        release_and_hear(&c, "orders");
     }
-    cr_assert_eq(status, DL_EIO);
     driver()->unwatch(c.state, w);
+    must_close(&c);
+}
+
+Test(sqlite_wake, a_wake_up_file_that_cannot_be_made_again_leaves_polling_until_it_can) {
+    client_t c;
+    dl_watch_t *w, *other;
+    char twin[16]; /* a name with the same file */
+    must_open(&c, UUID_A);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK);
-    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
-    cr_assert_eq(drop(&c, "orders", A, 1), DL_OK);
-    cr_assert_eq(driver()->wait(c.state, w, in_ms(5000), &no_stop, &c.err), DL_OK);
+    cr_assert_eq(heard(&c, "orders", 0), 1);
+    for (int i = 0, found = 0; !found; i++) {
+        snprintf(twin, sizeof twin, "lock %d", i);
+        cr_assert_eq(take(&c, twin, A, 1, 30000, NULL), DL_OK);
+        cr_assert_eq(drop(&c, twin, A, 1), DL_OK);
+        found = heard(&c, "orders", 0) == 1;
+    }
+    shell("rm -r \"$d\" && : >\"$d\"");
+    cr_assert_eq(heard(&c, "orders", 5000), 0);
+    cr_assert_eq(heard(&c, "orders", 20), -1);
+    shell("rm \"$d\"");
+    cr_assert_eq(watch(&c, twin, &other), DL_OK, "%s", c.err.message);
+    cr_assert_eq(heard(&c, "orders", 0), 1);
+    release_and_hear(&c, "orders");
     driver()->unwatch(c.state, w);
+    driver()->unwatch(c.state, other);
     must_close(&c);
 }
 
@@ -278,7 +282,7 @@ Test(sqlite_wake, a_child_that_closes_the_inherited_client_harms_nothing) {
     cr_assert_eq(take(&other, "orders", B, 1, 30000, NULL), DL_EBUSY);
     cr_assert_eq(renew(&c, "orders", A, 1, 30000), DL_OK);
     cr_assert_eq(drop(&c, "orders", A, 1), DL_OK);
-    cr_assert_eq(driver()->wait(c.state, w, in_ms(5000), &no_stop, &c.err), DL_OK);
+    cr_assert_eq(heard(&c, "orders", 5000), 1);
     cr_assert_eq(take(&other, "orders", B, 2, 30000, NULL), DL_OK);
     driver()->unwatch(c.state, w);
     must_close(&other);

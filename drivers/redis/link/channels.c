@@ -1,11 +1,9 @@
-/* channels.c - the table of channels and their watches; touches no connection. */
+/* channels.c - the table of channels and their watchers; touches no connection. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "channels.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define FIRST_BUCKETS 16
 
@@ -24,7 +22,10 @@ static dli_channel_list_t *list_of(dli_channels_t *channels, const dli_channel_t
     if (channel->state == DLI_CHANNEL_WANTED) {
         return &channels->wanted;
     }
-    return channel->state != DLI_CHANNEL_LEAVING && channel->watches == NULL ? &channels->idle : NULL;
+    if (channel->state == DLI_CHANNEL_JOINED) {
+        return &channels->joined;
+    }
+    return channel->state != DLI_CHANNEL_LEAVING && channel->watchers == NULL ? &channels->idle : NULL;
 }
 
 static void append(dli_channel_list_t *list, dli_channel_t *channel) {
@@ -50,6 +51,27 @@ void dli_channels_move(dli_channels_t *channels, dli_channel_t *channel, dli_cha
     take_off(list_of(channels, channel), channel);
     channel->state = state;
     append(list_of(channels, channel), channel);
+}
+
+static void tell(const dli_channel_t *channel, bool hears) {
+    for (dli_watcher_t *watcher = channel->watchers; watcher != NULL; watcher = watcher->next) {
+        watcher->heard(watcher, hears);
+    }
+}
+
+bool dli_channel_is_live(const dli_channel_t *channel) {
+    return channel->state == DLI_CHANNEL_LIVE || channel->state == DLI_CHANNEL_JOINED;
+}
+
+void dli_channels_tell(dli_channels_t *channels, dli_channel_t *channel) {
+    dli_channels_move(channels, channel, DLI_CHANNEL_LIVE);
+    tell(channel, true);
+}
+
+void dli_channels_greet(dli_channels_t *channels) {
+    while (channels->joined.first != NULL) {
+        dli_channels_tell(channels, channels->joined.first);
+    }
 }
 
 /* ---- the table -------------------------------------------------------------------------------------- */
@@ -100,7 +122,7 @@ static bool grow(dli_channels_t *channels) {
     return true;
 }
 
-/* A new one is LEAVING, that is on no list, until its first watch has joined. */
+/* A new one is LEAVING, that is on no list, until its first watcher has joined. */
 static dli_channel_t *add(dli_channels_t *channels, const char *name, size_t len, uint32_t hash) {
     dli_channel_t *channel = grow(channels) ? calloc(1, sizeof *channel + len) : NULL;
     if (channel == NULL) {
@@ -134,7 +156,10 @@ void dli_channels_reset(dli_channels_t *channels) {
         for (dli_channel_t *channel = channels->buckets[i]; channel != NULL; channel = next) {
             next = channel->chain;
             channel->due = 0;
-            if (channel->watches == NULL) {
+            if (dli_channel_is_live(channel)) {
+                tell(channel, false);
+            }
+            if (channel->watchers == NULL) {
                 dli_channels_forget(channels, channel);
             } else {
                 dli_channels_move(channels, channel, DLI_CHANNEL_WANTED);
@@ -155,27 +180,9 @@ void dli_channels_free(dli_channels_t *channels) {
     *channels = (dli_channels_t){0};
 }
 
-/* ---- watches ---------------------------------------------------------------------------------------- */
+/* ---- watchers --------------------------------------------------------------------------------------- */
 
-static void add_to_all(dli_channels_t *channels, dl_watch_t *watch) {
-    dl_watch_t *first = atomic_load(&channels->watches);
-    watch->prev_of_all = NULL;
-    atomic_store(&watch->next_of_all, first);
-    if (first != NULL) {
-        first->prev_of_all = watch;
-    }
-    atomic_store(&channels->watches, watch);
-}
-
-static void take_off_all(dli_channels_t *channels, dl_watch_t *watch) {
-    dl_watch_t *next = atomic_load(&watch->next_of_all);
-    atomic_store(watch->prev_of_all != NULL ? &watch->prev_of_all->next_of_all : &channels->watches, next);
-    if (next != NULL) {
-        next->prev_of_all = watch->prev_of_all;
-    }
-}
-
-bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, dl_watch_t *watch) {
+bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, dli_watcher_t *watcher) {
     uint32_t hash = hash_of(name, len);
     dli_channel_t *channel = find(channels, name, len, hash);
     if (channel == NULL) {
@@ -185,35 +192,37 @@ bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, d
         }
     }
     take_off(list_of(channels, channel), channel);
-    watch->channel = channel;
-    watch->prev = NULL;
-    watch->next = channel->watches;
-    if (channel->watches != NULL) {
-        channel->watches->prev = watch;
+    watcher->channel = channel;
+    watcher->prev = NULL;
+    watcher->next = channel->watchers;
+    if (channel->watchers != NULL) {
+        channel->watchers->prev = watcher;
     }
-    channel->watches = watch;
+    channel->watchers = watcher;
     if (channel->state == DLI_CHANNEL_LEAVING) {
         channel->state = DLI_CHANNEL_WANTED;
+    } else if (channel->state == DLI_CHANNEL_LIVE) {
+        channel->state = DLI_CHANNEL_JOINED;
     }
     append(list_of(channels, channel), channel);
-    add_to_all(channels, watch);
     return true;
 }
 
-void dli_channels_leave(dli_channels_t *channels, dl_watch_t *watch, uint64_t now) {
-    take_off_all(channels, watch);
-    dli_channel_t *channel = watch->channel;
+void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher, uint64_t now) {
+    dli_channel_t *channel = watcher->channel;
     if (channel == NULL) {
         return;
     }
-    watch->channel = NULL;
+    watcher->channel = NULL;
     take_off(list_of(channels, channel), channel);
-    *(watch->prev != NULL ? &watch->prev->next : &channel->watches) = watch->next;
-    if (watch->next != NULL) {
-        watch->next->prev = watch->prev;
+    *(watcher->prev != NULL ? &watcher->prev->next : &channel->watchers) = watcher->next;
+    if (watcher->next != NULL) {
+        watcher->next->prev = watcher->prev;
     }
-    if (channel->watches == NULL && channel->state == DLI_CHANNEL_WANTED) {
+    if (channel->watchers == NULL && channel->state == DLI_CHANNEL_WANTED) {
         channel->state = DLI_CHANNEL_LEAVING; /* nothing was sent for it; an older answer may be due */
+    } else if (channel->watchers == NULL && channel->state == DLI_CHANNEL_JOINED) {
+        channel->state = DLI_CHANNEL_LIVE;
     }
     channel->idle_ns = now;
     append(list_of(channels, channel), channel);
@@ -225,30 +234,11 @@ void dli_channels_leave(dli_channels_t *channels, dl_watch_t *watch, uint64_t no
 void dli_channels_refuse(dli_channels_t *channels, dli_channel_t *channel) {
     take_off(list_of(channels, channel), channel);
     channel->state = DLI_CHANNEL_LEAVING;
-    while (channel->watches != NULL) {
-        dl_watch_t *watch = channel->watches;
-        channel->watches = watch->next;
-        watch->channel = NULL;
-        atomic_store(&watch->broken, DL_ENOTSUP);
-        dli_watch_wake(watch);
+    while (channel->watchers != NULL) {
+        dli_watcher_t *watcher = channel->watchers;
+        channel->watchers = watcher->next;
+        watcher->channel = NULL;
+        watcher->heard(watcher, false);
     }
     dli_channels_forget(channels, channel);
-}
-
-void dli_watch_wake(dl_watch_t *watch) {
-    uint64_t one = 1;
-    ssize_t n = write(watch->fd, &one, sizeof one); /* only fails when it is readable already */
-    (void)n;
-}
-
-void dli_watch_drain(const dl_watch_t *watch) {
-    uint64_t count;
-    ssize_t n = read(watch->fd, &count, sizeof count); /* fails when there is nothing to take back */
-    (void)n;
-}
-
-void dli_channel_wake(dli_channel_t *channel) {
-    for (dl_watch_t *watch = channel->watches; watch != NULL; watch = watch->next) {
-        dli_watch_wake(watch);
-    }
 }

@@ -3,6 +3,7 @@
 #include "conn.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,10 +229,6 @@ static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
 
 static dl_status_t begin(dli_conn_t *conn, dl_error_t *err) {
     const dli_endpoint_t *endpoint = conn->endpoint;
-    dl_status_t status = dli_stream_init(&conn->stream, endpoint, err);
-    if (status != DL_OK) {
-        return status;
-    }
     if (endpoint->host == NULL) {
         int reason = dli_dial_unix(endpoint->path, &conn->unix_place, &conn->unix_address);
         if (reason != 0) {
@@ -240,7 +237,7 @@ static dl_status_t begin(dli_conn_t *conn, dl_error_t *err) {
         conn->address = &conn->unix_address;
         return dial(conn, err);
     }
-    status = dli_resolve_start(endpoint->host, endpoint->port, conn->env, &conn->resolve, err);
+    dl_status_t status = dli_resolve_start(endpoint->host, endpoint->port, conn->env, &conn->resolve, err);
     return status == DL_OK ? resolved(conn, err) : status;
 }
 
@@ -258,13 +255,15 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
         uint64_t own_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
         conn->until_ns = own_ns < until_ns ? own_ns : until_ns;
     }
-    dl_status_t status = settle(conn, begin(conn, err), err);
-    if (status != DL_OK) {
-        dli_conn_close(conn, false);
-        return status;
-    }
+    dl_status_t status = dli_stream_init(&conn->stream, endpoint, err);
+    atomic_signal_fence(memory_order_release);
     *out = conn;
-    return DL_OK;
+    status = settle(conn, status == DL_OK ? begin(conn, err) : status, err);
+    if (status != DL_OK) {
+        *out = NULL;
+        dli_conn_close(conn, false);
+    }
+    return status;
 }
 
 void dli_conn_want(const dli_conn_t *conn, struct pollfd *fd) {

@@ -34,7 +34,7 @@ static void note_failure(dli_pool_t *pool, const dli_member_t *member, bool blam
     }
 }
 
-/* Asks whether the server is worth it, and begins. On failure the member is as it was. */
+/* Asks whether the server is worth it, and begins. */
 static dl_status_t start(dli_pool_t *pool, dli_member_t *member, dl_error_t *err) {
     member->started_ns = pool->env->now_ns();
     pthread_mutex_lock(&pool->mutex);
@@ -79,22 +79,25 @@ dl_status_t dli_pool_connect(dli_pool_t *pool, dli_lane_t lane, bool is_counted,
     if (*member != NULL) {
         return DL_OK;
     }
-    dli_member_t *new_member = calloc(1, sizeof *new_member);
-    dl_status_t status = new_member != NULL ? start(pool, new_member, err)
-                                            : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    if (status != DL_OK) {
-        free(new_member);
+    dli_member_t *made = calloc(1, sizeof *made);
+    if (made == NULL) {
         if (is_counted) {
             dli_pool_leave(pool, lane);
         }
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    made->lane = lane;
+    made->is_counted = is_counted;
+    /* Before there is a descriptor, so that a forked child knows of it. */
+    pthread_mutex_lock(&pool->mutex);
+    dli_pool_enlist(pool, made);
+    pthread_mutex_unlock(&pool->mutex);
+    dl_status_t status = start(pool, made, err);
+    if (status != DL_OK) {
+        dli_pool_drop(pool, made, false);
         return status;
     }
-    *member = new_member;
-    new_member->lane = lane;
-    new_member->is_counted = is_counted;
-    pthread_mutex_lock(&pool->mutex);
-    dli_pool_enlist(pool, new_member);
-    pthread_mutex_unlock(&pool->mutex);
+    *member = made;
     return DL_OK;
 }
 

@@ -60,26 +60,25 @@ static bool is_own_echo(int fd) {
 
 int dli_dial_start(const struct addrinfo *address, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
                    int *fd) {
-    *fd = -1;
-    int made = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (made < 0) {
+    *fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0) {
         return errno;
     }
     if (address->ai_family != AF_UNIX) {
-        tune(made, endpoint, env);
+        tune(*fd, endpoint, env);
     }
-    int rc = connect(made, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-    if (rc == 0 && is_own_echo(made)) {
+    int rc = connect(*fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (rc == 0 && is_own_echo(*fd)) {
         rc = ECONNREFUSED;
     }
     if (rc == EINTR) {
         rc = EINPROGRESS; /* it goes on all the same */
     }
     if (rc != 0 && rc != EINPROGRESS) {
+        int made = *fd;
+        *fd = -1; /* first, as in dli_stream_hang_up */
         close(made);
-        return rc;
     }
-    *fd = made;
     return rc;
 }
 

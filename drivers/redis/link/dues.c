@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "listener.h"
+#include "hearing.h"
 
 #define FIRST_CAP 64
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "listener.h"
+#include "hearing.h"
 
 /* Channels of one SUBSCRIBE. */
 #define CHUNK 256
@@ -95,15 +95,15 @@ static bool settle(dli_subscriber_t *s, dli_due_t *due) {
 static void hear_refusal(dli_subscriber_t *s, const redisReply *reply) {
     dli_due_t due;
     size_t together = s->dues.ring[s->dues.at].rest;
-    snprintf(s->refusal, sizeof s->refusal, "%s", reply->str);
     for (size_t i = 0; i < together; i++) {
         if (!settle(s, &due) || due.kind != DLI_DUE_SUBSCRIBE) {
             continue;
         }
         if (together == 1) {
+            (void)dl_driver_fail(&s->why, DL_ENOTSUP, 0, "%s", reply->str);
             s->refused = true;
             dli_channels_refuse(&s->channels, due.channel);
-        } else if (due.channel->watches == NULL) {
+        } else if (due.channel->watchers == NULL) {
             dli_channels_forget(&s->channels, due.channel);
         } else {
             due.channel->alone = true;
@@ -130,8 +130,8 @@ static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_e
 
 static void hear_message(dli_subscriber_t *s, const redisReply *name) {
     dli_channel_t *channel = dli_channels_find(&s->channels, name->str, name->len);
-    if (channel != NULL) {
-        dli_channel_wake(channel);
+    if (channel != NULL && dli_channel_is_live(channel)) {
+        dli_channels_tell(&s->channels, channel);
     }
 }
 
@@ -146,8 +146,7 @@ static dl_status_t hear_confirmation(dli_subscriber_t *s, dli_due_kind_t kind, c
     }
     if (settle(s, &due) && kind == DLI_DUE_SUBSCRIBE) {
         due.channel->alone = false;
-        dli_channels_move(&s->channels, due.channel, DLI_CHANNEL_LIVE);
-        dli_channel_wake(due.channel); /* who makes a watch, and who may have missed something before */
+        dli_channels_tell(&s->channels, due.channel); /* something may have been missed before */
     }
     return DL_OK;
 }

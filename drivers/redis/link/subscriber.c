@@ -1,12 +1,22 @@
-/* subscriber.c - the callers' side: making, sleeping on and ending watches. */
+/* subscriber.c - keeps the connection that hears: makes it, makes it again, watches over silence. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "listener.h"
+#include "subscriber.h"
 
 #include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+
+#include "hearing.h"
+
+/* Pauses before an attempt to connect: exponential backoff with full jitter. */
+#define RETRY_FIRST_NS (20 * DLI_ONE_MS_NS)
+#define RETRY_MAX_NS (500 * DLI_ONE_MS_NS)
+/* A connection that lived so long was a good one. */
+#define GOOD_NS (1000 * DLI_ONE_MS_NS)
+/* A connection without channels is kept so long. */
+#define EMPTY_NS (10000 * DLI_ONE_MS_NS)
 
 dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
                                 dli_subscriber_t **subscriber, dl_error_t *err) {
@@ -17,24 +27,19 @@ dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_
     }
     s->endpoint = endpoint;
     s->env = env;
-    s->poke_fd = -1;
     pthread_mutex_init(&s->mutex, NULL);
-    pthread_mutex_init(&s->io, NULL);
     *subscriber = s;
     return DL_OK;
 }
 
-/* Other threads of the parent may have been anywhere at the instant of the fork, so nothing but descriptors
- * is looked at, and no memory is given back. */
-static void close_in_child(dli_subscriber_t *s) {
-    dli_conn_close(atomic_load(&s->conn), true);
-    for (dl_watch_t *watch = atomic_load(&s->channels.watches); watch != NULL;
-         watch = atomic_load(&watch->next_of_all)) {
-        close(watch->fd);
-    }
-    if (s->poke_fd >= 0) {
-        close(s->poke_fd);
-    }
+static void drop_connection(dli_subscriber_t *s) {
+    dli_conn_t *conn = s->conn;
+    s->conn = NULL; /* first: a forked child must not find one that is being freed */
+    atomic_signal_fence(memory_order_release);
+    dli_conn_close(conn, false);
+    dli_commands_clear(&s->commands);
+    s->dues.len = 0;
+    s->ready = false;
 }
 
 void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
@@ -42,250 +47,214 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
         return;
     }
     if (forked) {
-        close_in_child(s);
+        /* Other threads of the parent may have been anywhere at the instant of the fork. */
+        dli_conn_close(s->conn, true);
         return;
     }
-    pthread_mutex_lock(&s->mutex);
-    s->closing = true;
-    bool started = s->started;
-    pthread_mutex_unlock(&s->mutex);
-    if (started) {
-        dli_listener_poke(s);
-        s->env->thread_join(s->thread);
-    }
-    if (s->poke_fd >= 0) {
-        close(s->poke_fd);
-    }
+    drop_connection(s);
+    dli_commands_free(&s->commands);
+    free(s->dues.ring);
     dli_channels_free(&s->channels);
     pthread_mutex_destroy(&s->mutex);
-    pthread_mutex_destroy(&s->io);
     free(s);
 }
 
-/* ---- joining a channel: the mutex is held ----------------------------------------------------------- */
+dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, dli_watcher_t *watcher,
+                                 dl_error_t *err) {
+    pthread_mutex_lock(&s->mutex);
+    bool joined = dli_channels_join(&s->channels, channel, len, watcher);
+    pthread_mutex_unlock(&s->mutex);
+    return joined ? DL_OK : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+}
 
-static dl_status_t start(dli_subscriber_t *s, dl_error_t *err) {
-    if (s->started) {
+void dli_subscriber_unwatch(dli_subscriber_t *s, dli_watcher_t *watcher) {
+    pthread_mutex_lock(&s->mutex);
+    dli_channels_leave(&s->channels, watcher, s->env->now_ns());
+    pthread_mutex_unlock(&s->mutex);
+}
+
+const char *dli_subscriber_why(const dli_subscriber_t *s) {
+    return s->why.message;
+}
+
+/* ---- losing the connection -------------------------------------------------------------------------- */
+
+static uint64_t pause_ns(const dli_subscriber_t *s) {
+    uint64_t cap_ns = RETRY_FIRST_NS;
+    for (unsigned i = 0; i < s->attempts && cap_ns < RETRY_MAX_NS; i++) {
+        cap_ns *= 2;
+    }
+    cap_ns = cap_ns < RETRY_MAX_NS ? cap_ns : RETRY_MAX_NS;
+    uint64_t draw = 0;
+    return s->env->random(&draw, sizeof draw) == 0 ? draw % (cap_ns + 1) : cap_ns;
+}
+
+/* Or it could not be made. Who heard is told, since a message may be missed from now on. */
+static void lose(dli_subscriber_t *s, const dl_error_t *why) {
+    uint64_t now = s->env->now_ns();
+    bool was_ready = s->ready;
+    s->why = *why;
+    s->attempts = was_ready && now - s->ready_ns >= GOOD_NS ? 0 : s->attempts + 1;
+    s->retry_ns = now + pause_ns(s);
+    drop_connection(s);
+    pthread_mutex_lock(&s->mutex);
+    dli_channels_reset(&s->channels);
+    pthread_mutex_unlock(&s->mutex);
+    if (was_ready) {
+        char text[400];
+        snprintf(text, sizeof text, "lost the connection that hears of releases: %s", why->message);
+        s->env->report(s->env->core, DL_LOG_INFO, text);
+    }
+}
+
+/* ---- hearing ---------------------------------------------------------------------------------------- */
+
+static void become_ready(dli_subscriber_t *s) {
+    s->ready = true;
+    s->ready_ns = s->heard_ns = s->env->now_ns();
+    if (s->was_ready) {
+        s->env->count(s->env->core, DL_COUNT_RECONNECT, 1);
+    }
+    s->was_ready = true;
+}
+
+/* Everything that has come. */
+static dl_status_t hear(dli_subscriber_t *s, short revents, dl_error_t *err) {
+    dl_status_t status = dli_conn_step(s->conn, revents, err);
+    if (status == DL_OK && !s->ready && dli_conn_is_ready(s->conn)) {
+        become_ready(s);
+    }
+    while (status == DL_OK && s->ready) {
+        redisReply *reply = NULL;
+        status = dli_conn_next(s->conn, &reply, err);
+        if (status != DL_OK || reply == NULL) {
+            return status;
+        }
+        pthread_mutex_lock(&s->mutex);
+        status = dli_hearing_hear(s, reply, err);
+        pthread_mutex_unlock(&s->mutex);
+        freeReplyObject(reply);
+    }
+    return status;
+}
+
+static uint64_t patience_ns(const dli_subscriber_t *s) {
+    return (uint64_t)s->env->call_timeout_ms * DLI_ONE_MS_NS;
+}
+
+/* After hearing: the answer may have lain there all the time. */
+static dl_status_t check_silence(const dli_subscriber_t *s, dl_error_t *err) {
+    if (s->dues.len == 0 || s->env->now_ns() < s->asked_ns + patience_ns(s)) {
         return DL_OK;
     }
-    if (s->poke_fd < 0) {
-        s->poke_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-        if (s->poke_fd < 0) {
-            return dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor to listen with: %s", strerror(errno));
-        }
-    }
-    int error = s->env->thread_start(&s->thread, dli_listener_main, s);
-    if (error != 0) {
-        return dl_driver_fail(err, DL_ELIMIT, error, "no thread to listen with: %s", strerror(error));
-    }
-    s->started = true;
-    return DL_OK;
+    return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s does not answer", s->endpoint->label);
 }
 
-static dl_status_t fail_with_reason(const dli_subscriber_t *s, dl_status_t status, dl_error_t *err) {
-    /* It may have become ready again, and the reason forgotten. */
-    const char *why = s->why.status != DL_OK ? s->why.message : "the connection failed";
-    return dl_driver_fail(err, status, s->why.native, "cannot hear of releases: %s", why);
-}
-
-static dl_status_t fail_broken(const dli_subscriber_t *s, const dl_watch_t *watch, dl_error_t *err) {
-    if (watch->channel != NULL) {
-        return fail_with_reason(s, (dl_status_t)atomic_load(&watch->broken), err);
+static void warn_of_refusal(dli_subscriber_t *s) {
+    if (s->refused && !s->has_warned) {
+        char text[400];
+        s->has_warned = true;
+        snprintf(text, sizeof text, "the user may not subscribe to every lock's channel, so waits poll: %s",
+                 s->why.message);
+        s->env->report(s->env->core, DL_LOG_WARNING, text);
     }
-    return dl_driver_fail(err, DL_ENOTSUP, 0, "the server refuses the subscription: %s", s->refusal);
 }
 
-static dl_status_t join(dli_subscriber_t *s, const char *channel, size_t len, dl_watch_t *watch,
-                        dl_error_t *err) {
-    dl_status_t status = start(s, err);
+void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
+    dl_error_t err = {0};
+    if (s->conn == NULL) {
+        return;
+    }
+    dl_status_t status = hear(s, revents, &err);
+    if (status == DL_OK) {
+        status = check_silence(s, &err);
+    }
     if (status != DL_OK) {
-        return status;
+        lose(s, &err);
     }
-    s->wanted_until_ns = s->env->now_ns() + DLI_INTEREST_NS;
-    if (!s->ready && s->failures > 0) {
-        /* The server is known to be down. The thread goes on trying for a while, since somebody asked. */
-        dli_listener_poke(s);
-        return fail_with_reason(s, s->why.status, err);
+    /* Not before: what came before a watcher joined shall be no news once that is told to look. */
+    pthread_mutex_lock(&s->mutex);
+    dli_channels_greet(&s->channels);
+    pthread_mutex_unlock(&s->mutex);
+    warn_of_refusal(s);
+}
+
+/* ---- what is to be done before a poll --------------------------------------------------------------- */
+
+static dl_status_t begin_to_connect(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
+    int64_t own_ms = s->endpoint->connect_timeout_ms;
+    uint64_t allowed_ns = own_ms > 0 ? (uint64_t)own_ms * DLI_ONE_MS_NS : patience_ns(s);
+    dl_status_t status = dli_conn_start(s->endpoint, s->env, now + allowed_ns, &s->conn, err);
+    /* A server nearby may have answered already, and then nothing more comes of its own. */
+    if (status == DL_OK && dli_conn_is_ready(s->conn)) {
+        become_ready(s);
     }
-    if (!dli_channels_join(&s->channels, channel, len, watch)) {
+    return status;
+}
+
+static dl_status_t speak(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
+    dli_commands_t *commands = &s->commands;
+    dl_status_t status = DL_OK;
+    pthread_mutex_lock(&s->mutex);
+    dli_hearing_speak(s, now);
+    pthread_mutex_unlock(&s->mutex);
+    if (commands->out_of_memory) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    if (watch->channel->state == DLI_CHANNEL_WANTED) {
-        dli_listener_poke(s);
-    }
-    return DL_OK;
-}
-
-/* ---- in steps --------------------------------------------------------------------------------------- */
-
-dl_status_t dli_subscriber_ask(dli_subscriber_t *s, const char *channel, size_t len, dl_watch_t **watch,
-                               dl_error_t *err) {
-    *watch = NULL;
-    dl_watch_t *made = calloc(1, sizeof *made);
-    if (made == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    made->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (made->fd < 0) {
-        free(made);
-        return dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor for a wait: %s", strerror(errno));
-    }
-    /* What has come before this watch shall not wake it. */
-    (void)dli_listener_read(s);
-    pthread_mutex_lock(&s->mutex);
-    made->pending = true;
-    dl_status_t status = join(s, channel, len, made, err);
-    pthread_mutex_unlock(&s->mutex);
-    if (status != DL_OK) {
-        close(made->fd);
-        free(made);
-        return status;
-    }
-    *watch = made;
-    return DL_OK;
-}
-
-dl_status_t dli_subscriber_state(dli_subscriber_t *s, dl_watch_t *watch, dl_error_t *err) {
-    dl_status_t status = DL_ETIMEDOUT;
-    pthread_mutex_lock(&s->mutex);
-    if (atomic_load(&watch->broken) != DL_OK) {
-        status = fail_broken(s, watch, err);
-    } else if (watch->channel->state == DLI_CHANNEL_LIVE) {
-        if (watch->pending) {
-            dli_watch_drain(watch); /* what woke it until now comes before the next try */
-        }
-        watch->pending = false;
-        status = DL_OK;
-    }
-    pthread_mutex_unlock(&s->mutex);
-    return status;
-}
-
-dl_status_t dli_subscriber_fail_late(dli_subscriber_t *s, dl_error_t *err) {
-    pthread_mutex_lock(&s->mutex);
-    dl_status_t status =
-        !s->ready && s->why.status != DL_OK
-            ? fail_with_reason(s, DL_EIO, err)
-            : dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s did not confirm a subscription in time",
-                             s->endpoint->label);
-    pthread_mutex_unlock(&s->mutex);
-    return status;
-}
-
-void dli_subscriber_sleep(dli_subscriber_t *s, dl_watch_t *watch, struct pollfd fds[2]) {
-    pthread_mutex_lock(&s->mutex);
-    bool leads = s->ready && s->leader == NULL;
-    if (leads) {
-        s->leader = watch;
-        s->was_led = true;
-    } else {
-        s->sleepers++;
-    }
-    fds[0] = (struct pollfd){.fd = watch->fd, .events = POLLIN};
-    fds[1] = (struct pollfd){.fd = leads ? s->fd : -1, .events = POLLIN};
-    pthread_mutex_unlock(&s->mutex);
-}
-
-void dli_subscriber_hear(dli_subscriber_t *s, struct pollfd fds[2]) {
-    if (fds[1].revents != 0 && !dli_listener_read(s)) {
-        fds[1].fd = -1;
-    }
-}
-
-bool dli_subscriber_rise(dli_subscriber_t *s, const dl_watch_t *watch, const struct pollfd fds[2]) {
-    pthread_mutex_lock(&s->mutex);
-    bool led = s->leader == watch;
-    if (led) {
-        s->leader = NULL;
-    } else {
-        s->sleepers--;
-    }
-    bool others = s->sleepers > 0;
-    pthread_mutex_unlock(&s->mutex);
-    if (led && others) {
-        dli_listener_poke(s); /* they rely on somebody who reads */
-    }
-    if (fds[0].revents == 0) {
-        return false;
-    }
-    dli_watch_drain(watch);
-    return true;
-}
-
-void dli_subscriber_unwatch(dli_subscriber_t *s, dl_watch_t *watch) {
-    pthread_mutex_lock(&s->mutex);
-    dli_channels_leave(&s->channels, watch, s->env->now_ns());
-    pthread_mutex_unlock(&s->mutex);
-    close(watch->fd);
-    free(watch);
-}
-
-/* ---- at one go -------------------------------------------------------------------------------------- */
-
-/* As poll; reads the connection meanwhile. The watch's two entries come first. */
-static int sleep_and_read(dli_subscriber_t *s, struct pollfd fds[4], uint64_t deadline_ns) {
-    for (;;) {
-        int n = s->env->poll(fds, 4, deadline_ns);
-        if (n != 1 || fds[1].revents == 0) {
-            return n;
-        }
-        dli_subscriber_hear(s, fds);
-        /* A flood of messages for others does not put off the end. */
-        if (s->env->now_ns() >= deadline_ns) {
-            fds[1].fd = -1;
-        }
-    }
-}
-
-dl_status_t dli_subscriber_wait(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns,
-                                const dl_stop_t *stop, dl_error_t *err) {
-    struct pollfd fds[4] = {
-        [2] = {.fd = stop->fd[0], .events = POLLIN},
-        [3] = {.fd = stop->fd[1], .events = POLLIN},
-    };
-    dli_subscriber_sleep(s, watch, fds);
-    int n = sleep_and_read(s, fds, deadline_ns);
-    int reason = errno;
-    bool was_woken = dli_subscriber_rise(s, watch, fds);
-    if (n < 0) {
-        return dl_driver_fail(err, DL_EIO, reason, "cannot wait: %s", strerror(reason));
-    }
-    if (n == 0) {
-        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "the wait is over");
-    }
-    if (!was_woken) {
-        return dl_driver_fail(err, DL_ECANCELED, 0, "the wait was cancelled");
-    }
-    if (atomic_load(&watch->broken) == DL_OK) {
-        return DL_OK;
-    }
-    dli_watch_wake(watch); /* it stays broken, and nobody is to sleep on it */
-    return dli_subscriber_state(s, watch, err);
-}
-
-/* Until the server has confirmed it. */
-static dl_status_t await(dli_subscriber_t *s, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                         dl_error_t *err) {
-    dl_status_t status;
-    while ((status = dli_subscriber_state(s, watch, err)) == DL_ETIMEDOUT) {
-        status = dli_subscriber_wait(s, watch, deadline_ns, stop, err);
-        if (status != DL_OK) {
-            return status == DL_ETIMEDOUT ? dli_subscriber_fail_late(s, err) : status;
-        }
+    if (commands->len > 0) {
+        status = dli_conn_send(s->conn, commands->bytes, commands->len, err);
+        dli_commands_clear(commands);
     }
     return status;
 }
 
-dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, uint64_t deadline_ns,
-                                 const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err) {
-    dl_status_t status = dli_subscriber_ask(s, channel, len, watch, err);
-    if (status != DL_OK) {
-        return status;
+static dl_status_t prepare(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
+    pthread_mutex_lock(&s->mutex);
+    bool wanted = s->channels.count > 0;
+    pthread_mutex_unlock(&s->mutex);
+    s->empty_ns = wanted ? 0 : s->empty_ns != 0 ? s->empty_ns : now;
+    if (!wanted && s->ready && s->empty_ns + EMPTY_NS <= now) {
+        drop_connection(s);
+        s->attempts = 0;
     }
-    status = await(s, *watch, deadline_ns, stop, err);
-    if (status != DL_OK) {
-        dli_subscriber_unwatch(s, *watch);
-        *watch = NULL;
+    if (s->conn == NULL && !wanted) {
+        s->was_ready = false; /* the next watcher begins anew */
     }
-    return status;
+    dl_status_t status = DL_OK;
+    if (s->conn == NULL && wanted && s->retry_ns <= now) {
+        status = begin_to_connect(s, now, err);
+    }
+    return status == DL_OK && s->ready ? speak(s, now, err) : status;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* When something is due even if nothing comes. */
+static uint64_t next_ns(dli_subscriber_t *s) {
+    if (s->empty_ns != 0 && (s->ready || s->conn == NULL)) {
+        return s->ready ? s->empty_ns + EMPTY_NS : DL_NO_DEADLINE;
+    }
+    if (!s->ready) {
+        return s->conn != NULL ? dli_conn_until(s->conn) : s->retry_ns;
+    }
+    pthread_mutex_lock(&s->mutex);
+    const dli_channel_t *idle = s->channels.idle.first;
+    uint64_t due_ns = idle != NULL ? idle->idle_ns + DLI_LINGER_NS : DL_NO_DEADLINE;
+    due_ns = s->channels.joined.first != NULL ? 0 : due_ns;
+    pthread_mutex_unlock(&s->mutex);
+    return earlier(due_ns, s->dues.len > 0 ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS);
+}
+
+void dli_subscriber_fds(dli_subscriber_t *s, struct pollfd *fd, uint64_t *until_ns) {
+    dl_error_t err = {0};
+    *fd = (struct pollfd){.fd = -1};
+    if (prepare(s, s->env->now_ns(), &err) != DL_OK) {
+        lose(s, &err);
+    }
+    if (s->conn != NULL) {
+        dli_conn_want(s->conn, fd);
+    }
+    *until_ns = next_ns(s);
 }

@@ -277,9 +277,11 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
 
 /* A lock of nobody's, on all of them; not where it could only tell what the votes have told. */
 static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_check_t *check) {
+    dli_redis_t *servers[DLI_NODES_MAX];
     size_t votes = 0;
     for (size_t i = 0; i < redlock->n; i++) {
         votes += looks[i].votes ? 1 : 0;
+        servers[i] = &redlock->nodes[i].redis;
     }
     if (votes < redlock->quorum) {
         dli_check_say(check, DL_FINDING_ERROR, "locking",
@@ -287,7 +289,7 @@ static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_chec
                       redlock->n, redlock->quorum,
                       may_init_help(looks, redlock->n) ? "; " DLI_NEW_NODES : "");
     } else {
-        dli_check_trial(check, &dli_redlock_driver, redlock, redlock->max_lease_ms);
+        dli_check_trial(check, &dli_redlock_driver, redlock, redlock->max_lease_ms, servers, redlock->n);
     }
 }
 

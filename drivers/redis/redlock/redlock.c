@@ -58,7 +58,7 @@ const dl_driver_t dli_redlock_driver = {
     .release = dli_redlock_release,
     .renew = dli_redlock_renew,
     .watch = dli_redlock_watch,
-    .wait = dli_redlock_wait,
+    .listen = dli_redlock_listen,
     .unwatch = dli_redlock_unwatch,
     .inspect = dli_redlock_inspect,
     .force_release = dli_redlock_force_release,
@@ -68,4 +68,5 @@ const dl_driver_t dli_redlock_driver = {
     .caps_off = caps_off,
     .check = dli_redlock_check,
     .init = dli_redlock_init,
+    .listen_fds = dli_redlock_listen_fds,
 };

@@ -44,6 +44,7 @@ struct dli_redlock {
     atomic_uint_fast64_t waited_ns, claims_waited_ns;
     /* With the mutex held: for a free and for a renewal without memory; NULL: none. */
     struct dli_round *spare, *renewal_spare;
+    dl_watch_t *telling, *telling_last; /* waiting.c, the same: some nodes have told, which first is first */
 };
 
 static inline uint64_t dli_call_timeout_ns(const dli_redlock_t *redlock) {
@@ -89,11 +90,11 @@ bool dli_redlock_keep_spare(dli_redlock_t *redlock);
 /* renewals.c, for acquire.c: the same for renewals. */
 bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock);
 void dli_redlock_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
-dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                              const dl_stop_t *stop, dl_watch_t **watch, dl_error_t *err);
-dl_status_t dli_redlock_wait(void *state, dl_watch_t *watch, uint64_t deadline_ns, const dl_stop_t *stop,
-                             dl_error_t *err);
+dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
+                              dl_error_t *err);
 void dli_redlock_unwatch(void *state, dl_watch_t *watch);
+size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
+void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n);
 dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                 dl_lock_info_t *info, dl_error_t *err);
 dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,

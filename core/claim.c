@@ -1,0 +1,90 @@
+/* claim.c - what the server knows of one acquisition. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "core.h"
+
+static void fire(dli_timer_t *timer, uint64_t now) {
+    dli_claim_t *claim = (dli_claim_t *)(void *)((char *)timer - offsetof(dli_claim_t, timer));
+    if (claim->freeing) {
+        dli_lane_job(claim, DLI_LANE_FREE);
+    } else if (!dli_hold_expire(claim->hold, now)) {
+        dli_renew_queue(claim);
+    }
+}
+
+dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
+    if (!dli_heap_reserve(&client->loop.timers)) {
+        return NULL;
+    }
+    dli_claim_t *claim = calloc(1, sizeof *claim + client->driver->hold_size);
+    if (claim == NULL) {
+        dli_heap_give_back(&client->loop.timers);
+        return NULL;
+    }
+    claim->client = client;
+    claim->gate = gate;
+    gate->refs++;
+    dli_owner_text(owner, client->uuid, claim->owner_text, sizeof claim->owner_text);
+    claim->refs = 1;
+    claim->session_fd = -1;
+    claim->timer.fire = fire;
+    return claim;
+}
+
+void dli_claim_ref(dli_claim_t *claim) {
+    claim->refs++;
+}
+
+void dli_claim_unref(dli_claim_t *claim) {
+    if (--claim->refs > 0) {
+        return;
+    }
+    dl_client_t *client = claim->client;
+    dli_gate_unref(client, claim->gate);
+    dli_heap_give_back(&client->loop.timers);
+    claim->next_dead = client->dead;
+    client->dead = claim;
+}
+
+void *dli_claim_driver_hold(dli_claim_t *claim) {
+    return claim->client->driver->hold_size > 0 ? claim->driver_hold : NULL;
+}
+
+uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
+    /* Redlock's allowance for clocks that run at different speeds: 1 % of the lease and 2 ms. */
+    uint64_t lease_ns = dli_ms(lease_ms);
+    uint64_t drift_ns = lease_ns / 100 + 2u * DLI_NS_PER_MS;
+    return sent_ns + lease_ns - drift_ns;
+}
+
+void dli_claim_watch(dli_claim_t *claim) {
+    dl_client_t *client = claim->client;
+    dli_renew_count(claim);
+    if (claim->freeing) {
+        return; /* the timer is for its next try */
+    }
+    if (claim->hold == NULL) {
+        dli_timer_clear(&client->loop.timers, &claim->timer);
+        return;
+    }
+    uint64_t at_ns = dli_hold_ends_ns(claim->hold);
+    if (claim->renew_counted && !claim->renew_queued) {
+        at_ns = dli_min(at_ns, claim->renew_due_ns);
+    }
+    dli_loop_at(client, &claim->timer, at_ns);
+}
+
+void dli_claim_watch_session(dli_claim_t *claim, int fd) {
+    int epoll_fd = claim->client->loop.session_epoll_fd;
+    if (claim->session_fd >= 0) {
+        (void)epoll_ctl(epoll_fd, EPOLL_CTL_DEL, claim->session_fd, NULL);
+    }
+    claim->session_fd = fd;
+    if (fd >= 0) {
+        /* Hang-ups only, by their edge: answers to pings make the descriptor readable too. */
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.u64 = claim->hold_id};
+        (void)epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+    }
+}

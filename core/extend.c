@@ -1,0 +1,69 @@
+/* extend.c - telling the server of one more level, or of a longer lease. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core.h"
+
+/* The hold may have ended or been lost while the server was asked. */
+static dli_next_t told_step(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    uint64_t now = dli_now();
+    dli_claim_idle(op->claim);
+    if (!dli_hold_expire(hold, now) && hold->state == DLI_HOLD_LIVE) {
+        uint64_t sent_ns = op->ask == DLI_ASK_RENEW ? op->with.renewal.sent_ns : op->with.grant.sent_ns;
+        if (op->answer == DL_ELOST) {
+            dli_hold_lose_as(hold, op->ask == DLI_ASK_RENEW ? op->with.renewal.loss : DL_LOSS_NOT_OURS);
+        } else if (op->answer == DL_OK) {
+            dli_hold_extended(hold, sent_ns, op->lease_ms, now);
+        }
+    }
+    if (hold->state != DLI_HOLD_LIVE) {
+        op->answer = dli_fail_plain(&op->err, DL_ELOST);
+    }
+    return op->then(op);
+}
+
+static dli_next_t tell_step(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    dli_next_t next = dli_claim_use(op);
+    if (next == DLI_WAIT) {
+        return DLI_WAIT;
+    }
+    if (next == DLI_DONE) {
+        return op->then(op);
+    }
+    if (hold->state != DLI_HOLD_LIVE) {
+        dli_claim_idle(op->claim); /* it ended while its connection was waited for */
+        op->answer = dli_fail_plain(&op->err, DL_ELOST);
+        return op->then(op);
+    }
+    /* Noted before the answer: should it get lost, the server may keep the lock this long. */
+    dli_claim_t *claim = op->claim;
+    claim->lease_ms = op->lease_ms > claim->lease_ms ? op->lease_ms : claim->lease_ms;
+    bool counted = (op->client->driver->caps & DL_CAP_SERVER_COUNT) != 0 && op->level > 1;
+    op->ask = counted ? DLI_ASK_LEVEL : DLI_ASK_RENEW;
+    op->ask_until_ns = op->until_ns;
+    op->step = told_step;
+    return DLI_ASK;
+}
+
+dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then) {
+    op->level = level;
+    op->then = then;
+    op->step = tell_step;
+    return DLI_STEP;
+}
+
+static dli_next_t extended(dli_op_t *op) {
+    return dli_op_end(op, op->answer);
+}
+
+dli_next_t dli_extend_step(dli_op_t *op) {
+    dli_gate_expire(op->gate, dli_now());
+    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner);
+    if (hold == NULL || hold->state == DLI_HOLD_LOST) {
+        return dli_op_end(op, hold == NULL ? DL_ENOTOWNER : DL_ELOST);
+    }
+    dli_op_about(op, hold);
+    op->lease_ms = op->lease_ms == DL_LEASE_AUTO ? op->client->lease_ms : op->lease_ms;
+    op->until_ns = dli_call_deadline(op->client);
+    return dli_tell_server(op, 1, extended);
+}

@@ -1,0 +1,364 @@
+/* op.c - operations: carried from step to step, by who waits for them or by whoever has the mutex. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "core.h"
+
+/*
+ * A step looks at the client's state and changes it, under the mutex, and says what is needed next: the
+ * driver's answer, a poke or an instant, or nothing. A blocking call takes its own steps, and asks the driver
+ * itself. The operations of queues are carried on by whoever releases the mutex next, as far as it goes
+ * without the driver; workers ask that for them. A poke only marks, so that no step is taken inside another.
+ */
+
+/* ---- begin and end ------------------------------------------------------------------------------ */
+
+static void link_op(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    op->prev = NULL;
+    op->next = client->ops;
+    if (client->ops != NULL) {
+        client->ops->prev = op;
+    }
+    client->ops = op;
+}
+
+static void unlink_op(dli_op_t *op) {
+    *(op->prev != NULL ? &op->prev->next : &op->client->ops) = op->next;
+    if (op->next != NULL) {
+        op->next->prev = op->prev;
+    }
+}
+
+static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
+    *owner = (dli_owner_t){.number = lock->owner_number};
+    if (!lock->owned) {
+        owner->thread = dli_thread_self();
+        if (owner->thread == NULL) {
+            return DL_ENOMEM;
+        }
+        owner->number = owner->thread->number;
+    }
+    return DL_OK;
+}
+
+dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
+    if (lock == NULL) {
+        return dli_fail(err, DL_EINVAL, "no lock");
+    }
+    if (dli_forked(lock->client)) {
+        return dli_fail_plain(err, DL_EFORKED);
+    }
+    dl_status_t status = owner_of(lock, &op->owner);
+    if (status != DL_OK) {
+        return dli_fail_plain(err, status);
+    }
+    op->client = lock->client;
+    op->gate = lock->gate;
+    dli_lock_client(op->client);
+    status = dli_call_enter(op->client);
+    if (status != DL_OK) {
+        dli_unlock_client(op->client);
+        return dli_fail_plain(err, status);
+    }
+    op->lock = lock;
+    lock->refs++;
+    link_op(op);
+    return DL_OK;
+}
+
+dl_status_t dli_op_stop_reason(const dli_op_t *op) {
+    if (op->client->closing || (op->lock != NULL && op->lock->closed)) {
+        return DL_ECLOSED;
+    }
+    bool triggered = op->cancel != NULL && atomic_load(&op->cancel->triggered);
+    return op->cancelled || triggered ? DL_ECANCELED : DL_OK;
+}
+
+dli_next_t dli_op_end(dli_op_t *op, dl_status_t status) {
+    op->status = status;
+    if (op->err.status != status || op->err.message[0] == '\0') {
+        dli_fail_plain(&op->err, status);
+    }
+    return DLI_DONE;
+}
+
+void dli_op_about(dli_op_t *op, dli_hold_t *hold) {
+    dli_hold_ref(hold);
+    op->hold = hold;
+    dli_claim_ref(hold->claim);
+    op->claim = hold->claim;
+}
+
+void dli_op_leave(dli_op_t *op) {
+    if (op->claim != NULL) {
+        dli_claim_unref(op->claim);
+        op->claim = NULL;
+    }
+    unlink_op(op);
+    dli_call_leave(op->client);
+}
+
+void dli_op_judge(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    if (op->kind != DL_OP_ACQUIRE || op->status != DL_OK || hold == NULL) {
+        return;
+    }
+    (void)dli_hold_expire(hold, dli_now());
+    if (hold->state == DLI_HOLD_LOST) {
+        dli_hold_give_up_level(hold);
+        op->status = dli_fail(&op->err, DL_ELOST, "it was lost as soon as it was held");
+    } else if (hold->state == DLI_HOLD_ENDED && op->client->closing) {
+        op->status = dli_fail_plain(&op->err, DL_ECLOSED);
+    }
+}
+
+/* ---- carried by the caller ---------------------------------------------------------------------- */
+
+static dli_next_t advance(dli_op_t *op) {
+    dli_next_t next;
+    do {
+        next = op->step(op);
+    } while (next == DLI_STEP);
+    return next;
+}
+
+dl_status_t dli_op_can_wait(dli_op_t *op) {
+    if (op->async || op->park != NULL) {
+        return DL_OK;
+    }
+    op->park = dli_park_get(op->client);
+    if (op->park != NULL) {
+        return DL_OK;
+    }
+    return errno == ENOMEM ? dli_fail_plain(&op->err, DL_ENOMEM)
+                           : dli_fail(&op->err, DL_ELIMIT, "no descriptor is left to wait with");
+}
+
+dl_status_t dli_op_run(dli_op_t *op, dl_error_t *err) {
+    dli_next_t next;
+    while ((next = advance(op)) != DLI_DONE) {
+        if (next == DLI_ASK) {
+            dli_call_ask(op);
+        } else {
+            dli_loop_sleep(op);
+        }
+    }
+    dli_op_judge(op);
+    dli_park_put(op->client, op->park);
+    dli_op_leave(op);
+    if (op->hold != NULL) {
+        dli_hold_unref(op->hold);
+    }
+    dl_status_t status = op->status;
+    dli_lock_unref_and_unlock(op->lock);
+    return dli_error_give(err, &op->err, status);
+}
+
+/* ---- carried by whoever has the mutex ------------------------------------------------------------ */
+
+static void make_ready(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    op->place = DLI_OP_READY;
+    op->next_in = NULL;
+    *(client->ready != NULL ? &client->ready_last->next_in : &client->ready) = op;
+    client->ready_last = op;
+}
+
+void dli_op_give_up(dli_op_t *op) {
+    if (op->kind == DL_OP_ACQUIRE && op->status == DL_OK && op->hold != NULL) {
+        dli_hold_give_up_level(op->hold);
+    }
+}
+
+static void complete(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    op->place = DLI_OP_ENDED;
+    dli_op_leave(op);
+    dli_heap_give_back(&client->loop.timers);
+    if (op->queue != NULL) {
+        dli_queue_put_op(op);
+        return;
+    }
+    dli_op_give_up(op);
+    if (op->hold != NULL) {
+        dli_hold_unref(op->hold);
+    }
+    if (op->lock != NULL) {
+        dli_lock_unref(op->lock); /* not the last: the client is not closed while operations run */
+    }
+    free(op);
+}
+
+static void carry_on(dli_op_t *op) {
+    op->place = DLI_OP_CARRIED;
+    dl_client_t *client = op->client;
+    dli_next_t next = advance(op);
+    if (next == DLI_DONE) {
+        complete(op);
+        return;
+    }
+    uint64_t until_ns = op->until_ns;
+    if (next == DLI_ASK) {
+        until_ns = op->ask_until_ns;
+        op->lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_FREE;
+        dli_lane_push(op);
+    } else {
+        op->place = DLI_OP_WAITING;
+        if (op->listens) {
+            dli_loop_listen(client, true);
+        }
+    }
+    if (until_ns != DLI_NEVER) {
+        dli_loop_at(client, &op->timer, until_ns);
+    }
+}
+
+void dli_run_ready(dl_client_t *client) {
+    while (client->ready != NULL) {
+        dli_op_t *op = client->ready;
+        client->ready = op->next_in;
+        carry_on(op);
+    }
+}
+
+/* Not asked, and why: the next step takes it for the answer. */
+static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
+    dli_lane_remove(op);
+    op->answer = dli_fail(&op->err, answer, "%s", why);
+    op->interrupted = false;
+    make_ready(op);
+}
+
+static void stop_waiting(dli_op_t *op) {
+    dli_timer_clear(&op->client->loop.timers, &op->timer);
+    if (op->listens) {
+        dli_loop_listen(op->client, false);
+    }
+    make_ready(op);
+}
+
+static uint64_t may_queue_until(const dli_op_t *op, uint64_t now) {
+    return op->ask == DLI_ASK_TRY ? dli_acquire_may_queue_until(op, now) : now;
+}
+
+static void end_queueing(dli_op_t *op, uint64_t now) {
+    if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
+        answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
+    } else {
+        answer_unasked(op, DL_ETIMEDOUT, "the time was over before a thread was free to ask the server");
+    }
+}
+
+bool dli_op_leave_lane(dli_op_t *op) {
+    uint64_t now = dli_now();
+    if (now >= op->ask_until_ns && may_queue_until(op, now) <= now) {
+        end_queueing(op, now);
+        return false;
+    }
+    dli_lane_remove(op);
+    op->place = DLI_OP_CARRIED;
+    if (op->ask == DLI_ASK_TRY) {
+        dli_acquire_ask_now(op);
+    }
+    return true;
+}
+
+static void fire(dli_timer_t *timer, uint64_t now) {
+    dli_op_t *op = (dli_op_t *)(void *)((char *)timer - offsetof(dli_op_t, timer));
+    if (op->place == DLI_OP_WAITING) {
+        stop_waiting(op);
+    } else if (may_queue_until(op, now) > now) {
+        dli_loop_at(op->client, timer, may_queue_until(op, now));
+    } else {
+        end_queueing(op, now);
+    }
+}
+
+void dli_op_start(dli_op_t *op) {
+    op->async = true;
+    op->timer.fire = fire;
+    if (op->lock == NULL) {
+        link_op(op);
+        op->client->calls++;
+    }
+    make_ready(op);
+}
+
+void dli_op_answered(dli_op_t *op) {
+    make_ready(op);
+}
+
+void dli_op_poke(dli_op_t *op) {
+    if (op->park != NULL) {
+        dli_park_wake(op->park);
+    } else if (!op->async) {
+        op->interrupted = true;
+        dli_sys->cond_broadcast(&op->client->changed);
+    } else if (op->place == DLI_OP_WAITING) {
+        stop_waiting(op);
+    } else if (op->place == DLI_OP_IN_LANE && dli_op_stop_reason(op) != DL_OK) {
+        answer_unasked(op, dli_op_stop_reason(op), "it was stopped before the server was asked");
+    }
+}
+
+void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
+    for (dli_op_t *op = client->ops; op != NULL; op = op->next) {
+        if (lock == NULL || op->lock == lock) {
+            dli_op_poke(op);
+        }
+    }
+}
+
+void dli_op_free_and_unlock(dli_op_t *op) {
+    if (op->hold != NULL) {
+        dli_hold_unref(op->hold);
+    }
+    dl_lock_t *lock = op->lock;
+    free(op);
+    dli_lock_unref_and_unlock(lock);
+}
+
+/* ---- one exchange of a claim at a time ----------------------------------------------------------- */
+
+static void leave_users(dli_claim_t *claim, const dli_op_t *op) {
+    for (dli_op_t **at = &claim->users; *at != NULL; at = &(*at)->next_user) {
+        if (*at == op) {
+            *at = op->next_user;
+            return;
+        }
+    }
+}
+
+dli_next_t dli_claim_use(dli_op_t *op) {
+    dli_claim_t *claim = op->claim;
+    leave_users(claim, op);
+    if (!claim->busy) {
+        claim->busy = op->client->session;
+        return DLI_STEP;
+    }
+    dl_status_t stop = dli_op_stop_reason(op);
+    if (stop != DL_OK) {
+        op->answer = dli_fail_plain(&op->err, stop);
+        return DLI_DONE;
+    }
+    if (dli_now() >= op->until_ns) {
+        op->answer = dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
+        return DLI_DONE;
+    }
+    dli_op_t **last = &claim->users;
+    while (*last != NULL) {
+        last = &(*last)->next_user;
+    }
+    op->next_user = NULL;
+    *last = op;
+    return DLI_WAIT;
+}
+
+void dli_claim_idle(dli_claim_t *claim) {
+    claim->busy = false;
+    for (dli_op_t *op = claim->users; op != NULL; op = op->next_user) {
+        dli_op_poke(op);
+    }
+}

@@ -1,0 +1,487 @@
+/* queue.c - completion queues: operations that nobody waits for, and what became of them, in one order. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core.h"
+
+static bool is_forked(const dl_queue_t *queue) {
+    return queue->fork_generation != dli_fork_generation() || queue->pid != getpid();
+}
+
+dl_status_t dl_queue_new(dl_queue_t **out, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
+    if (out == NULL) {
+        return dli_fail(err, DL_EINVAL, "no place for the queue");
+    }
+    *out = NULL;
+    dl_queue_t *queue = calloc(1, sizeof *queue);
+    if (queue == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    queue->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (queue->fd < 0) {
+        dl_driver_fail(err, DL_ELIMIT, errno, "no descriptor for a queue: %s", strerror(errno));
+        free(queue);
+        return DL_ELIMIT;
+    }
+    pthread_mutex_init(&queue->taking, NULL);
+    pthread_mutex_init(&queue->mutex, NULL);
+    queue->limit = DL_QUEUE_MAX;
+    queue->pid = getpid();
+    queue->fork_generation = dli_fork_generation();
+    *out = queue;
+    return DL_OK;
+}
+
+int dl_queue_fd(const dl_queue_t *queue) {
+    return queue == NULL || is_forked(queue) ? -1 : queue->fd;
+}
+
+/* ---- entries: with the queue's mutex --------------------------------------------------------------- */
+
+static void append(dl_queue_t *queue, dli_entry_t *entry) {
+    entry->next = NULL;
+    bool first = queue->first == NULL;
+    *(first ? &queue->first : &queue->last->next) = entry;
+    queue->last = entry;
+    if (first) {
+        dli_eventfd_raise(queue->fd);
+    }
+}
+
+static void link_op(dl_queue_t *queue, dli_op_t *op) {
+    op->prev_of_queue = NULL;
+    op->next_of_queue = queue->ops;
+    if (queue->ops != NULL) {
+        queue->ops->prev_of_queue = op;
+    }
+    queue->ops = op;
+    queue->op_count++;
+}
+
+static void unlink_op(dl_queue_t *queue, dli_op_t *op) {
+    *(op->prev_of_queue != NULL ? &op->prev_of_queue->next_of_queue : &queue->ops) = op->next_of_queue;
+    if (op->next_of_queue != NULL) {
+        op->next_of_queue->prev_of_queue = op->prev_of_queue;
+    }
+    queue->op_count--;
+}
+
+void dli_queue_put_op(dli_op_t *op) {
+    pthread_mutex_lock(&op->queue->mutex);
+    append(op->queue, &op->entry);
+    pthread_mutex_unlock(&op->queue->mutex);
+}
+
+void dli_queue_put_event(dl_queue_t *queue, dli_event_t *event) {
+    event->client->refs++;
+    event->client->event_count++;
+    pthread_mutex_lock(&queue->mutex);
+    append(queue, &event->entry);
+    pthread_mutex_unlock(&queue->mutex);
+}
+
+/* ---- begin ------------------------------------------------------------------------------------------ */
+
+static dl_status_t check(const dl_lock_t *lock, const dl_queue_t *queue, dl_error_t *err) {
+    if (lock == NULL || queue == NULL) {
+        return dli_fail(err, DL_EINVAL, "no lock or no queue");
+    }
+    if (is_forked(queue)) {
+        return dli_fail_plain(err, DL_EFORKED);
+    }
+    if (!lock->owned) {
+        return dli_fail(err, DL_EINVAL, "a queue needs handles of dl_lock_open_owned: a task is no thread");
+    }
+    return DL_OK;
+}
+
+/* With the client's mutex. */
+static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
+    int rc = dli_loop_start(op->client);
+    if (rc != 0) {
+        return dl_driver_fail(err, DL_ELIMIT, rc, "no thread for a queue's operations: %s", strerror(rc));
+    }
+    if (!dli_heap_reserve(&op->client->loop.timers)) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    pthread_mutex_lock(&queue->mutex);
+    bool has_room = queue->op_count < queue->limit;
+    if (has_room) {
+        op->queue = queue;
+        op->id = ++queue->last_id;
+        link_op(queue, op);
+    }
+    pthread_mutex_unlock(&queue->mutex);
+    if (!has_room) {
+        dli_heap_give_back(&op->client->loop.timers);
+        return dli_fail(err, DL_ELIMIT, "%zu operations of this queue are under way or wait to be taken",
+                        queue->limit);
+    }
+    return DL_OK;
+}
+
+/* What an inspection learns stands behind its operation. */
+static dl_status_t begin(const dli_op_t *asked, dl_lock_t *lock, dl_queue_t *queue, uint64_t *id,
+                         dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
+    DLI_PUNCTUAL;
+    bool inspects = asked->kind == DL_OP_INSPECT;
+    dli_op_t *op = malloc(sizeof *op + (inspects ? sizeof *op->info : 0));
+    if (op == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    *op = *asked;
+    if (inspects) {
+        op->info = (dl_lock_info_t *)(void *)(op + 1);
+        *op->info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    }
+    dl_status_t status = dli_op_enter(op, lock, err);
+    if (status != DL_OK) {
+        free(op);
+        return status;
+    }
+    dl_client_t *client = op->client;
+    status = admit(queue, op, err);
+    if (status == DL_OK) {
+        if (id != NULL) {
+            *id = op->id;
+        }
+        if (op->kind == DL_OP_ACQUIRE) {
+            dli_acquire_init(op);
+        }
+        dli_op_start(op);
+    } else {
+        dli_op_leave(op);
+        dli_lock_unref(lock);
+        free(op);
+    }
+    dli_unlock_client(client);
+    return status;
+}
+
+dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_queue_t *queue, void *tag,
+                             uint64_t *id, dl_error_t *err) {
+    dli_op_t op = {.kind = DL_OP_ACQUIRE, .tag = tag};
+    dl_status_t status = check(lock, queue, err);
+    if (status == DL_OK) {
+        status = dli_take_opts(opts, &op.opts, err);
+    }
+    if (status == DL_OK && op.opts.cancel != NULL) {
+        status = dli_fail(err, DL_EINVAL, "an operation of a queue is cancelled by dl_op_cancel");
+    }
+    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+}
+
+dl_status_t dl_unlock_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
+    dli_op_t op = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step, .tag = tag};
+    dl_status_t status = check(lock, queue, err);
+    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+}
+
+dl_status_t dl_extend_begin(dl_lock_t *lock, int64_t lease_ms, dl_queue_t *queue, void *tag, uint64_t *id,
+                            dl_error_t *err) {
+    dli_op_t op = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms, .tag = tag};
+    dl_status_t status = check(lock, queue, err);
+    if (status == DL_OK) {
+        status = dli_check_lease(lease_ms, err);
+    }
+    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+}
+
+dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
+    dli_op_t op = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .tag = tag};
+    dl_status_t status = check(lock, queue, err);
+    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+}
+
+/* ---- take ------------------------------------------------------------------------------------------- */
+
+static void give_op(dli_op_t *op, dl_completion_t *out) {
+    dl_client_t *client = op->client;
+    dli_lock_client(client);
+    dli_op_judge(op);
+    *out = (dl_completion_t){.kind = op->kind,
+                             .status = op->status,
+                             .tag = op->tag,
+                             .id = op->id,
+                             .lock = op->lock,
+                             .client = client};
+    if (op->status != DL_OK) {
+        out->err = op->err;
+    } else if (op->hold != NULL) {
+        out->valid_ms = dli_hold_valid_ms(op->hold);
+        out->token = op->kind == DL_OP_ACQUIRE ? op->hold->token : 0;
+    }
+    if (op->info != NULL) {
+        out->with.info = *op->info;
+    }
+    dli_op_free_and_unlock(op);
+}
+
+static void give_event(dli_event_t *event, dl_completion_t *out) {
+    dl_client_t *client = event->client;
+    *out = (dl_completion_t){.kind = DL_OP_EVENT, .client = client, .with.event = DL_EVENT_INIT};
+    dli_lock_client(client);
+    dli_event_give(event, &out->with.event);
+    out->status = out->with.event.status;
+    client->event_count--;
+    dli_client_unref_and_unlock(client);
+}
+
+/* NULL: nothing waits. */
+static dli_entry_t *take(dl_queue_t *queue) {
+    pthread_mutex_lock(&queue->mutex);
+    dli_entry_t *entry = queue->first;
+    if (entry != NULL) {
+        queue->first = entry->next;
+        if (queue->first == NULL) {
+            dli_eventfd_lower(queue->fd);
+        }
+        if (!entry->is_event) {
+            unlink_op(queue, (dli_op_t *)(void *)entry);
+        }
+    }
+    pthread_mutex_unlock(&queue->mutex);
+    return entry;
+}
+
+size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max) {
+    DLI_NO_THREAD_CANCEL;
+    DLI_PUNCTUAL;
+    if (queue == NULL || array == NULL || size != sizeof *array || is_forked(queue)) {
+        return 0;
+    }
+    size_t n = 0;
+    dli_entry_t *entry;
+    pthread_mutex_lock(&queue->taking);
+    while (n < max && (entry = take(queue)) != NULL) {
+        if (entry->is_event) {
+            give_event((dli_event_t *)(void *)entry, &array[n++]);
+        } else {
+            give_op((dli_op_t *)(void *)entry, &array[n++]);
+        }
+    }
+    pthread_mutex_unlock(&queue->taking);
+    return n;
+}
+
+/* ---- cancel ----------------------------------------------------------------------------------------- */
+
+static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
+    pthread_mutex_lock(&queue->mutex);
+    dli_op_t *op = queue->ops;
+    while (op != NULL && op->id != id) {
+        op = op->next_of_queue;
+    }
+    pthread_mutex_unlock(&queue->mutex);
+    return op;
+}
+
+/* With the client's mutex. */
+static dl_status_t cancel(dli_op_t *op) {
+    bool asks = op->place == DLI_OP_CARRIED && op->kind != DL_OP_ACQUIRE;
+    if (op->place == DLI_OP_ENDED || op->kind == DL_OP_UNLOCK || asks) {
+        return DL_EBUSY;
+    }
+    op->cancelled = true;
+    dli_op_poke(op);
+    return DL_OK;
+}
+
+dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id) {
+    DLI_NO_THREAD_CANCEL;
+    DLI_PUNCTUAL;
+    if (queue == NULL) {
+        return DL_EINVAL;
+    }
+    if (is_forked(queue)) {
+        return DL_EFORKED;
+    }
+    dl_status_t status = DL_EINVAL;
+    pthread_mutex_lock(&queue->taking);
+    dli_op_t *op = find(queue, id);
+    if (op != NULL) {
+        dl_client_t *client = op->client;
+        dli_lock_client(client);
+        status = cancel(op);
+        dli_unlock_client(client);
+    }
+    pthread_mutex_unlock(&queue->taking);
+    return status;
+}
+
+/* ---- events of clients ------------------------------------------------------------------------------ */
+
+/* With the client's mutex, as what follows. Events that wait here stay. */
+void dli_queue_leave(dl_client_t *client) {
+    dl_queue_t *queue = client->event_queue;
+    client->event_queue = NULL;
+    if (queue == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&queue->mutex);
+    dl_client_t **at = &queue->clients;
+    while (*at != NULL && *at != client) {
+        at = &(*at)->next_of_queue;
+    }
+    if (*at != NULL) { /* else the queue is being freed, and has it already */
+        *at = client->next_of_queue;
+        client->refs--;
+    }
+    pthread_mutex_unlock(&queue->mutex);
+}
+
+static void link_client(dl_queue_t *queue, dl_client_t *client) {
+    dli_entry_t *waiting = client->events;
+    client->events = client->events_last = NULL;
+    if (waiting != NULL && client->event_fn == NULL) {
+        dli_eventfd_lower(client->event_fd);
+    }
+    client->event_fn = NULL;
+    client->refs++;
+    client->event_queue = queue;
+    pthread_mutex_lock(&queue->mutex);
+    client->next_of_queue = queue->clients;
+    queue->clients = client;
+    pthread_mutex_unlock(&queue->mutex);
+    while (waiting != NULL) {
+        dli_entry_t *next = waiting->next;
+        client->event_count--;
+        dli_queue_put_event(queue, (dli_event_t *)(void *)waiting);
+        waiting = next;
+    }
+}
+
+dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
+    DLI_NO_THREAD_CANCEL;
+    if (client == NULL) {
+        return DL_EINVAL;
+    }
+    if (dli_forked(client) || (queue != NULL && is_forked(queue))) {
+        return DL_EFORKED;
+    }
+    dli_lock_client(client);
+    dl_status_t status = dli_call_enter(client);
+    if (status == DL_OK) {
+        dli_queue_leave(client);
+        if (queue != NULL) {
+            link_client(queue, client);
+        }
+        dli_call_leave(client);
+    }
+    dli_unlock_client(client);
+    return status;
+}
+
+/* What waits of a client that closes, or of all (NULL). With the queue's mutex; returns the entries. */
+static dli_entry_t *take_events(dl_queue_t *queue, const dl_client_t *client) {
+    dli_entry_t *taken = NULL, *last = NULL, **at = &queue->first;
+    while (*at != NULL) {
+        dli_entry_t *entry = *at;
+        if (entry->is_event && ((dli_event_t *)(void *)entry)->client == client) {
+            *at = entry->next;
+            entry->next = taken;
+            taken = entry;
+        } else {
+            last = entry;
+            at = &entry->next;
+        }
+    }
+    queue->last = last;
+    if (taken != NULL && queue->first == NULL) {
+        dli_eventfd_lower(queue->fd);
+    }
+    return taken;
+}
+
+void dli_queue_forget_client(dl_client_t *client) {
+    dl_queue_t *queue = client->event_queue;
+    if (queue == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&queue->mutex);
+    dli_entry_t *entry = take_events(queue, client);
+    pthread_mutex_unlock(&queue->mutex);
+    while (entry != NULL) {
+        dli_entry_t *next = entry->next;
+        dli_event_discard((dli_event_t *)(void *)entry);
+        client->refs--;
+        entry = next;
+    }
+    dli_queue_leave(client);
+}
+
+/* ---- the end of a queue ----------------------------------------------------------------------------- */
+
+static void drop_entries(dl_queue_t *queue) {
+    dli_entry_t *entry;
+    while ((entry = take(queue)) != NULL) {
+        if (entry->is_event) {
+            dl_completion_t unread;
+            give_event((dli_event_t *)(void *)entry, &unread);
+        } else {
+            dli_op_t *op = (dli_op_t *)(void *)entry;
+            dl_client_t *client = op->client;
+            dli_lock_client(client);
+            dli_op_give_up(op);
+            dli_op_free_and_unlock(op);
+        }
+    }
+}
+
+/* False: it has completed meanwhile, and waits. */
+static void abandon(dl_queue_t *queue, dli_op_t *op) {
+    dl_client_t *client = op->client;
+    dli_lock_client(client);
+    if (op->place != DLI_OP_ENDED) {
+        pthread_mutex_lock(&queue->mutex);
+        unlink_op(queue, op);
+        pthread_mutex_unlock(&queue->mutex);
+        op->queue = NULL;
+        op->cancelled = true;
+        dli_op_poke(op);
+    }
+    dli_unlock_client(client);
+}
+
+static dl_client_t *take_client(dl_queue_t *queue) {
+    pthread_mutex_lock(&queue->mutex);
+    dl_client_t *client = queue->clients;
+    if (client != NULL) {
+        queue->clients = client->next_of_queue;
+    }
+    pthread_mutex_unlock(&queue->mutex);
+    return client;
+}
+
+void dl_queue_free(dl_queue_t *queue) {
+    DLI_NO_THREAD_CANCEL;
+    DLI_PUNCTUAL;
+    if (queue == NULL) {
+        return;
+    }
+    if (is_forked(queue)) {
+        close(queue->fd); /* the mutexes may be locked for ever in this process; the little memory stays */
+        return;
+    }
+    dl_client_t *client;
+    while ((client = take_client(queue)) != NULL) {
+        dli_lock_client(client);
+        client->event_queue = NULL;
+        dli_client_unref_and_unlock(client);
+    }
+    drop_entries(queue);
+    while (queue->ops != NULL) {
+        abandon(queue, queue->ops);
+        drop_entries(queue);
+    }
+    close(queue->fd);
+    pthread_mutex_destroy(&queue->mutex);
+    pthread_mutex_destroy(&queue->taking);
+    free(queue);
+}

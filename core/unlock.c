@@ -1,0 +1,105 @@
+/* unlock.c - the steps of an unlock: one level, and with the last one the hold, freed on the server. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
+#include "core.h"
+
+/* A level stays: only the server's "not yours" matters, and nothing else is an error. */
+static dli_next_t level_left_step(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    if (op->answer == DL_ELOST && hold->state == DLI_HOLD_LIVE) {
+        dli_hold_lose_as(hold, DL_LOSS_NOT_OURS);
+    }
+    dli_claim_idle(op->claim);
+    return dli_op_end(op, hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
+}
+
+/* The end of a hold, whatever the answer is. */
+static dli_next_t released(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    if (op->answer == DL_ELOST) {
+        dli_hold_lose(hold, DL_ELOST, "found lost at its release");
+    } else if (op->answer != DL_OK) {
+        dli_free_add(op->claim, false, dli_now() + dli_ms(op->claim->lease_ms));
+    }
+    if (op->thread_exited && op->answer != DL_ELOST) {
+        dli_event_hold(hold, DL_EVENT_THREAD_EXITED, op->answer,
+                       "the thread that held it has ended; the lock was released");
+    }
+    dli_hold_end(hold);
+    return dli_op_end(op, op->answer);
+}
+
+static dli_next_t released_step(dli_op_t *op) {
+    dli_claim_idle(op->claim);
+    return released(op);
+}
+
+static dli_next_t use_step(dli_op_t *op) {
+    dli_hold_t *hold = op->hold;
+    dli_next_t next = dli_claim_use(op);
+    if (next == DLI_WAIT) {
+        return DLI_WAIT;
+    }
+    if (next == DLI_DONE) {
+        return op->level == 0 ? released(op)
+                              : dli_op_end(op, hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
+    }
+    if (op->level > 0 && hold->state != DLI_HOLD_LIVE) {
+        op->answer = DL_OK; /* it ended while its connection was waited for */
+        return level_left_step(op);
+    }
+    op->ask = DLI_ASK_RELEASE;
+    op->ask_until_ns = op->until_ns;
+    op->step = op->level == 0 ? released_step : level_left_step;
+    return DLI_ASK;
+}
+
+static dli_next_t tell(dli_op_t *op, dli_hold_t *hold, uint32_t level) {
+    dli_op_about(op, hold);
+    op->level = level;
+    op->until_ns = dli_call_deadline(op->client);
+    op->step = use_step;
+    return DLI_STEP;
+}
+
+/* Disarmed first: nothing is renewed any more, and a renewal on its way finds the state changed. */
+static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
+    dli_hold_disarm(hold);
+    return tell(op, hold, 0);
+}
+
+dli_next_t dli_unlock_step(dli_op_t *op) {
+    dli_gate_expire(op->gate, dli_now());
+    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner);
+    if (hold == NULL) {
+        return dli_op_end(op, DL_ENOTOWNER);
+    }
+    if (hold->state == DLI_HOLD_LOST) {
+        dli_hold_give_up_level(hold);
+        return dli_op_end(op, DL_ELOST);
+    }
+    if (hold->levels == 1) {
+        return release(op, hold);
+    }
+    dli_hold_left_level(hold, dli_now());
+    if ((op->client->driver->caps & DL_CAP_SERVER_COUNT) == 0) {
+        return dli_op_end(op, DL_OK);
+    }
+    return tell(op, hold, hold->levels);
+}
+
+bool dli_unlock_left_behind(dli_hold_t *hold) {
+    dli_op_t *op = calloc(1, sizeof *op);
+    if (op == NULL || !dli_heap_reserve(&hold->client->loop.timers)) {
+        free(op);
+        return false;
+    }
+    op->kind = DL_OP_UNLOCK;
+    op->client = hold->client;
+    op->gate = hold->gate;
+    op->thread_exited = true;
+    (void)release(op, hold);
+    dli_op_start(op);
+    return true;
+}
