@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -210,11 +211,11 @@ CT_CASE(faults, row36_no_descriptors_for_a_wait, .traits = CT_BLOCKING) {
 
 /* The table in use, but with starts of threads that fail. */
 static dli_sys_t poor_sys;
-static int threads_left;
+static atomic_int threads_left;
 static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
-    return threads_left-- > 0 ? real_start(thread, fn, arg) : EAGAIN;
+    return atomic_fetch_sub(&threads_left, 1) > 0 ? real_start(thread, fn, arg) : EAGAIN;
 }
 
 /* Operations of queues wait until they have one, as in queue_cases.c. */
