@@ -41,14 +41,14 @@ static void hook_points(ct_t *ct, strike_t *s) {
     static const ct_op_t ops[] = {CT_OP_TRY, CT_OP_WATCH, CT_OP_LISTEN, CT_OP_UNWATCH};
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         for (ct_when_t when = CT_BEFORE; when <= CT_AFTER; when++) {
-            ct_hook(ct, ops[i], when, NULL, NULL, NULL);
             ct_hook(ct, ops[i], when, ops[i] == CT_OP_LISTEN ? NULL : "row 8", pass_point, s);
         }
     }
 }
 
-/* The caller waits while the lock is held for a little; returns when it has ended. */
+/* The caller waits while the lock is held for a little. Returns when it has ended, and so has its watch. */
 static void wait_a_little(ct_t *ct, dl_lock_t *held, caller_t *caller, strike_t *s) {
+    hook_points(ct, s);
     CT_OK(dl_lock(held, CT_ERR));
     start_caller(ct, caller);
     /* It has met the holder, and some of its wait is behind it. */
@@ -58,10 +58,11 @@ static void wait_a_little(ct_t *ct, dl_lock_t *held, caller_t *caller, strike_t 
     }
     CT_OK(dl_unlock(held, CT_ERR));
     ct_join(ct, caller->thread);
+    CT_AWAIT_THAT(done_calls(ct, CT_OP_UNWATCH), ==, done_calls(ct, CT_OP_WATCH), 5000);
+    ct_hooks_end(ct);
 }
 
 static void check_nothing_is_left(ct_t *ct, dl_client_t *c, dl_lock_t *held) {
-    CT_AWAIT_THAT(ct_calls(ct, CT_OP_UNWATCH), ==, done_calls(ct, CT_OP_WATCH), 5000);
     ct_expect_free(ct, "row 8", ct_tolerance_ms(ct));
     CT_OK(dl_trylock(held, CT_ERR));
     CT_OK(dl_unlock(held, CT_ERR));
@@ -101,7 +102,6 @@ CT_CASE(faults, row08_cancel_at_every_point_of_a_wait, .traits = CT_BLOCKING) {
         caller_t caller = CALLER(wanted, DL_WAIT_FOREVER);
         CT_OK(dl_cancel_new(&caller.opts.cancel, CT_ERR));
         s.cancel = caller.opts.cancel;
-        hook_points(ct, &s);
         wait_a_little(ct, held, &caller, &s);
         int reached = s.passed > at;
         dl_cancel_free(caller.opts.cancel);
@@ -140,7 +140,6 @@ CT_CASE(faults, row08_close_at_every_point_of_a_wait) {
         closing_t closing = {b, s.now};
         ct_forget(ct, b);
         ct_thread_t *thread = ct_thread(ct, close_when_told, &closing);
-        hook_points(ct, &s);
         wait_a_little(ct, held, &caller, &s);
         reached = s.passed > at;
         if (!reached) {

@@ -358,6 +358,8 @@ typedef enum ct_when { CT_BEFORE = 0, CT_AFTER = 1 } ct_when_t;
  * instant. */
 typedef void (*ct_hook_fn)(ct_t *ct, const ct_call_t *call, void *arg);
 void ct_hook(ct_t *ct, ct_op_t op, ct_when_t when, const char *name, ct_hook_fn fn, void *arg);
+/* Removes all hooks, and returns once none runs: what they refer to may go. */
+void ct_hooks_end(ct_t *ct);
 
 /* Stops the next matching call at this point, as if its process had been stopped there: pause, wait until the
  * call has arrived, do something, go. client NULL: any; name NULL: any. Each pause catches one call. */

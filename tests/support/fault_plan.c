@@ -44,7 +44,7 @@ static int changed_ready;
 static planned_t faults[FAULTS_MAX];
 static int fault_count;
 static hook_t hooks[HOOKS_MAX];
-static int hook_count;
+static int hook_count, hooks_running;
 static ct_pause_t *pauses;
 static ct_call_t *records;
 static size_t record_count, record_room;
@@ -178,9 +178,17 @@ static void run_hooks(const ct_call_t *call, ct_when_t when) {
             due[n++] = *h;
         }
     }
+    hooks_running += n;
     pthread_mutex_unlock(&mutex);
     for (int i = 0; i < n; i++) {
         due[i].fn(due[i].ct, call, due[i].arg);
+    }
+    if (n > 0) {
+        pthread_mutex_lock(&mutex);
+        hooks_running -= n;
+        make_cond();
+        dli_sys->cond_broadcast(&changed);
+        pthread_mutex_unlock(&mutex);
     }
 }
 
@@ -378,6 +386,17 @@ void ct_hook(ct_t *ct, ct_op_t op, ct_when_t when, const char *name, ct_hook_fn 
     }
     pthread_mutex_unlock(&mutex);
     CT_CHECKF(!full, "more than %d hooks in one case", HOOKS_MAX);
+}
+
+void ct_hooks_end(ct_t *ct) {
+    (void)ct;
+    pthread_mutex_lock(&mutex);
+    make_cond();
+    hook_count = 0;
+    while (hooks_running > 0) {
+        dli_sys->cond_wait(&changed, &mutex, DLI_NEVER);
+    }
+    pthread_mutex_unlock(&mutex);
 }
 
 ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, const char *name) {
