@@ -210,7 +210,16 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
     return op->deadline_ns == DLI_NEVER ? alive_ns : dli_min(alive_ns, op->deadline_ns + DLI_GRACE_NS);
 }
 
+/* It was late, and its turn has passed. */
+static dli_next_t back_to_its_turn(dli_op_t *op) {
+    op->step = dli_acquire_step;
+    return DLI_STEP;
+}
+
 static dli_next_t try_step(dli_op_t *op) {
+    if (!op->granted) {
+        return back_to_its_turn(op);
+    }
     dl_status_t status = dli_op_stop_reason(op);
     if (status != DL_OK) {
         return fail(op, status);
@@ -264,7 +273,8 @@ static dli_next_t look_again(dli_op_t *op) {
 }
 
 static dli_next_t await_release(dli_op_t *op) {
-    op->listens = !op->gate->woken && dli_op_stop_reason(op) == DL_OK && dli_now() < op->until_ns;
+    op->listens =
+        op->granted && !op->gate->woken && dli_op_stop_reason(op) == DL_OK && dli_now() < op->until_ns;
     if (op->listens) {
         return DLI_WAIT;
     }
@@ -376,10 +386,15 @@ static dli_next_t tried_step(dli_op_t *op) {
     dl_status_t status = op->answer;
     /* The server itself may have made it wait for the holder, and then said yes. */
     op->was_busy |= op->wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
-    if (status == DL_OK) {
-        status = take(op);
-    } else if (status == DL_EUNKNOWN) {
+    if (status == DL_EUNKNOWN) {
         abandon(op, true, op->ask_until_ns);
+    } else if (status == DL_OK && !op->granted) {
+        abandon(op, false, dli_now());
+    } else if (status == DL_OK) {
+        status = take(op);
+    }
+    if (!op->granted) {
+        return back_to_its_turn(op);
     }
     if (status == DL_OK) {
         return acquired(op);

@@ -126,7 +126,9 @@ void dli_call_ask(dli_op_t *op) {
     dli_unlock_client(client);
     dli_error_clear(&op->err);
     op->called_ns = dli_now();
+    op->asks = true;
     op->answer = carry_out(op);
+    op->asks = false;
     dli_lock_client(client);
     /* With the mutex: a poke of this one must not be left for the next that a worker carries. */
     op->interrupted = op->park != NULL && dli_park_drain(op->park);

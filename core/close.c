@@ -145,6 +145,7 @@ void dl_client_close(dl_client_t *client) {
         close_forked(client);
         return;
     }
+    dli_op_end_left(client);
     uint64_t began_ns = dli_now();
     if (client->hooked) {
         dli_exit_hook_remove(&client->exit_hook);

@@ -66,8 +66,6 @@ struct dli_park {
     int fd;
     atomic_bool woken;       /* set after the write, so that a quiet descriptor costs no read */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
-    bool listens;            /* asleep in loop.c, waiting for a release; in loop.sleepers */
-    dli_park_t *next_sleeper, *prev_sleeper;
 };
 
 /* ---- events (events.c) ------------------------------------------------------------------------- */
@@ -169,6 +167,9 @@ struct dli_gate {
     bool unwatch;      /* in client->unwatch: nobody waits any more */
     bool unwatching;   /* the driver is ending the watch: there must be no other yet */
     dli_gate_t *next_unwatch;
+    dli_timer_t timer;    /* while others wait: does the one whose turn it is go on? */
+    const dli_op_t *late; /* it did not, when that was looked at last */
+    uint64_t late_ns;     /* since then */
     size_t name_len;
     char name[];
 };
@@ -228,7 +229,7 @@ struct dli_op {
     dli_gate_t *gate;                /* of the handle, or of the hold */
     dli_op_t *next, *prev;           /* in client->ops, while it runs */
     dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
-    dli_op_t *next_in, *prev_in;     /* in its lane, or client->ready */
+    dli_op_t *next_in, *prev_in;     /* in its lane, client->ready, or loop.sleepers */
     dli_op_t *next_user;             /* in claim->users */
     dli_owner_t owner;               /* no reference: the caller, or a task */
     dli_step_fn step;
@@ -237,6 +238,9 @@ struct dli_op {
     dli_park_t *park;          /* of the thread that carries it; NULL: none */
     const dl_cancel_t *cancel; /* of a blocking call */
     bool async;                /* not carried on by a caller: its place is of interest */
+    bool asks, sleeps;         /* of a blocking call: its thread is in the driver, or asleep */
+    dli_op_t *outer;           /* in thread->calls */
+    uint64_t due_ns;           /* when its thread should go on at the latest */
     bool cancelled;
     bool listens;      /* waits for a release */
     uint64_t until_ns; /* of the wait */
@@ -318,11 +322,17 @@ typedef struct dli_loop {
     int resume_fd;
     uint64_t sleeps_to_ns; /* DLI_NEVER before it is started */
     dli_heap_t timers;
-    bool listening;       /* a thread is between the driver's listen_fds and listen */
-    dli_park_t *listener; /* of the caller that does so; NULL: the loop, or nobody */
-    dli_park_t *sleepers; /* of callers that wait for a release */
-    size_t waits;         /* operations of queues that do */
-    uint64_t tend_ns;     /* when the loop looks whether anything came while nobody waited */
+    bool listening; /* a thread is between the driver's listen_fds and listen */
+    bool reading;   /* it is in listen */
+    uint64_t round; /* of listening: one that is late finds another */
+    uint64_t late_round;
+    dli_op_t *listener;               /* of the caller that listens; NULL: the loop does, or nobody */
+    struct pollfd fds[DL_LISTEN_MAX]; /* that are polled, once listens_to_ns is set */
+    size_t fd_count;
+    atomic_uint_fast64_t listens_to_ns; /* 0: it is about to say */
+    dli_op_t *sleepers;                 /* of callers that wait for a release */
+    size_t waits;                       /* operations of queues that do */
+    uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
 } dli_loop_t;
 
 /* Threads for the driver's blocking ops (workers.c). */
@@ -497,6 +507,8 @@ bool dli_heap_is_sound(const dli_heap_t *heap);
 /* Starts the client's thread if it does not run; 0 or an errno. */
 int dli_loop_start(dl_client_t *client);
 void dli_loop_wake(dl_client_t *client);
+/* A worker could not be had: it is called again soon. */
+void dli_loop_call_again(dl_client_t *client);
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
 /* The operation of a blocking call sleeps until its instant or a poke; hears of releases meanwhile, for all.
@@ -506,6 +518,8 @@ void dli_loop_sleep(dli_op_t *op);
 void dli_loop_listen(dl_client_t *client, bool begins);
 /* Somebody who waits listens from now on, if nobody does. */
 void dli_loop_hand_over(dl_client_t *client);
+/* Its thread has left it by a jump, and neither sleeps nor listens any more. */
+void dli_loop_forget(dli_op_t *op);
 /* There is a new watch: whoever listens looks again at what is to be polled. */
 void dli_loop_listen_anew(dl_client_t *client);
 /* dl_driver_env_t.woken; without the mutex */
@@ -529,10 +543,15 @@ int dli_renewals_start(dl_client_t *client);
 void dli_workers_stop(dl_client_t *client);
 
 /* op.c */
-/* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. */
+/* What an inspection learns stands behind it. NULL: no memory. */
+dli_op_t *dli_op_new(const dli_op_t *asked);
+/* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. An
+ * acquire has its instants. */
 dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
-/* Carries a blocking call's operation to its end, gives err, and releases the mutex. */
-dl_status_t dli_op_run(dli_op_t *op, dl_error_t *err);
+/* A blocking call. What an inspection learns goes to info. */
+dl_status_t dli_op_call(const dli_op_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
+/* Ends what this thread has left by a jump; before a call that waits for all others of the client. */
+void dli_op_end_left(const dl_client_t *client);
 /* An operation of a queue, or of nobody; room for its timer is reserved. */
 void dli_op_start(dli_op_t *op);
 /* A worker has come to it. False: too late, and it goes on without an answer. */

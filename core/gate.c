@@ -5,6 +5,10 @@
 
 #include "core.h"
 
+/* How long an operation may be late, with others behind it, before that is noted; and then until its turn
+ * passes. */
+#define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+
 /* FNV-1a, 64 bits (Fowler, Noll, Vo). */
 uint64_t dli_hash(const char *bytes, size_t len) {
     uint64_t h = 14695981039346656037u;
@@ -49,6 +53,31 @@ dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size
     return find(client, name, len, dli_hash(name, len));
 }
 
+/*
+ * Nobody's turn rests on another's thread: one that is stopped, or was left by a jump, while it is to go on
+ * passes its turn. Looked at twice, so that a stop of the whole process is none of one thread.
+ */
+static void look_at_turn(dli_timer_t *timer, uint64_t now) {
+    dli_gate_t *gate = (dli_gate_t *)(void *)((char *)timer - offsetof(dli_gate_t, timer));
+    if (gate->first == NULL) {
+        return;
+    }
+    dl_client_t *client = gate->first->client;
+    dli_loop_at(client, timer, now + LATE_NS);
+    dli_op_t *op = gate->active;
+    if (op != NULL && now >= op->due_ns && gate->late == op && gate->late_ns == op->due_ns) {
+        gate->active = NULL;
+        op->granted = false;
+        dli_gate_next(gate);
+    }
+    gate->late = gate->active != NULL && now >= gate->active->due_ns ? gate->active : NULL;
+    gate->late_ns = gate->late != NULL ? gate->late->due_ns : 0;
+    if (gate->current != NULL && gate->current->state == DLI_HOLD_RELEASING &&
+        now >= gate->current->claim->valid_until_ns) {
+        dli_hold_end(gate->current);
+    }
+}
+
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     uint64_t hash = dli_hash(name, len);
     dli_gate_t *gate = find(client, name, len, hash);
@@ -59,10 +88,15 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     if (client->gate_count >= client->bucket_count && !grow_table(client)) {
         return NULL;
     }
-    gate = calloc(1, sizeof *gate + len + 1);
-    if (gate == NULL) {
+    if (!dli_heap_reserve(&client->loop.timers)) {
         return NULL;
     }
+    gate = calloc(1, sizeof *gate + len + 1);
+    if (gate == NULL) {
+        dli_heap_give_back(&client->loop.timers);
+        return NULL;
+    }
+    gate->timer.fire = look_at_turn;
     dli_gate_t **bucket = &client->buckets[hash & (client->bucket_count - 1)];
     memcpy(gate->name, name, len);
     gate->name_len = len;
@@ -84,6 +118,8 @@ void dli_gate_unref(dl_client_t *client, dli_gate_t *gate) {
     }
     *at = gate->next_in_bucket;
     client->gate_count--;
+    dli_timer_clear(&client->loop.timers, &gate->timer);
+    dli_heap_give_back(&client->loop.timers);
     free(gate);
 }
 
@@ -118,6 +154,9 @@ void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
     op->prev_turn = gate->last;
     *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
     gate->last = op;
+    if (gate->timer.place == 0) {
+        dli_loop_at(op->client, &gate->timer, dli_now() + LATE_NS);
+    }
 }
 
 static void dequeue(dli_gate_t *gate, dli_op_t *op) {

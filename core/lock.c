@@ -142,20 +142,13 @@ dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opt
     return status;
 }
 
-/* ---- the blocking calls: an operation on the caller's stack --------------------------------------- */
+/* ---- the blocking calls ---------------------------------------------------------------------------- */
 
 dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *given, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     dli_op_t op = {.kind = DL_OP_ACQUIRE};
     dl_status_t status = dli_take_opts(given, &op.opts, err);
-    if (status == DL_OK) {
-        status = dli_op_enter(&op, lock, err);
-    }
-    if (status != DL_OK) {
-        return status;
-    }
-    dli_acquire_init(&op);
-    return dli_op_run(&op, err);
+    return status == DL_OK ? dli_op_call(&op, lock, NULL, err) : status;
 }
 
 dl_status_t dl_lock(dl_lock_t *lock, dl_error_t *err) {
@@ -179,16 +172,12 @@ dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms, int64_t lease_ms, d
 dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     dli_op_t op = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step};
-    dl_status_t status = dli_op_enter(&op, lock, err);
-    return status == DL_OK ? dli_op_run(&op, err) : status;
+    return dli_op_call(&op, lock, NULL, err);
 }
 
 dl_status_t dl_extend(dl_lock_t *lock, int64_t lease_ms, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     dli_op_t op = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms};
     dl_status_t status = dli_check_lease(lease_ms, err);
-    if (status == DL_OK) {
-        status = dli_op_enter(&op, lock, err);
-    }
-    return status == DL_OK ? dli_op_run(&op, err) : status;
+    return status == DL_OK ? dli_op_call(&op, lock, NULL, err) : status;
 }

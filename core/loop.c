@@ -1,11 +1,14 @@
 /* loop.c - the client's own thread: instants that come, sessions that hang up, releases that are heard of. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
 #include <sys/epoll.h>
 
 #include "core.h"
 
-/* How long what the driver listens to may lie unread while nobody waits. */
+/* How long what the driver listens to may lie unread while nobody waits, or a caller that listens is stopped.
+ */
 #define TEND_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+
 /* How soon a thread that could not be had is asked for again. */
 #define AGAIN_NS (100u * (uint64_t)DLI_NS_PER_MS)
 
@@ -19,6 +22,10 @@ static void look_at(dl_client_t *client, uint64_t at_ns) {
         client->loop.sleeps_to_ns = at_ns;
         dli_loop_wake(client);
     }
+}
+
+void dli_loop_call_again(dl_client_t *client) {
+    look_at(client, dli_now() + AGAIN_NS);
 }
 
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns) {
@@ -48,23 +55,49 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_unlock_client_at_once(client);
 }
 
-/* Polls these and what the driver listens to. Releases the mutex meanwhile. */
-static void listen_until(dl_client_t *client, struct pollfd *fds, size_t own, uint64_t until_ns) {
+static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t until_ns) {
+    op->sleeps = true;
+    int ready = dli_sys->poll(fds, n, until_ns);
+    op->sleeps = false;
+    return ready;
+}
+
+/* Polls these and what the driver listens to, for a caller (op) or for the loop. Releases the mutex
+ * meanwhile. */
+static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, size_t own,
+                         uint64_t until_ns) {
     const dl_driver_t *driver = client->driver;
-    uint64_t due_ns = DLI_NEVER;
-    client->loop.listening = true;
+    dli_loop_t *loop = &client->loop;
+    uint64_t due_ns = DLI_NEVER, round = ++loop->round;
+    loop->listening = true;
+    loop->listener = op;
+    atomic_store(&loop->listens_to_ns, 0);
+    if (op != NULL) {
+        loop->tend_ns = dli_now() + TEND_NS;
+        look_at(client, loop->tend_ns);
+    }
     dli_unlock_client(client);
     size_t n = driver->listen_fds(client->state, fds + own, DL_LISTEN_MAX, &due_ns);
-    if (dli_sys->poll(fds, own + n, dli_min(until_ns, due_ns)) <= 0) {
-        for (size_t i = 0; i < own + n; i++) {
-            fds[i].revents = 0;
-        }
+    until_ns = dli_min(until_ns, due_ns);
+    memcpy(loop->fds, fds + own, n * sizeof *fds);
+    loop->fd_count = n;
+    atomic_store(&loop->listens_to_ns, until_ns);
+    int ready = op != NULL ? sleep_at(op, fds, own + n, until_ns) : dli_sys->poll(fds, own + n, until_ns);
+    for (size_t i = 0; i < own + n && ready <= 0; i++) {
+        fds[i].revents = 0;
     }
+    dli_lock_client(client);
+    if (loop->round != round) {
+        return; /* it was late, and another has taken over */
+    }
+    loop->reading = true;
+    dli_unlock_client(client);
     driver->listen(client->state, fds + own, n);
     dli_lock_client(client);
-    client->loop.listening = false;
-    client->loop.tend_ns = n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER;
-    look_at(client, client->loop.tend_ns);
+    loop->listening = loop->reading = false;
+    loop->listener = NULL;
+    loop->tend_ns = n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER;
+    look_at(client, loop->tend_ns);
 }
 
 void dli_loop_hand_over(dl_client_t *client) {
@@ -72,7 +105,7 @@ void dli_loop_hand_over(dl_client_t *client) {
         return;
     }
     if (client->loop.sleepers != NULL) {
-        dli_park_wake(client->loop.sleepers);
+        dli_op_poke(client->loop.sleepers);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
     }
@@ -85,7 +118,7 @@ void dli_loop_listen(dl_client_t *client, bool begins) {
 
 void dli_loop_listen_anew(dl_client_t *client) {
     if (client->loop.listener != NULL) {
-        dli_park_wake(client->loop.listener);
+        dli_park_wake(client->loop.listener->park);
     } else if (client->loop.listening) {
         dli_loop_wake(client);
     }
@@ -93,28 +126,73 @@ void dli_loop_listen_anew(dl_client_t *client) {
 
 /* ---- a caller sleeps ----------------------------------------------------------------------------- */
 
+static void begin_sleep(dli_op_t *op) {
+    dli_op_t **sleepers = &op->client->loop.sleepers;
+    op->place = DLI_OP_WAITING;
+    op->prev_in = NULL;
+    op->next_in = *sleepers;
+    if (*sleepers != NULL) {
+        (*sleepers)->prev_in = op;
+    }
+    *sleepers = op;
+}
+
+static void end_sleep(dli_op_t *op) {
+    op->place = DLI_OP_CARRIED;
+    *(op->prev_in != NULL ? &op->prev_in->next_in : &op->client->loop.sleepers) = op->next_in;
+    if (op->next_in != NULL) {
+        op->next_in->prev_in = op->prev_in;
+    }
+}
+
 static void sleep_listening(dli_op_t *op, struct pollfd *fds) {
     dl_client_t *client = op->client;
-    dli_park_t *park = op->park;
     if (!client->loop.listening) {
-        client->loop.listener = park;
-        listen_until(client, fds, 2, op->until_ns);
-        client->loop.listener = NULL;
+        listen_until(client, op, fds, 2, op->until_ns);
         return;
     }
-    park->prev_sleeper = NULL;
-    park->next_sleeper = client->loop.sleepers;
-    if (park->next_sleeper != NULL) {
-        park->next_sleeper->prev_sleeper = park;
-    }
-    client->loop.sleepers = park;
+    begin_sleep(op);
     dli_unlock_client(client);
-    (void)dli_sys->poll(fds, 2, op->until_ns);
+    (void)sleep_at(op, fds, 2, op->until_ns);
     dli_lock_client(client);
-    *(park->prev_sleeper != NULL ? &park->prev_sleeper->next_sleeper : &client->loop.sleepers) =
-        park->next_sleeper;
-    if (park->next_sleeper != NULL) {
-        park->next_sleeper->prev_sleeper = park->prev_sleeper;
+    end_sleep(op);
+}
+
+static void end_round(dl_client_t *client) {
+    dli_loop_t *loop = &client->loop;
+    loop->round++;
+    loop->listening = loop->reading = false;
+    loop->listener = NULL;
+    dli_loop_hand_over(client);
+}
+
+/*
+ * A caller that listens may be stopped, or have been left by a jump. One that leaves unread what can be read,
+ * or overslept, both times that it is looked at, is late: another listens. Releases the mutex meanwhile.
+ */
+static void look_at_listener(dl_client_t *client) {
+    dli_loop_t *loop = &client->loop;
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t round = loop->round, until_ns = atomic_load(&loop->listens_to_ns);
+    size_t n = until_ns == 0 ? 0 : loop->fd_count; /* 0: it is about to say */
+    memcpy(fds, loop->fds, n * sizeof *fds);
+    dli_unlock_client(client);
+    bool is_late = until_ns != 0 && (dli_now() >= until_ns || dli_sys->poll(fds, n, 0) > 0);
+    dli_lock_client(client);
+    if (loop->round != round || !loop->listening || loop->reading) {
+        return;
+    }
+    if (is_late && loop->late_round == round) {
+        end_round(client);
+    }
+    loop->late_round = is_late ? round : 0;
+}
+
+void dli_loop_forget(dli_op_t *op) {
+    if (op->place == DLI_OP_WAITING) {
+        end_sleep(op);
+    } else if (op->client->loop.listener == op) {
+        end_round(op->client);
     }
 }
 
@@ -136,7 +214,7 @@ void dli_loop_sleep(dli_op_t *op) {
         sleep_listening(op, fds);
     } else {
         dli_unlock_client(client);
-        (void)dli_sys->poll(fds, 2, op->until_ns);
+        (void)sleep_at(op, fds, 2, op->until_ns);
         dli_lock_client(client);
     }
     (void)dli_park_drain(op->park);
@@ -226,6 +304,10 @@ static bool has_to_listen(const dli_loop_t *loop) {
 /* What is due now. Returns until when nothing is. */
 static uint64_t turn(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
+    if (loop->listening && loop->tend_ns <= dli_now()) {
+        look_at_listener(client);
+        loop->tend_ns = dli_now() + TEND_NS;
+    }
     uint64_t now = dli_now();
     while (loop->timers.len > 0 && loop->timers.at[0]->at_ns <= now) {
         dli_timer_t *timer = loop->timers.at[0];
@@ -238,9 +320,6 @@ static uint64_t turn(dl_client_t *client) {
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);
-    if (loop->tend_ns <= now && loop->listening) {
-        loop->tend_ns = now + TEND_NS; /* a caller listens */
-    }
     uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[0]->at_ns : DLI_NEVER;
     until_ns = dli_min(until_ns, lacks ? now + AGAIN_NS : DLI_NEVER);
     return has_to_listen(loop) ? until_ns : dli_min(until_ns, loop->tend_ns);
@@ -252,7 +331,7 @@ static void sleep_until(dl_client_t *client, uint64_t until_ns) {
                                             {.fd = loop->session_epoll_fd, .events = POLLIN},
                                             {.fd = loop->resume_fd, .events = POLLIN}};
     if (!loop->listening && (has_to_listen(loop) || loop->tend_ns <= dli_now())) {
-        listen_until(client, fds, 3, until_ns);
+        listen_until(client, NULL, fds, 3, until_ns);
         dli_loop_hand_over(client); /* somebody may have found it listening */
         dli_unlock_client(client);
     } else {

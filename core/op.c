@@ -43,6 +43,22 @@ static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
     return DL_OK;
 }
 
+static void fill(dli_op_t *op, const dli_op_t *asked) {
+    *op = *asked;
+    if (op->kind == DL_OP_INSPECT) {
+        op->info = (dl_lock_info_t *)(void *)(op + 1);
+        *op->info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    }
+}
+
+dli_op_t *dli_op_new(const dli_op_t *asked) {
+    dli_op_t *op = malloc(sizeof *op + (asked->kind == DL_OP_INSPECT ? sizeof *op->info : 0));
+    if (op != NULL) {
+        fill(op, asked);
+    }
+    return op;
+}
+
 dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
     if (lock == NULL) {
         return dli_fail(err, DL_EINVAL, "no lock");
@@ -65,6 +81,9 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
     op->lock = lock;
     lock->refs++;
     link_op(op);
+    if (op->kind == DL_OP_ACQUIRE) {
+        dli_acquire_init(op);
+    }
     return DL_OK;
 }
 
@@ -136,9 +155,15 @@ dl_status_t dli_op_can_wait(dli_op_t *op) {
                            : dli_fail(&op->err, DL_ELIMIT, "no descriptor is left to wait with");
 }
 
-dl_status_t dli_op_run(dli_op_t *op, dl_error_t *err) {
+/* When its thread is to go on. There are never two watches of a name, so one that is begun is waited for. */
+static uint64_t due(const dli_op_t *op, dli_next_t next) {
+    return next != DLI_ASK ? op->until_ns : op->ask == DLI_ASK_WATCH ? DLI_NEVER : op->ask_until_ns;
+}
+
+static void run(dli_op_t *op) {
     dli_next_t next;
     while ((next = advance(op)) != DLI_DONE) {
+        op->due_ns = due(op, next);
         if (next == DLI_ASK) {
             dli_call_ask(op);
         } else {
@@ -148,12 +173,94 @@ dl_status_t dli_op_run(dli_op_t *op, dl_error_t *err) {
     dli_op_judge(op);
     dli_park_put(op->client, op->park);
     dli_op_leave(op);
+}
+
+/* Releases the mutex. */
+static void end_run(dli_op_t *op) {
     if (op->hold != NULL) {
         dli_hold_unref(op->hold);
     }
-    dl_status_t status = op->status;
     dli_lock_unref_and_unlock(op->lock);
-    return dli_error_give(err, &op->err, status);
+}
+
+/*
+ * The operation of a blocking call is in its thread's record, not on its stack, so that a jump out of the
+ * call (siglongjmp) leaves it whole. The thread ends it with its next call to the same client, or as it ends.
+ */
+
+static void end_left(dli_thread_t *thread) {
+    dli_op_t *op = thread->calls;
+    thread->calls = op->outer;
+    if (dli_forked(op->client)) {
+        return; /* the parent's; the little memory stays */
+    }
+    dli_lock_client(op->client);
+    dli_loop_forget(op);
+    op->cancel = NULL;
+    op->cancelled = true;
+    if (op->asks) {
+        op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
+    }
+    op->asks = op->sleeps = false;
+    run(op);
+    dli_op_give_up(op);
+    end_run(op);
+    free(op);
+}
+
+/* Neither the driver nor a thread that sleeps makes a call to this client. The log's function may. */
+static bool has_left(const dli_thread_t *thread, const dl_client_t *client) {
+    const dli_op_t *op = thread->calls;
+    return op != NULL && op->client == client && (op->asks || op->sleeps);
+}
+
+void dli_op_end_left(const dl_client_t *client) {
+    dli_thread_t *thread = dli_thread_known();
+    while (thread != NULL && has_left(thread, client)) {
+        end_left(thread);
+    }
+}
+
+void dli_end_calls(dli_thread_t *thread) {
+    while (thread->calls != NULL) {
+        end_left(thread);
+    }
+}
+
+static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
+    dl_status_t status = dli_op_enter(op, lock, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    op->outer = thread->calls;
+    thread->calls = op;
+    run(op);
+    thread->calls = op->outer;
+    end_run(op);
+    return dli_error_give(err, &op->err, op->status);
+}
+
+dl_status_t dli_op_call(const dli_op_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
+    dli_thread_t *thread = dli_thread_self();
+    if (thread == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    if (lock != NULL) {
+        dli_op_end_left(lock->client);
+    }
+    dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
+    thread->spare = NULL;
+    if (op == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    fill(op, asked);
+    dl_status_t status = call(thread, op, lock, err);
+    if (info != NULL) {
+        *info = *op->info;
+    }
+    free(thread->spare); /* of a call inside this one */
+    thread->spare = op;
+    return status;
 }
 
 /* ---- carried by whoever has the mutex ------------------------------------------------------------ */
@@ -193,6 +300,7 @@ static void complete(dli_op_t *op) {
 
 static void carry_on(dli_op_t *op) {
     op->place = DLI_OP_CARRIED;
+    op->due_ns = DLI_NEVER;
     dl_client_t *client = op->client;
     dli_next_t next = advance(op);
     if (next == DLI_DONE) {
@@ -262,6 +370,7 @@ bool dli_op_leave_lane(dli_op_t *op) {
     if (op->ask == DLI_ASK_TRY) {
         dli_acquire_ask_now(op);
     }
+    op->due_ns = due(op, DLI_ASK);
     return true;
 }
 
@@ -292,6 +401,7 @@ void dli_op_answered(dli_op_t *op) {
 
 void dli_op_poke(dli_op_t *op) {
     if (op->park != NULL) {
+        op->due_ns = dli_min(op->due_ns, dli_now());
         dli_park_wake(op->park);
     } else if (!op->async) {
         op->interrupted = true;

@@ -34,6 +34,8 @@ void dli_thread_unref(dli_thread_t *thread) {
 static void end_thread(void *arg) {
     DLI_NO_THREAD_CANCEL;
     dli_thread_t *thread = arg;
+    dli_end_calls(thread);
+    free(thread->spare);
     self = NULL;
     atomic_store(&thread->exited, true);
     /* More than our own reference: something is still held. */
@@ -72,6 +74,10 @@ static void setup(void) {
     if (setup_error == 0) {
         setup_error = pthread_atfork(before_fork, after_fork, in_child);
     }
+}
+
+dli_thread_t *dli_thread_known(void) {
+    return self;
 }
 
 dli_thread_t *dli_thread_self(void) {

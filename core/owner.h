@@ -8,11 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct dli_op;
+
 /* One thread that called the library. It lives until the thread has ended and no hold refers to it. */
 typedef struct dli_thread {
     uint64_t number;  /* from a counter: never used again, unlike an OS thread id */
     atomic_uint refs; /* the thread itself and its holds */
     atomic_bool exited;
+    struct dli_op *calls; /* the thread's own: its blocking calls under way, the innermost first (op.c) */
+    struct dli_op *spare; /* and the memory of its next one */
 } dli_thread_t;
 
 typedef struct dli_owner {
@@ -22,6 +26,10 @@ typedef struct dli_owner {
 
 /* The calling thread's record; NULL when out of memory. */
 dli_thread_t *dli_thread_self(void);
+/* The same; NULL: it has none yet. */
+dli_thread_t *dli_thread_known(void);
+/* op.c: the thread ends, and has left its calls by a jump. */
+void dli_end_calls(dli_thread_t *thread);
 void dli_thread_ref(dli_thread_t *thread);
 void dli_thread_unref(dli_thread_t *thread);
 

@@ -125,20 +125,13 @@ static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
     return DL_OK;
 }
 
-/* What an inspection learns stands behind its operation. */
 static dl_status_t begin(const dli_op_t *asked, dl_lock_t *lock, dl_queue_t *queue, uint64_t *id,
                          dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
-    bool inspects = asked->kind == DL_OP_INSPECT;
-    dli_op_t *op = malloc(sizeof *op + (inspects ? sizeof *op->info : 0));
+    dli_op_t *op = dli_op_new(asked);
     if (op == NULL) {
         return dli_fail_plain(err, DL_ENOMEM);
-    }
-    *op = *asked;
-    if (inspects) {
-        op->info = (dl_lock_info_t *)(void *)(op + 1);
-        *op->info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
     }
     dl_status_t status = dli_op_enter(op, lock, err);
     if (status != DL_OK) {
@@ -150,9 +143,6 @@ static dl_status_t begin(const dli_op_t *asked, dl_lock_t *lock, dl_queue_t *que
     if (status == DL_OK) {
         if (id != NULL) {
             *id = op->id;
-        }
-        if (op->kind == DL_OP_ACQUIRE) {
-            dli_acquire_init(op);
         }
         dli_op_start(op);
     } else {

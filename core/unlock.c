@@ -17,6 +17,9 @@ static dli_next_t level_left_step(dli_op_t *op) {
 /* The end of a hold, whatever the answer is. */
 static dli_next_t released(dli_op_t *op) {
     dli_hold_t *hold = op->hold;
+    if (hold->state != DLI_HOLD_RELEASING) {
+        return dli_op_end(op, op->answer); /* late: its lease was over, and others have gone on */
+    }
     if (op->answer == DL_ELOST) {
         dli_hold_lose(hold, DL_ELOST, "found lost at its release");
     } else if (op->answer != DL_OK) {

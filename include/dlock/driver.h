@@ -235,8 +235,9 @@ typedef struct dl_driver {
                         dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
     /* NOTIFY: what is to be polled so that releases are heard of, at most `max` entries (DL_LISTEN_MAX or
      * more), and until when at the longest; returns how many. One thread at a time is between listen_fds and
-     * listen. The core asks again after each watch, so that what that left to be said goes out. *until_ns
-     * DL_NO_DEADLINE and no entries: there is nothing to be done until the next watch. */
+     * listen; if it does not come back from its poll, another asks anew, and its listen does not follow. The
+     * core asks again after each watch, so that what that left to be said goes out. *until_ns DL_NO_DEADLINE
+     * and no entries: there is nothing to be done until the next watch. */
     size_t (*listen_fds)(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
 } dl_driver_t;
 

@@ -212,9 +212,12 @@ void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch) {
     }
 }
 
+/* One that has not come back for so long may have been replaced. */
+#define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+
 void fault_check_listen(fault_state_t *state, size_t max) {
     pthread_mutex_lock(&mutex);
-    int at_once = state->listens;
+    int at_once = state->listens && dli_sys->now_ns() < state->listening.call.begin_ns + LATE_NS;
     state->listens = 1;
     state->listener = pthread_self();
     pthread_mutex_unlock(&mutex);
