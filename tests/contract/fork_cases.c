@@ -1,5 +1,8 @@
 /* fork_cases.c - contract: what a child process may do with what it inherited, and what its parent keeps. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
+#include <sys/mman.h>
+
 #include "callers.h"
 
 typedef struct family {
@@ -151,4 +154,44 @@ CT_CASE(fork, child_can_open_a_client_of_its_own, .traits = CT_PROCESSES | CT_FO
     family_t f = make_family(ct);
     ct_process_wait(ct, ct_fork(ct, open_own, &f));
     check_parent(ct, &f);
+}
+
+#define WORKERS 10
+#define ROUNDS 20
+
+/* Lost updates show that two were inside. */
+static void add_under_the_lock(ct_t *ct, dl_lock_t *lock, volatile int *count) {
+    for (int i = 0; i < ROUNDS; i++) {
+        CT_OK(dl_lock(lock, CT_ERR));
+        int seen = *count;
+        sched_yield();
+        *count = seen + 1;
+        CT_OK(dl_unlock(lock, CT_ERR));
+    }
+}
+
+static void work_as_a_child(ct_t *ct, void *arg) {
+    dl_client_t *own = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, own, "workers");
+    add_under_the_lock(ct, lock, arg);
+    dl_lock_close(lock);
+    dl_client_close(own);
+}
+
+/* As a server does that opens its client, then forks its workers. */
+CT_CASE(fork, workers_lock_beside_the_client_that_was_open_before, .traits = CT_PROCESSES | CT_FORK_THREADS) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "workers");
+    int *count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CT_CHECKF(count != MAP_FAILED, "no memory to share");
+    ct_process_t *workers[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        workers[i] = ct_fork(ct, work_as_a_child, count);
+    }
+    add_under_the_lock(ct, lock, count);
+    for (int i = 0; i < WORKERS; i++) {
+        ct_process_wait(ct, workers[i]);
+    }
+    CT_EQ(*count, (WORKERS + 1) * ROUNDS);
+    munmap(count, sizeof *count);
 }

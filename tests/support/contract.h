@@ -358,6 +358,10 @@ typedef enum ct_when { CT_BEFORE = 0, CT_AFTER = 1 } ct_when_t;
  * instant. */
 typedef void (*ct_hook_fn)(ct_t *ct, const ct_call_t *call, void *arg);
 void ct_hook(ct_t *ct, ct_op_t op, ct_when_t when, const char *name, ct_hook_fn fn, void *arg);
+/* In a hook: its thread leaves the call for good, by a jump. */
+void ct_hook_leaves(ct_t *ct);
+/* This thread has left its sleep in a call to this client by a jump. */
+void ct_listener_leaves(ct_t *ct, dl_client_t *client);
 /* Removes all hooks, and returns once none runs: what they refer to may go. */
 void ct_hooks_end(ct_t *ct);
 

@@ -102,6 +102,7 @@ void fault_check_watch(fault_state_t *state, dl_watch_t *watch);
 void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch);
 void fault_check_listen(fault_state_t *state, size_t max);
 void fault_check_listened(fault_state_t *state);
+void fault_check_left(fault_state_t *state); /* its listener may be this thread, which has left it */
 void fault_check_close(fault_state_t *state, int forked);
 
 #endif

@@ -217,15 +217,28 @@ void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch) {
 
 void fault_check_listen(fault_state_t *state, size_t max) {
     pthread_mutex_lock(&mutex);
-    int at_once = state->listens && dli_sys->now_ns() < state->listening.call.begin_ns + LATE_NS;
+    int replaced = state->listens;
+    int late = replaced && dli_sys->now_ns() >= state->listening.call.begin_ns + LATE_NS;
     state->listens = 1;
     state->listener = pthread_self();
     pthread_mutex_unlock(&mutex);
-    if (at_once) {
+    if (late) {
+        fault_check_op(state, 0);
+    } else if (replaced) {
         BREACH("two threads between listen_fds and listen");
     }
     if (max < DL_LISTEN_MAX) {
         BREACH("listen_fds has room for %zu descriptors", max);
+    }
+}
+
+void fault_check_left(fault_state_t *state) {
+    pthread_mutex_lock(&mutex);
+    int left = state->listens && pthread_equal(state->listener, pthread_self());
+    state->listens &= !left;
+    pthread_mutex_unlock(&mutex);
+    if (left) {
+        fault_check_op(state, 0);
     }
 }
 

@@ -45,6 +45,8 @@ static planned_t faults[FAULTS_MAX];
 static int fault_count;
 static hook_t hooks[HOOKS_MAX];
 static int hook_count, hooks_running;
+static _Thread_local fault_state_t *hooked; /* whose hooks run on this thread */
+static _Thread_local int hooks_here;
 static ct_pause_t *pauses;
 static ct_call_t *records;
 static size_t record_count, record_room;
@@ -168,7 +170,16 @@ static int call_matches(const ct_call_t *call, int client, const char *name) {
            (name[0] == 0 || strcmp(name, call->name) == 0);
 }
 
-static void run_hooks(const ct_call_t *call, ct_when_t when) {
+static void end_hooks(int n) {
+    pthread_mutex_lock(&mutex);
+    hooks_running -= n;
+    make_cond();
+    dli_sys->cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void run_hooks(const fault_run_t *run, ct_when_t when) {
+    const ct_call_t *call = &run->call;
     hook_t due[HOOKS_MAX];
     int n = 0;
     pthread_mutex_lock(&mutex);
@@ -180,15 +191,13 @@ static void run_hooks(const ct_call_t *call, ct_when_t when) {
     }
     hooks_running += n;
     pthread_mutex_unlock(&mutex);
+    hooked = run->state;
+    hooks_here = n;
     for (int i = 0; i < n; i++) {
         due[i].fn(due[i].ct, call, due[i].arg);
     }
     if (n > 0) {
-        pthread_mutex_lock(&mutex);
-        hooks_running -= n;
-        make_cond();
-        dli_sys->cond_broadcast(&changed);
-        pthread_mutex_unlock(&mutex);
+        end_hooks(n);
     }
 }
 
@@ -214,7 +223,7 @@ void fault_enter(fault_run_t *run) {
     choose_fault(run);
     keep_record(run);
     pthread_mutex_unlock(&mutex);
-    run_hooks(&run->call, CT_BEFORE);
+    run_hooks(run, CT_BEFORE);
     stand_at_pauses(&run->call, CT_BEFORE);
 }
 
@@ -258,7 +267,7 @@ dl_status_t fault_end(fault_run_t *run, dl_status_t status) {
         records[run->record] = run->call;
     }
     pthread_mutex_unlock(&mutex);
-    run_hooks(&run->call, CT_AFTER);
+    run_hooks(run, CT_AFTER);
     stand_at_pauses(&run->call, CT_AFTER);
     fault_check_op(run->state, 0);
     return status;
@@ -386,6 +395,17 @@ void ct_hook(ct_t *ct, ct_op_t op, ct_when_t when, const char *name, ct_hook_fn 
     }
     pthread_mutex_unlock(&mutex);
     CT_CHECKF(!full, "more than %d hooks in one case", HOOKS_MAX);
+}
+
+void ct_listener_leaves(ct_t *ct, dl_client_t *client) {
+    (void)ct;
+    fault_check_left(fault_state_of(fault_number_of(client)));
+}
+
+void ct_hook_leaves(ct_t *ct) {
+    (void)ct;
+    end_hooks(hooks_here);
+    fault_check_op(hooked, 0);
 }
 
 void ct_hooks_end(ct_t *ct) {

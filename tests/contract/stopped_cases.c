@@ -1,0 +1,319 @@
+/* stopped_cases.c - contract: a thread that is stopped in a call, or leaves it by a jump, keeps the others
+ * from nothing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "callers.h"
+
+/* Far longer than any wait here: who does not hear of a release is found out. */
+#define LONG_LEASE_MS 60000
+#define NEVER_POLLS "backoff_min: 60s\nbackoff_max: 60s"
+/* Somebody is late by a second, and is looked at a second later. */
+#define SOON_MS 8000
+
+/* ---- a thread that is stopped ----------------------------------------------------------------- */
+
+/* As a debugger does it, the thread stands wherever the signal finds it. */
+static int stop_pipe[2];
+static atomic_int stopped;
+
+static void stand_still(int number) {
+    (void)number;
+    char go;
+    atomic_store(&stopped, 1);
+    while (read(stop_pipe[0], &go, 1) < 0) {}
+}
+
+/* Threads of cases are started with all signals blocked. */
+static void hear_signals(ct_t *ct) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    CT_EQ(pthread_sigmask(SIG_UNBLOCK, &set, NULL), 0);
+}
+
+static void end_signals(void) {
+    close(stop_pipe[0]);
+    close(stop_pipe[1]);
+}
+
+static void on_signal(ct_t *ct, void (*handler)(int)) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    CT_EQ(sigaction(SIGUSR2, &action, NULL), 0);
+    CT_EQ(pipe(stop_pipe), 0);
+}
+
+/* A caller whose thread is known. */
+typedef struct known {
+    caller_t caller;
+    pthread_t thread;
+    ct_latch_t *began;
+} known_t;
+
+static void run_known(ct_t *ct, void *arg) {
+    known_t *k = arg;
+    k->thread = pthread_self();
+    hear_signals(ct);
+    ct_latch_down(ct, k->began);
+    run_caller(ct, &k->caller);
+}
+
+static void start_known(ct_t *ct, known_t *k, dl_lock_t *lock) {
+    *k = (known_t){.caller = CALLER(lock, DL_WAIT_FOREVER), .began = ct_latch(ct, 1)};
+    k->caller.thread = ct_thread(ct, run_known, k);
+    ct_latch_wait(ct, k->began, 5000);
+}
+
+static void stop_thread(ct_t *ct, const known_t *k) {
+    CT_EQ(pthread_kill(k->thread, SIGUSR2), 0);
+    CT_AWAIT(atomic_load(&stopped), 5000);
+}
+
+static void let_go(ct_t *ct) {
+    CT_EQ(write(stop_pipe[1], "g", 1), 1);
+}
+
+CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, stand_still);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NEVER_POLLS);
+    dl_lock_t *first = ct_lock(ct, a, "first"), *second = ct_lock(ct, a, "second");
+    take(ct, first, LONG_LEASE_MS);
+    take(ct, second, LONG_LEASE_MS);
+    known_t listener;
+    start_known(ct, &listener, ct_lock(ct, b, "first"));
+    ct_await_hearing(ct, b, "first", 5000);
+    stop_thread(ct, &listener);
+    caller_t other = CALLER(ct_lock(ct, b, "second"), DL_WAIT_FOREVER);
+    start_caller(ct, &other);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_WATCH, b, "second"), ==, 1, 5000);
+    CT_OK(dl_unlock(second, CT_ERR));
+    CT_AWAIT(ct_thread_done(ct, other.thread), SOON_MS);
+    end_caller(ct, &other, DL_OK);
+    let_go(ct);
+    CT_OK(dl_unlock(first, CT_ERR));
+    end_caller(ct, &listener.caller, DL_OK);
+    end_signals();
+}
+
+CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_WAIT,
+        .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, stand_still);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, a, "wanted");
+    take(ct, held, LONG_LEASE_MS);
+    known_t head;
+    start_known(ct, &head, ct_lock(ct, b, "wanted"));
+    ct_await_waiting(ct, b, 1, 5000);
+    stop_thread(ct, &head);
+    caller_t next = CALLER(ct_lock(ct, b, "wanted"), DL_WAIT_FOREVER);
+    next.keep = ct_latch(ct, 1);
+    start_caller(ct, &next);
+    ct_await_waiting(ct, b, 2, 5000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    CT_AWAIT(next.valid_ms != 0, SOON_MS);
+    let_go(ct); /* it queues anew */
+    ct_await_waiting(ct, b, 1, 5000);
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &next, DL_OK);
+    end_caller(ct, &head.caller, DL_OK);
+    end_signals();
+}
+
+/* ---- one that is stopped while it asks the server ---------------------------------------------- */
+
+/* It is stopped at its try; then another of its client has the lock, and keeps it. */
+static ct_pause_t *overtake(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *next, ct_when_t when) {
+    *head = (caller_t)CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
+    *next = (caller_t)CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
+    next->keep = ct_latch(ct, 1);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, when, c, "asked");
+    start_caller(ct, head);
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, next);
+    int64_t lease_ms = when == CT_AFTER ? ct_server_lease_ms(ct, ct_lease_ms(ct)) : 0;
+    CT_AWAIT(ct_stats(ct, c).acquired == 1, ct_call_timeout_ms(ct) + lease_ms + SOON_MS);
+    return pause;
+}
+
+/* The late yes is nobody's, and the one who has it keeps it. */
+static void end_overtaken(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *next, ct_pause_t *pause) {
+    ct_pause_go(ct, pause);
+    CT_AWAIT_THAT(ct_stats(ct, c).waiting_now, ==, 1, 5000);
+    ct_sleep_ms(ct, ct_call_timeout_ms(ct));
+    CT_EQ(ct_stats(ct, c).held_now, 1);
+    CT_EQ(ct_stats(ct, c).lost, 0);
+    CT_EQ(head->ended_ms, 0);
+    ct_latch_down(ct, next->keep);
+    end_caller(ct, next, DL_OK);
+    end_caller(ct, head, DL_OK);
+}
+
+CT_CASE(stopped, before_its_request_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head, next;
+    ct_pause_t *pause = overtake(ct, c, &head, &next, CT_BEFORE);
+    end_overtaken(ct, c, &head, &next, pause);
+}
+
+CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head, next;
+    ct_pause_t *pause = overtake(ct, c, &head, &next, CT_AFTER);
+    end_overtaken(ct, c, &head, &next, pause);
+}
+
+CT_CASE(stopped, in_its_unlock_it_is_waited_for_no_longer_than_its_lease, .needs = DL_CAP_LEASE,
+        .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head = CALLER(ct_lock(ct, c, "left"), DL_WAIT_FOREVER);
+    caller_t next = CALLER(ct_lock(ct, c, "left"), DL_WAIT_FOREVER);
+    next.keep = ct_latch(ct, 1);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RELEASE, CT_BEFORE, c, "left");
+    start_caller(ct, &head);
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, &next);
+    CT_AWAIT(ct_stats(ct, c).acquired == 2, ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
+    ct_pause_go(ct, pause);
+    ct_join(ct, head.thread);
+    CT_EQ(head.status, DL_OK);
+    CT_CHECKF(head.unlocked != DL_OK, "what it has not freed any more was unlocked");
+    ct_expect_held(ct, "left");
+    CT_EQ(ct_stats(ct, c).held_now, 1);
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &next, DL_OK);
+}
+
+/* ---- one that jumps --------------------------------------------------------------------------- */
+
+static _Thread_local sigjmp_buf back;
+
+static void jump(int number) {
+    siglongjmp(back, number);
+}
+
+typedef enum then { CALLS_AGAIN, ENDS, STAYS_AWAY } then_t;
+
+typedef struct jumper {
+    dl_client_t *client;
+    dl_lock_t *lock, *other;
+    pthread_t thread;
+    ct_latch_t *began, *jumped, *may_end;
+    then_t then;
+} jumper_t;
+
+/* Its jump leaves a wait for ever. */
+static void wait_and_jump(ct_t *ct, void *arg) {
+    jumper_t *j = arg;
+    j->thread = pthread_self();
+    hear_signals(ct);
+    if (sigsetjmp(back, 1) == 0) {
+        ct_latch_down(ct, j->began);
+        CT_OK(dl_lock(j->lock, CT_ERR));
+        CT_CHECKF(0, "the lock was had before the jump");
+    }
+    ct_listener_leaves(ct, j->client);
+    if (j->then == CALLS_AGAIN) {
+        CT_OK(dl_lock(j->other, CT_ERR));
+        CT_OK(dl_unlock(j->other, CT_ERR));
+    }
+    ct_latch_down(ct, j->jumped);
+    if (j->then != ENDS) {
+        ct_latch_wait(ct, j->may_end, KEEP_MS);
+    }
+    if (j->then == CALLS_AGAIN) {
+        CT_OK(dl_lock(j->lock, CT_ERR));
+        CT_OK(dl_unlock(j->lock, CT_ERR));
+    }
+}
+
+/* Another of its client stands behind it, and gets the lock once that is free. */
+static void jump_out_of_a_wait(ct_t *ct, then_t then) {
+    on_signal(ct, jump);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, a, "left");
+    take(ct, held, LONG_LEASE_MS);
+    jumper_t j = {
+        .client = b, .lock = ct_lock(ct, b, "left"), .other = ct_lock(ct, b, "other"), .then = then};
+    j.began = ct_latch(ct, 1);
+    j.jumped = ct_latch(ct, 1);
+    j.may_end = ct_latch(ct, 1);
+    ct_thread_t *thread = ct_thread(ct, wait_and_jump, &j);
+    ct_latch_wait(ct, j.began, 5000);
+    ct_await_waiting(ct, b, 1, 5000);
+    caller_t next = CALLER(ct_lock(ct, b, "left"), DL_WAIT_FOREVER);
+    start_caller(ct, &next);
+    ct_await_waiting(ct, b, 2, 5000);
+    ct_sleep_ms(ct, 20); /* what it does between two sleeps is over soon */
+    CT_EQ(pthread_kill(j.thread, SIGUSR2), 0);
+    ct_latch_wait(ct, j.jumped, 10000);
+    if (then == ENDS) {
+        ct_join(ct, thread);
+    }
+    if (then != STAYS_AWAY) {
+        CT_EQ(ct_stats(ct, b).waiting_now, 1);
+    }
+    CT_OK(dl_unlock(held, CT_ERR));
+    CT_AWAIT(ct_thread_done(ct, next.thread), SOON_MS);
+    end_caller(ct, &next, DL_OK);
+    ct_latch_down(ct, j.may_end);
+    if (then != ENDS) {
+        ct_join(ct, thread);
+    }
+    CT_EQ(ct_stats(ct, b).waiting_now, 0);
+    ct_expect_free(ct, "left", ct_tolerance_ms(ct));
+    end_signals();
+}
+
+#define JUMPS .needs_not = DL_CAP_NATIVE_WAIT, .traits = CT_REAL_TIME | CT_BLOCKING
+
+CT_CASE(stopped, one_that_left_by_a_jump_calls_again, JUMPS) {
+    jump_out_of_a_wait(ct, CALLS_AGAIN);
+}
+
+CT_CASE(stopped, one_that_left_by_a_jump_ends, JUMPS) {
+    jump_out_of_a_wait(ct, ENDS);
+}
+
+CT_CASE(stopped, one_that_left_by_a_jump_stays_away, JUMPS) {
+    jump_out_of_a_wait(ct, STAYS_AWAY);
+}
+
+static void jump_here(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)call;
+    ct_hook_leaves(ct);
+    siglongjmp(*(sigjmp_buf *)arg, 1);
+}
+
+/* What the server has done is made up for. */
+CT_CASE(stopped, one_that_left_a_request_by_a_jump_calls_again, .needs = DL_CAP_LEASE,
+        .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "left"), *other = ct_lock(ct, c, "other");
+    sigjmp_buf here;
+    ct_hook(ct, CT_OP_TRY, CT_AFTER, "left", jump_here, &here);
+    if (sigsetjmp(here, 1) == 0) {
+        (void)dl_lock(lock, CT_ERR);
+        CT_CHECKF(0, "no jump");
+    }
+    ct_hook(ct, CT_OP_TRY, CT_AFTER, NULL, NULL, NULL);
+    ct_expect_held(ct, "left");
+    CT_OK(dl_lock(other, CT_ERR));
+    ct_expect_free(ct, "left", ct_tolerance_ms(ct));
+    ct_hook(ct, CT_OP_RELEASE, CT_BEFORE, "other", jump_here, &here);
+    if (sigsetjmp(here, 1) == 0) {
+        (void)dl_unlock(other, CT_ERR);
+        CT_CHECKF(0, "no jump");
+    }
+    ct_hook(ct, CT_OP_RELEASE, CT_BEFORE, NULL, NULL, NULL);
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_EQ(dl_hold_count(other), 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_expect_free(ct, "other", ct_tolerance_ms(ct));
+}
