@@ -169,6 +169,25 @@ CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .trait
     end_overtaken(ct, c, &head, &next, pause);
 }
 
+CT_CASE(stopped, its_late_yes_is_nobodys, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL | CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head, next, third = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
+    ct_pause_t *late = overtake(ct, c, &head, &next, CT_BEFORE);
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &next, DL_OK);
+    ct_pause_t *active = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "asked");
+    start_caller(ct, &third);
+    ct_pause_await(ct, active, 5000);
+    /* A real driver would not send what is so late. */
+    int freed = ct_calls(ct, CT_OP_RELEASE);
+    ct_pause_go(ct, late);
+    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) > freed, ct_call_timeout_ms(ct) + 5000);
+    CT_EQ(ct_stats(ct, c).acquired, 1);
+    ct_pause_go(ct, active);
+    end_caller(ct, &third, DL_OK);
+    end_caller(ct, &head, DL_OK);
+}
+
 CT_CASE(stopped, in_its_unlock_it_is_waited_for_no_longer_than_its_lease, .needs = DL_CAP_LEASE,
         .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
