@@ -1,5 +1,4 @@
-/* stopped_cases.c - contract: a thread that is stopped in a call, or leaves it by a jump, keeps the others
- * from nothing. */
+/* stopped_cases.c - contract: threads that are stopped in a call, or leave it by a jump, hold up nobody. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <setjmp.h>
@@ -138,7 +137,7 @@ static ct_pause_t *overtake(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *
     ct_pause_await(ct, pause, 5000);
     start_caller(ct, next);
     int64_t lease_ms = when == CT_AFTER ? ct_server_lease_ms(ct, ct_lease_ms(ct)) : 0;
-    CT_AWAIT(ct_stats(ct, c).acquired == 1, ct_call_timeout_ms(ct) + lease_ms + SOON_MS);
+    CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + lease_ms + SOON_MS);
     return pause;
 }
 
@@ -198,7 +197,7 @@ CT_CASE(stopped, in_its_unlock_it_is_waited_for_no_longer_than_its_lease, .needs
     start_caller(ct, &head);
     ct_pause_await(ct, pause, 5000);
     start_caller(ct, &next);
-    CT_AWAIT(ct_stats(ct, c).acquired == 2, ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
+    CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 2, ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
     ct_pause_go(ct, pause);
     ct_join(ct, head.thread);
     CT_EQ(head.status, DL_OK);
