@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 /* Far longer than any wait here: who does not hear of a release is found out. */
 #define LONG_LEASE_MS 60000
 #define NEVER_POLLS "backoff_min: 60s\nbackoff_max: 60s"
+/* Longer than it takes to see that a thread sleeps. */
+#define POLLS_SELDOM "backoff_min: 1s\nbackoff_max: 1s"
 /* Somebody is late by a second, and is looked at a second later. */
 #define SOON_MS 8000
 
@@ -53,12 +56,14 @@ static void on_signal(ct_t *ct, void (*handler)(int)) {
 typedef struct known {
     caller_t caller;
     pthread_t thread;
+    pid_t tid;
     ct_latch_t *began;
 } known_t;
 
 static void run_known(ct_t *ct, void *arg) {
     known_t *k = arg;
     k->thread = pthread_self();
+    k->tid = gettid();
     hear_signals(ct);
     ct_latch_down(ct, k->began);
     run_caller(ct, &k->caller);
@@ -68,6 +73,32 @@ static void start_known(ct_t *ct, known_t *k, dl_lock_t *lock) {
     *k = (known_t){.caller = CALLER(lock, DL_WAIT_FOREVER), .began = ct_latch(ct, 1)};
     k->caller.thread = ct_thread(ct, run_known, k);
     ct_latch_wait(ct, k->began, 5000);
+}
+
+/* How often this thread has slept. */
+static long sleeps_of(ct_t *ct, pid_t tid) {
+    char path[64], line[128];
+    long sleeps = -1;
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)tid);
+    FILE *file = fopen(path, "re");
+    CT_CHECKF(file != NULL, "no %s", path);
+    while (sleeps < 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "voluntary_ctxt_switches: %ld", &sleeps);
+    }
+    fclose(file);
+    return sleeps;
+}
+
+/* Its call does nothing but sleep: the driver's own mutexes are nobody's. */
+static void await_asleep(ct_t *ct, dl_client_t *client, const char *name, pid_t tid) {
+    if (ct_caps(ct) & DL_CAP_NOTIFY) {
+        ct_await_hearing(ct, client, name, 5000);
+    }
+    long slept;
+    do {
+        slept = sleeps_of(ct, tid);
+        ct_sleep_ms(ct, 100);
+    } while (sleeps_of(ct, tid) != slept);
 }
 
 static void stop_thread(ct_t *ct, const known_t *k) {
@@ -87,7 +118,7 @@ CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_R
     take(ct, second, LONG_LEASE_MS);
     known_t listener;
     start_known(ct, &listener, ct_lock(ct, b, "first"));
-    ct_await_hearing(ct, b, "first", 5000);
+    await_asleep(ct, b, "first", listener.tid);
     stop_thread(ct, &listener);
     caller_t other = CALLER(ct_lock(ct, b, "second"), DL_WAIT_FOREVER);
     start_caller(ct, &other);
@@ -104,19 +135,19 @@ CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_R
 CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_WAIT,
         .traits = CT_REAL_TIME | CT_BLOCKING) {
     on_signal(ct, stand_still);
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, POLLS_SELDOM);
     dl_lock_t *held = ct_lock(ct, a, "wanted");
     take(ct, held, LONG_LEASE_MS);
     known_t head;
     start_known(ct, &head, ct_lock(ct, b, "wanted"));
-    ct_await_waiting(ct, b, 1, 5000);
+    await_asleep(ct, b, "wanted", head.tid);
     stop_thread(ct, &head);
     caller_t next = CALLER(ct_lock(ct, b, "wanted"), DL_WAIT_FOREVER);
     next.keep = ct_latch(ct, 1);
     start_caller(ct, &next);
     ct_await_waiting(ct, b, 2, 5000);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_AWAIT(next.valid_ms != 0, SOON_MS);
+    CT_AWAIT_THAT(ct_stats(ct, b).acquired, ==, 1, SOON_MS);
     let_go(ct); /* it queues anew */
     ct_await_waiting(ct, b, 1, 5000);
     ct_latch_down(ct, next.keep);
@@ -180,7 +211,7 @@ CT_CASE(stopped, its_late_yes_is_nobodys, .needs = DL_CAP_LEASE, .traits = CT_VI
     /* A real driver would not send what is so late. */
     int freed = ct_calls(ct, CT_OP_RELEASE);
     ct_pause_go(ct, late);
-    CT_AWAIT(ct_calls(ct, CT_OP_RELEASE) > freed, ct_call_timeout_ms(ct) + 5000);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >, freed, ct_call_timeout_ms(ct) + 5000);
     CT_EQ(ct_stats(ct, c).acquired, 1);
     ct_pause_go(ct, active);
     end_caller(ct, &third, DL_OK);
@@ -222,6 +253,7 @@ typedef struct jumper {
     dl_client_t *client;
     dl_lock_t *lock, *other;
     pthread_t thread;
+    pid_t tid;
     ct_latch_t *began, *jumped, *may_end;
     then_t then;
 } jumper_t;
@@ -230,6 +262,7 @@ typedef struct jumper {
 static void wait_and_jump(ct_t *ct, void *arg) {
     jumper_t *j = arg;
     j->thread = pthread_self();
+    j->tid = gettid();
     hear_signals(ct);
     if (sigsetjmp(back, 1) == 0) {
         ct_latch_down(ct, j->began);
@@ -254,7 +287,7 @@ static void wait_and_jump(ct_t *ct, void *arg) {
 /* Another of its client stands behind it, and gets the lock once that is free. */
 static void jump_out_of_a_wait(ct_t *ct, then_t then) {
     on_signal(ct, jump);
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, POLLS_SELDOM);
     dl_lock_t *held = ct_lock(ct, a, "left");
     take(ct, held, LONG_LEASE_MS);
     jumper_t j = {
@@ -268,7 +301,7 @@ static void jump_out_of_a_wait(ct_t *ct, then_t then) {
     caller_t next = CALLER(ct_lock(ct, b, "left"), DL_WAIT_FOREVER);
     start_caller(ct, &next);
     ct_await_waiting(ct, b, 2, 5000);
-    ct_sleep_ms(ct, 20); /* what it does between two sleeps is over soon */
+    await_asleep(ct, b, "left", j.tid);
     CT_EQ(pthread_kill(j.thread, SIGUSR2), 0);
     ct_latch_wait(ct, j.jumped, 10000);
     if (then == ENDS) {

@@ -204,6 +204,7 @@ typedef struct removal {
         char text[SEEN_MAX];
         size_t len; /* 0: nothing, so there is nothing to free */
     } seen[DLI_NODES_MAX];
+    size_t unanswered; /* nodes that may have had it too */
 } removal_t;
 
 static void encode_force(const dli_round_t *round, const dli_node_t *node, const char *run_id,
@@ -247,6 +248,7 @@ static dl_status_t see(dli_round_t *round, uint64_t deadline_ns, removal_t *remo
             take_error(round, i, reply, &verdicts, &foreign);
         }
     }
+    removal->unanswered = redlock->n - dli_nodes_count(verdicts.good);
     dl_status_t status = refuse_foreign(redlock, &verdicts, foreign, err);
     return status == DL_OK ? dli_nodes_need_majority(redlock, &verdicts, err) : status;
 }
@@ -272,7 +274,9 @@ static dl_status_t force(dli_round_t *round, uint32_t nodes, uint64_t deadline_n
         dl_error_t why = *err;
         return dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
     }
-    return freed > 0 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    const removal_t *removal = round->data;
+    bool may_have_been_held = freed > 0 && freed + removal->unanswered >= redlock->quorum;
+    return may_have_been_held ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
 }
 
 dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
