@@ -14,20 +14,27 @@
 
 /* ---- begin and end ------------------------------------------------------------------------------ */
 
+/* Before the others on its handle, so that they stand together. */
 static void link_op(dli_op_t *op) {
     dl_client_t *client = op->client;
-    op->prev = NULL;
-    op->next = client->ops;
-    if (client->ops != NULL) {
-        client->ops->prev = op;
+    op->next = op->lock != NULL && op->lock->ops != NULL ? op->lock->ops : client->ops;
+    op->prev = op->next != NULL ? op->next->prev : NULL;
+    *(op->prev != NULL ? &op->prev->next : &client->ops) = op;
+    if (op->next != NULL) {
+        op->next->prev = op;
     }
-    client->ops = op;
+    if (op->lock != NULL) {
+        op->lock->ops = op;
+    }
 }
 
 static void unlink_op(dli_op_t *op) {
     *(op->prev != NULL ? &op->prev->next : &op->client->ops) = op->next;
     if (op->next != NULL) {
         op->next->prev = op->prev;
+    }
+    if (op->lock != NULL && op->lock->ops == op) {
+        op->lock->ops = op->next != NULL && op->next->lock == op->lock ? op->next : NULL;
     }
 }
 
@@ -304,10 +311,9 @@ void dli_op_poke(dli_op_t *op) {
 }
 
 void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
-    for (dli_op_t *op = client->ops; op != NULL; op = op->next) {
-        if (lock == NULL || op->lock == lock) {
-            dli_op_poke(op);
-        }
+    dli_op_t *op = lock != NULL ? lock->ops : client->ops;
+    for (; op != NULL && (lock == NULL || op->lock == lock); op = op->next) {
+        dli_op_poke(op);
     }
 }
 

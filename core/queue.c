@@ -53,22 +53,8 @@ static void append(dl_queue_t *queue, dli_entry_t *entry) {
     }
 }
 
-static void link_op(dl_queue_t *queue, dli_op_t *op) {
-    op->prev_of_queue = NULL;
-    op->next_of_queue = queue->ops;
-    if (queue->ops != NULL) {
-        queue->ops->prev_of_queue = op;
-    }
-    queue->ops = op;
-    queue->op_count++;
-}
-
-static void unlink_op(dl_queue_t *queue, dli_op_t *op) {
-    *(op->prev_of_queue != NULL ? &op->prev_of_queue->next_of_queue : &queue->ops) = op->next_of_queue;
-    if (op->next_of_queue != NULL) {
-        op->next_of_queue->prev_of_queue = op->prev_of_queue;
-    }
-    queue->op_count--;
+static uint64_t hash_of(uint64_t id) {
+    return dli_hash(&id, sizeof id);
 }
 
 void dli_queue_put_op(dli_op_t *op) {
@@ -110,11 +96,11 @@ static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
         return dli_fail_plain(err, DL_ENOMEM);
     }
     pthread_mutex_lock(&queue->mutex);
-    bool has_room = queue->op_count < queue->limit;
+    bool has_room = queue->ops.len < queue->limit;
     if (has_room) {
         op->queue = queue;
         op->id = ++queue->last_id;
-        link_op(queue, op);
+        dli_table_add(&queue->ops, &op->by_id, hash_of(op->id));
     }
     pthread_mutex_unlock(&queue->mutex);
     if (!has_room) {
@@ -243,7 +229,7 @@ static dli_entry_t *take(dl_queue_t *queue) {
             dli_eventfd_lower(queue->fd);
         }
         if (!entry->is_event) {
-            unlink_op(queue, (dli_op_t *)(void *)entry);
+            dli_table_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
         }
     }
     pthread_mutex_unlock(&queue->mutex);
@@ -274,12 +260,12 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
 
 static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
     pthread_mutex_lock(&queue->mutex);
-    dli_op_t *op = queue->ops;
-    while (op != NULL && op->id != id) {
-        op = op->next_of_queue;
+    dli_link_t *at = dli_table_find(&queue->ops, hash_of(id));
+    while (at != NULL && DLI_CONTAINER_OF(dli_op_t, by_id, at)->id != id) {
+        at = dli_table_next(at);
     }
     pthread_mutex_unlock(&queue->mutex);
-    return op;
+    return DLI_CONTAINER_OF(dli_op_t, by_id, at);
 }
 
 /* With the client's mutex. */
@@ -434,14 +420,12 @@ static void drop_entries(dl_queue_t *queue) {
     }
 }
 
-/* False: it has completed meanwhile, and waits. */
-static void abandon(dl_queue_t *queue, dli_op_t *op) {
+/* Unless it has completed meanwhile, and waits. */
+static void abandon(dli_op_t *op) {
     dl_client_t *client = op->client;
     dli_lock_client(client);
     if (op->place != DLI_OP_ENDED) {
-        pthread_mutex_lock(&queue->mutex);
-        unlink_op(queue, op);
-        pthread_mutex_unlock(&queue->mutex);
+        dli_table_remove(&op->queue->ops, &op->by_id);
         op->queue = NULL;
         op->cancelled = true;
         dli_op_poke(op);
@@ -475,11 +459,13 @@ void dl_queue_free(dl_queue_t *queue) {
         client->event_queue = NULL;
         dli_client_unref_and_unlock(client);
     }
-    drop_entries(queue);
-    while (queue->ops != NULL) {
-        abandon(queue, queue->ops);
-        drop_entries(queue);
+    dli_link_t *next;
+    for (dli_link_t *at = dli_table_after(&queue->ops, NULL); at != NULL; at = next) {
+        next = dli_table_after(&queue->ops, at);
+        abandon(DLI_CONTAINER_OF(dli_op_t, by_id, at));
     }
+    drop_entries(queue);
+    free(queue->ops.chains);
     close(queue->fd);
     pthread_mutex_destroy(&queue->mutex);
     pthread_mutex_destroy(&queue->taking);
