@@ -531,6 +531,8 @@ dli_link_t *dli_table_after(dli_table_t *table, const dli_link_t *link);
 /* Starts the client's thread if it does not run; 0 or an errno. */
 int dli_loop_start(dl_client_t *client);
 void dli_loop_wake(dl_client_t *client);
+/* A worker could not be had: it is called again soon. */
+void dli_loop_call_again(dl_client_t *client);
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
 /* The operation of a blocking call sleeps until its instant or a poke; hears of releases meanwhile, for all.
