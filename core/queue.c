@@ -203,6 +203,9 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
         out->valid_ms = dli_hold_valid_ms(op->hold);
         out->token = op->kind == DL_OP_ACQUIRE ? op->hold->token : 0;
     }
+    if (op->kind == DL_OP_ACQUIRE && op->hold != NULL) {
+        out->hold_id = op->hold->hold_id;
+    }
     if (op->info != NULL) {
         out->with.info = *op->info;
     }
@@ -239,18 +242,21 @@ static dli_entry_t *take(dl_queue_t *queue) {
 size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max) {
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
-    if (queue == NULL || array == NULL || size != sizeof *array || is_forked(queue)) {
+    bool is_known = dli_layout_has(&dli_layout_completion, size) || size > dli_layout_completion.now;
+    if (queue == NULL || array == NULL || !is_known || is_forked(queue)) {
         return 0;
     }
     size_t n = 0;
     dli_entry_t *entry;
     pthread_mutex_lock(&queue->taking);
-    while (n < max && (entry = take(queue)) != NULL) {
+    for (; n < max && (entry = take(queue)) != NULL; n++) {
+        dl_completion_t whole;
         if (entry->is_event) {
-            give_event((dli_event_t *)(void *)entry, &array[n++]);
+            give_event((dli_event_t *)(void *)entry, &whole);
         } else {
-            give_op((dli_op_t *)(void *)entry, &array[n++]);
+            give_op((dli_op_t *)(void *)entry, &whole);
         }
+        dli_layout_give_any(&dli_layout_completion, (char *)array + n * size, size, &whole);
     }
     pthread_mutex_unlock(&queue->taking);
     return n;
