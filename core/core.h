@@ -134,7 +134,7 @@ struct dli_claim {
     int session_fd;
     bool busy;                /* SESSION: an exchange uses driver_hold */
     bool attempted;           /* an op of the driver has seen driver_hold: the driver drops it */
-    dli_op_t *users;          /* SESSION: operations that want to use it next */
+    dli_chain_t users;        /* SESSION: operations that want to use it next */
     dli_timer_t timer;        /* its end or renewal; later its next free */
     dli_claim_t *next_job[2]; /* in the lanes for renewals and frees */
     /* renew.c */
@@ -255,7 +255,7 @@ struct dli_op {
     dli_op_t *next, *prev;           /* in client->ops, while it runs */
     dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
     dli_op_t *next_in, *prev_in;     /* in its lane, or client->ready */
-    dli_op_t *next_user;             /* in claim->users */
+    dli_link_t by_claim;             /* in claim->users */
     dli_link_t by_owner;             /* in client->queued, while it is in the queue of its gate */
     dli_link_t by_id;                /* in its queue, until it is taken */
     dli_owner_t owner;               /* no reference: the caller, or a task */
@@ -266,6 +266,7 @@ struct dli_op {
     const dl_cancel_t *cancel; /* of a blocking call */
     bool async;                /* not carried on by a caller: its place is of interest */
     bool cancelled;
+    bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
     uint64_t until_ns; /* of the wait */
     dli_timer_t timer;
@@ -519,6 +520,9 @@ bool dli_heap_is_sound(const dli_heap_t *heap);
 
 /* table.c */
 uint64_t dli_hash(const void *bytes, size_t len);
+/* At its end; and out of it. */
+void dli_chain_add(dli_chain_t *chain, dli_link_t *link);
+void dli_chain_remove(dli_chain_t *chain, dli_link_t *link);
 void dli_table_add(dli_table_t *table, dli_link_t *link, uint64_t hash);
 void dli_table_remove(dli_table_t *table, dli_link_t *link);
 /* The oldest with this hash, and the next with the same. */

@@ -328,43 +328,43 @@ void dli_op_free_and_unlock(dli_op_t *op) {
 
 /* ---- one exchange of a claim at a time ----------------------------------------------------------- */
 
-static void leave_users(dli_claim_t *claim, const dli_op_t *op) {
-    for (dli_op_t **at = &claim->users; *at != NULL; at = &(*at)->next_user) {
-        if (*at == op) {
-            *at = op->next_user;
-            return;
-        }
+static void leave_users(dli_op_t *op) {
+    if (op->is_user) {
+        op->is_user = false;
+        dli_chain_remove(&op->claim->users, &op->by_claim);
     }
 }
 
 dli_next_t dli_claim_use(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
-    leave_users(claim, op);
+    dl_status_t stop = dli_op_stop_reason(op);
     if (!claim->busy) {
+        leave_users(op);
         claim->busy = op->client->session;
         return DLI_STEP;
     }
-    dl_status_t stop = dli_op_stop_reason(op);
-    if (stop != DL_OK) {
-        op->answer = dli_fail_plain(&op->err, stop);
+    if (stop != DL_OK || dli_now() >= op->until_ns) {
+        leave_users(op);
+        op->answer = stop != DL_OK
+                         ? dli_fail_plain(&op->err, stop)
+                         : dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
         return DLI_DONE;
     }
-    if (dli_now() >= op->until_ns) {
-        op->answer = dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
-        return DLI_DONE;
+    if (!op->is_user) {
+        op->is_user = true;
+        dli_chain_add(&claim->users, &op->by_claim);
     }
-    dli_op_t **last = &claim->users;
-    while (*last != NULL) {
-        last = &(*last)->next_user;
-    }
-    op->next_user = NULL;
-    *last = op;
     return DLI_WAIT;
 }
 
+/* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
 void dli_claim_idle(dli_claim_t *claim) {
     claim->busy = false;
-    for (dli_op_t *op = claim->users; op != NULL; op = op->next_user) {
+    for (dli_link_t *at = claim->users.first; at != NULL; at = at->next) {
+        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_claim, at);
         dli_op_poke(op);
+        if (op->async) {
+            return;
+        }
     }
 }

@@ -220,6 +220,31 @@ CT_CASE(queue, an_extension_that_waits_for_a_ping_is_cancelled, .traits = CT_BLO
     }
 }
 
+#define EXTENSIONS 3000
+
+/* One at a time is asked on the connection; the others cost nothing meanwhile. */
+CT_CASE(queue, extensions_of_one_hold_are_asked_in_their_order, .traits = CT_BLOCKING | CT_VIRTUAL,
+        .needs = DL_CAP_SESSION) {
+    scene_t s = new_scene(ct);
+    dl_lock_t *lock = task(ct, &s, "mine", 1);
+    static uint64_t ids[EXTENSIONS];
+    lock_by(ct, s.queue, lock, 60000);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, s.b, "mine");
+    for (int i = 0; i < EXTENSIONS; i++) {
+        ids[i] = begin_extend(ct, s.queue, lock, 120000);
+    }
+    ct_pause_await(ct, pause, SOON_MS);
+    cancel_now(ct, &s, ids[EXTENSIONS / 2]);
+    ct_pause_go(ct, pause);
+    for (int i = 0; i < EXTENSIONS; i++) {
+        if (i != EXTENSIONS / 2) {
+            (void)take_of(ct, s.queue, ids[i], DL_OK, SOON_MS);
+        }
+    }
+    unlock_by(ct, s.queue, lock);
+    dl_queue_free(s.queue);
+}
+
 /* Cancels at the n-th point where the waiter's driver is entered or left. */
 typedef struct strike {
     dl_queue_t *queue;
