@@ -6,7 +6,7 @@
 #include "core.h"
 
 static void fire(dli_timer_t *timer, uint64_t now) {
-    dli_claim_t *claim = (dli_claim_t *)(void *)((char *)timer - offsetof(dli_claim_t, timer));
+    dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timer);
     if (claim->freeing) {
         dli_lane_job(claim, DLI_LANE_FREE);
     } else if (!dli_hold_expire(claim->hold, now)) {

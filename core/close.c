@@ -55,7 +55,8 @@ static void close_descriptors(dl_client_t *client, bool parks_too) {
 
 void dli_client_free(dl_client_t *client) {
     close_descriptors(client, true);
-    free(client->buckets);
+    free(client->gates.chains);
+    free(client->queued.chains);
     free(client->loop.timers.at);
     free(client->batch);
     free(client->batch_claims);
@@ -118,20 +119,18 @@ static void end_threads(dl_client_t *client) {
 
 /* Frees everything that is held, and what unknown outcomes may have left. */
 static void end_holds(dl_client_t *client, uint64_t began_ns) {
-    for (size_t i = 0; i < client->bucket_count; i++) {
-        dli_gate_t *next;
-        for (dli_gate_t *gate = client->buckets[i]; gate != NULL; gate = next) {
-            gate->refs++; /* its last hold ends */
-            while (gate->lost != NULL) {
-                dli_hold_end(gate->lost);
-            }
-            if (gate->current != NULL) {
-                gate->current->levels = 1;
-                dli_hold_give_up_level(gate->current);
-            }
-            next = gate->next_in_bucket;
-            dli_gate_unref(client, gate);
+    dli_gate_t *next;
+    for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
+        gate->refs++; /* its last hold ends */
+        while (gate->lost != NULL) {
+            dli_hold_end(gate->lost);
         }
+        if (gate->current != NULL) {
+            gate->current->levels = 1;
+            dli_hold_give_up_level(gate->current);
+        }
+        next = dli_gate_after(client, gate);
+        dli_gate_unref(client, gate);
     }
     dli_free_all(client, began_ns);
 }

@@ -59,6 +59,32 @@ typedef struct dli_heap {
     size_t len, cap, reserved;
 } dli_heap_t;
 
+/* ---- tables (table.c) ---------------------------------------------------------------------------- */
+
+typedef struct dli_link {
+    struct dli_link *next, *prev;
+    uint64_t hash;
+} dli_link_t;
+
+typedef struct dli_chain {
+    dli_link_t *first, *last;
+} dli_chain_t;
+
+/* By hashes. Zeroed it is empty; adding cannot fail, and `chains` is to be freed. */
+typedef struct dli_table {
+    dli_chain_t only; /* while there are no others */
+    dli_chain_t *chains;
+    size_t count, cap; /* of chains */
+    size_t mask;       /* of a hash: the power of two that `count` grows to, less one */
+    size_t len;
+} dli_table_t;
+
+/* What a pointer to a member belongs to; NULL stays NULL. */
+#define DLI_CONTAINER_OF(type, member, at) ((type *)dli_container_of((at), offsetof(type, member)))
+static inline void *dli_container_of(void *member, size_t offset) {
+    return member != NULL ? (char *)member - offset : NULL;
+}
+
 /* ---- waiting (park.c) -------------------------------------------------------------------------- */
 
 /* Where one thread sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
@@ -106,7 +132,7 @@ struct dli_claim {
     int session_fd;
     bool busy;                /* SESSION: an exchange uses driver_hold */
     bool attempted;           /* an op of the driver has seen driver_hold: the driver drops it */
-    dli_op_t *users;          /* SESSION: operations that want to use it next */
+    dli_chain_t users;        /* SESSION: operations that want to use it next */
     dli_timer_t timer;        /* its end or renewal; later its next free */
     dli_claim_t *next_job[2]; /* in the lanes for renewals and frees */
     /* renew.c */
@@ -154,9 +180,8 @@ struct dli_hold {
 
 /* One name in this process: at most one holder, one operation that asks the server, the others in a queue. */
 struct dli_gate {
-    dli_gate_t *next_in_bucket;
-    uint64_t hash;
-    unsigned refs; /* handles, claims, holds */
+    dli_link_t link; /* in client->gates */
+    unsigned refs;   /* handles, claims, holds */
     dli_op_t *first, *last;
     dli_op_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
@@ -180,6 +205,7 @@ struct dl_lock_handle {
     bool owned;
     uint64_t owner_number;
     unsigned refs; /* the handle, and each operation until its completion was taken */
+    dli_op_t *ops; /* the first of those on it, which stand together in client->ops */
     bool closed;
 };
 
@@ -221,6 +247,15 @@ typedef enum dli_op_place {
 
 typedef enum dli_lane_kind { DLI_LANE_RENEW, DLI_LANE_FREE, DLI_LANE_CLAIM, DLI_LANES } dli_lane_kind_t;
 
+/* With what a call begins one. */
+typedef struct dli_asked {
+    dl_op_kind_t kind;
+    dli_step_fn step; /* the first; an acquire knows its own */
+    int64_t lease_ms; /* DL_OP_EXTEND */
+    void *tag;
+    dl_acquire_opts_t opts; /* DL_OP_ACQUIRE */
+} dli_asked_t;
+
 struct dli_op {
     dli_entry_t entry;
     dl_op_kind_t kind;
@@ -230,7 +265,9 @@ struct dli_op {
     dli_op_t *next, *prev;           /* in client->ops, while it runs */
     dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
     dli_op_t *next_in, *prev_in;     /* in its lane, client->ready, or loop.sleepers */
-    dli_op_t *next_user;             /* in claim->users */
+    dli_link_t by_claim;             /* in claim->users */
+    dli_link_t by_owner;             /* in client->queued, while it is in the queue of its gate */
+    dli_link_t by_id;                /* in its queue, until it is taken */
     dli_owner_t owner;               /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
@@ -242,6 +279,7 @@ struct dli_op {
     dli_op_t *outer;           /* in thread->calls */
     uint64_t due_ns;           /* when its thread should go on at the latest */
     bool cancelled;
+    bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
     uint64_t until_ns; /* of the wait */
     dli_timer_t timer;
@@ -291,7 +329,6 @@ struct dli_op {
     dl_queue_t *queue; /* NULL: nobody takes its completion */
     void *tag;
     uint64_t id;
-    dli_op_t *next_of_queue, *prev_of_queue;
 };
 
 /* ---- queues (queue.c) --------------------------------------------------------------------------- */
@@ -305,8 +342,7 @@ struct dl_queue {
     pthread_mutex_t taking; /* to look at operations that are not taken; before a client's mutex */
     pthread_mutex_t mutex;  /* guards the rest; behind a client's mutex */
     dli_entry_t *first, *last;
-    dli_op_t *ops; /* begun and not taken yet */
-    size_t op_count;
+    dli_table_t ops; /* begun and not taken yet, by their ids */
     uint64_t last_id;
     dl_client_t *clients; /* whose events come here; a reference each */
 };
@@ -379,10 +415,8 @@ struct dl_client {
     bool stop_threads;
     unsigned calls; /* operations and calls in progress */
 
-    /* gates, by name */
-    dli_gate_t **buckets;
-    size_t bucket_count; /* a power of two */
-    size_t gate_count;
+    dli_table_t gates;   /* by name */
+    dli_table_t queued;  /* operations at them, by gate and owner */
     dli_gate_t *unwatch; /* whose watch is to be ended outside the mutex */
 
     dli_park_t *parks_used, *parks_free;
@@ -503,6 +537,19 @@ void dli_timer_set(dli_heap_t *heap, dli_timer_t *timer, uint64_t at_ns);
 void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer);
 bool dli_heap_is_sound(const dli_heap_t *heap);
 
+/* table.c */
+uint64_t dli_hash(const void *bytes, size_t len);
+/* At its end; and out of it. */
+void dli_chain_add(dli_chain_t *chain, dli_link_t *link);
+void dli_chain_remove(dli_chain_t *chain, dli_link_t *link);
+void dli_table_add(dli_table_t *table, dli_link_t *link, uint64_t hash);
+void dli_table_remove(dli_table_t *table, dli_link_t *link);
+/* The oldest with this hash, and the next with the same. */
+dli_link_t *dli_table_find(dli_table_t *table, uint64_t hash);
+dli_link_t *dli_table_next(const dli_link_t *link);
+/* Of all, in no order: the first (link NULL), and the next. */
+dli_link_t *dli_table_after(dli_table_t *table, const dli_link_t *link);
+
 /* loop.c */
 /* Starts the client's thread if it does not run; 0 or an errno. */
 int dli_loop_start(dl_client_t *client);
@@ -544,12 +591,12 @@ void dli_workers_stop(dl_client_t *client);
 
 /* op.c */
 /* What an inspection learns stands behind it. NULL: no memory. */
-dli_op_t *dli_op_new(const dli_op_t *asked);
+dli_op_t *dli_op_new(const dli_asked_t *asked);
 /* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. An
  * acquire has its instants. */
 dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
 /* A blocking call. What an inspection learns goes to info. */
-dl_status_t dli_op_call(const dli_op_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
+dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
 /* Ends what this thread has left by a jump; before a call that waits for all others of the client. */
 void dli_op_end_left(const dl_client_t *client);
 /* An operation of a queue, or of nobody; room for its timer is reserved. */
@@ -607,11 +654,12 @@ dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
 
 /* gate.c */
-uint64_t dli_hash(const char *bytes, size_t len);
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
                          size_t len); /* a new reference; NULL: no memory */
+/* Of all: the first (gate NULL), and the next. */
+dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate);
 /* NULL: nobody uses the name. */
-dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size_t len);
+dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len);
 void dli_gate_unref(dl_client_t *client, dli_gate_t *gate);
 /* A starved loop must not keep a dead hold alive: one whose validity is over is lost. */
 void dli_gate_expire(dli_gate_t *gate, uint64_t now);
@@ -624,8 +672,8 @@ void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_leave(dli_gate_t *gate, dli_op_t *op);
 /* Lets the next one in if nobody holds and nobody tries. */
 void dli_gate_next(dli_gate_t *gate);
-/* Pokes the queued operations of this owner: its standing has changed. */
-void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner);
+/* Pokes the queued operations of the hold's owner: its standing has changed. */
+void dli_gate_look_again(const dli_hold_t *hold);
 /* Ends the watches that nobody wants any more. Releases the mutex meanwhile. */
 void dli_gates_unwatch(dl_client_t *client);
 

@@ -9,47 +9,23 @@
  * passes. */
 #define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
-/* FNV-1a, 64 bits (Fowler, Noll, Vo). */
-uint64_t dli_hash(const char *bytes, size_t len) {
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < len; i++) {
-        h = (h ^ (unsigned char)bytes[i]) * 1099511628211u;
-    }
-    return h;
+dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate) {
+    return DLI_CONTAINER_OF(dli_gate_t, link,
+                            dli_table_after(&client->gates, gate != NULL ? &gate->link : NULL));
 }
 
-static bool grow_table(dl_client_t *client) {
-    size_t count = client->bucket_count == 0 ? 64 : client->bucket_count * 2;
-    dli_gate_t **buckets = calloc(count, sizeof(dli_gate_t *));
-    if (buckets == NULL) {
-        return client->bucket_count > 0; /* a full table is slow, not wrong */
-    }
-    for (size_t i = 0; i < client->bucket_count; i++) {
-        for (dli_gate_t *gate = client->buckets[i], *next; gate != NULL; gate = next) {
-            next = gate->next_in_bucket;
-            gate->next_in_bucket = buckets[gate->hash & (count - 1)];
-            buckets[gate->hash & (count - 1)] = gate;
+static dli_gate_t *find(dl_client_t *client, const char *name, size_t len, uint64_t hash) {
+    dli_link_t *at = dli_table_find(&client->gates, hash);
+    for (; at != NULL; at = dli_table_next(at)) {
+        dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, link, at);
+        if (gate->name_len == len && memcmp(gate->name, name, len) == 0) {
+            return gate;
         }
     }
-    free(client->buckets);
-    client->buckets = buckets;
-    client->bucket_count = count;
-    return true;
+    return NULL;
 }
 
-static dli_gate_t *find(const dl_client_t *client, const char *name, size_t len, uint64_t hash) {
-    if (client->bucket_count == 0) {
-        return NULL;
-    }
-    dli_gate_t *gate = client->buckets[hash & (client->bucket_count - 1)];
-    while (gate != NULL &&
-           !(gate->hash == hash && gate->name_len == len && memcmp(gate->name, name, len) == 0)) {
-        gate = gate->next_in_bucket;
-    }
-    return gate;
-}
-
-dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size_t len) {
+dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len) {
     return find(client, name, len, dli_hash(name, len));
 }
 
@@ -58,7 +34,7 @@ dli_gate_t *dli_gate_find_name(const dl_client_t *client, const char *name, size
  * passes its turn. Looked at twice, so that a stop of the whole process is none of one thread.
  */
 static void look_at_turn(dli_timer_t *timer, uint64_t now) {
-    dli_gate_t *gate = (dli_gate_t *)(void *)((char *)timer - offsetof(dli_gate_t, timer));
+    dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, timer, timer);
     if (gate->first == NULL) {
         return;
     }
@@ -85,9 +61,6 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
         gate->refs++;
         return gate;
     }
-    if (client->gate_count >= client->bucket_count && !grow_table(client)) {
-        return NULL;
-    }
     if (!dli_heap_reserve(&client->loop.timers)) {
         return NULL;
     }
@@ -97,30 +70,20 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
         return NULL;
     }
     gate->timer.fire = look_at_turn;
-    dli_gate_t **bucket = &client->buckets[hash & (client->bucket_count - 1)];
     memcpy(gate->name, name, len);
     gate->name_len = len;
-    gate->hash = hash;
     gate->refs = 1;
-    gate->next_in_bucket = *bucket;
-    *bucket = gate;
-    client->gate_count++;
+    dli_table_add(&client->gates, &gate->link, hash);
     return gate;
 }
 
 void dli_gate_unref(dl_client_t *client, dli_gate_t *gate) {
-    if (--gate->refs > 0) {
-        return;
+    if (--gate->refs == 0) {
+        dli_table_remove(&client->gates, &gate->link);
+        dli_timer_clear(&client->loop.timers, &gate->timer);
+        dli_heap_give_back(&client->loop.timers);
+        free(gate);
     }
-    dli_gate_t **at = &client->buckets[gate->hash & (client->bucket_count - 1)];
-    while (*at != gate) {
-        at = &(*at)->next_in_bucket;
-    }
-    *at = gate->next_in_bucket;
-    client->gate_count--;
-    dli_timer_clear(&client->loop.timers, &gate->timer);
-    dli_heap_give_back(&client->loop.timers);
-    free(gate);
 }
 
 void dli_gate_expire(dli_gate_t *gate, uint64_t now) {
@@ -148,12 +111,19 @@ void dli_gate_take(dli_gate_t *gate, dli_op_t *op) {
     gate->active = op;
 }
 
+/* Of an owner at a gate. */
+static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
+    uint64_t key = gate->link.hash ^ owner->number;
+    return dli_hash(&key, sizeof key);
+}
+
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
     op->queued = true;
     op->next_turn = NULL;
     op->prev_turn = gate->last;
     *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
     gate->last = op;
+    dli_table_add(&op->client->queued, &op->by_owner, hash_of(gate, &op->owner));
     if (gate->timer.place == 0) {
         dli_loop_at(op->client, &gate->timer, dli_now() + LATE_NS);
     }
@@ -162,6 +132,7 @@ void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
 static void dequeue(dli_gate_t *gate, dli_op_t *op) {
     *(op->prev_turn != NULL ? &op->prev_turn->next_turn : &gate->first) = op->next_turn;
     *(op->next_turn != NULL ? &op->next_turn->prev_turn : &gate->last) = op->prev_turn;
+    dli_table_remove(&op->client->queued, &op->by_owner);
     op->queued = false;
 }
 
@@ -174,9 +145,11 @@ void dli_gate_next(dli_gate_t *gate) {
     }
 }
 
-void dli_gate_look_again(dli_gate_t *gate, const dli_owner_t *owner) {
-    for (dli_op_t *op = gate->first; op != NULL; op = op->next_turn) {
-        if (dli_owner_equal(&op->owner, owner)) {
+void dli_gate_look_again(const dli_hold_t *hold) {
+    dli_link_t *at = dli_table_find(&hold->client->queued, hash_of(hold->gate, &hold->owner));
+    for (; at != NULL; at = dli_table_next(at)) {
+        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_owner, at);
+        if (op->gate == hold->gate && dli_owner_equal(&op->owner, &hold->owner)) {
             dli_op_poke(op);
         }
     }

@@ -69,7 +69,7 @@ bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *gran
     client->stats.acquired++;
     client->stats.held_now++;
     /* Other threads of this owner may be waiting behind this very call. */
-    dli_gate_look_again(hold->gate, &hold->owner);
+    dli_gate_look_again(hold);
     return true;
 }
 
@@ -104,7 +104,7 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
         /* By our arithmetic only: the server may still keep it, or a late renewal may. */
         dli_free_add(hold->claim, false, now + dli_ms(hold->claim->lease_ms));
     }
-    dli_gate_look_again(gate, &hold->owner);
+    dli_gate_look_again(hold);
     dli_gate_next(gate);
 }
 
@@ -149,7 +149,7 @@ void dli_hold_end(dli_hold_t *hold) {
     hold->levels = 0;
     dli_claim_unref(hold->claim);
     hold->claim = NULL;
-    dli_gate_look_again(gate, &hold->owner);
+    dli_gate_look_again(hold);
     dli_gate_next(gate);
     dli_hold_unref(hold); /* the gate's */
 }

@@ -9,8 +9,12 @@ dli_layout_t dli_layout_lock_info = {.now = sizeof(dl_lock_info_t)};
 dli_layout_t dli_layout_client_info = {.now = sizeof(dl_client_info_t)};
 dli_layout_t dli_layout_client_stats = {.now = sizeof(dl_client_stats_t)};
 dli_layout_t dli_layout_event = {.now = sizeof(dl_event_t)};
+dli_layout_t dli_layout_completion = {.now = sizeof(dl_completion_t)};
 dli_layout_t dli_layout_driver = {.now = sizeof(dl_driver_t),
                                   .earlier = {DLI_DRIVER_BEFORE_CAPS_OFF, DLI_DRIVER_BEFORE_LISTEN_FDS}};
+
+_Static_assert(sizeof(((dl_completion_t *)0)->with) == sizeof(((dl_completion_t *)0)->with.room),
+               "what comes behind `with` would move");
 
 bool dli_layout_has(const dli_layout_t *layout, size_t size) {
     if (size == layout->now) {
@@ -27,4 +31,10 @@ bool dli_layout_has(const dli_layout_t *layout, size_t size) {
 void dli_layout_give(void *to, size_t size, const void *whole) {
     memcpy(to, whole, size);
     memcpy(to, &size, sizeof size);
+}
+
+void dli_layout_give_any(const dli_layout_t *layout, void *to, size_t size, const void *whole) {
+    size_t common = size < layout->now ? size : layout->now;
+    memcpy(to, whole, common);
+    memset((char *)to + common, 0, size - common);
 }

@@ -24,11 +24,13 @@ typedef struct dli_layout {
 
 /* Tests pretend earlier releases. */
 extern dli_layout_t dli_layout_acquire_opts, dli_layout_lock_info, dli_layout_client_info,
-    dli_layout_client_stats, dli_layout_event, dli_layout_driver;
+    dli_layout_client_stats, dli_layout_event, dli_layout_completion, dli_layout_driver;
 
 /* Was there a release in which it had this size? */
 bool dli_layout_has(const dli_layout_t *layout, size_t size);
 /* As much of a whole struct as the caller's has, which keeps its size; that is the first member. */
 void dli_layout_give(void *to, size_t size, const void *whole);
+/* The same of one that does not say its size, which may be that of a later release: the rest is zeroed. */
+void dli_layout_give_any(const dli_layout_t *layout, void *to, size_t size, const void *whole);
 
 #endif

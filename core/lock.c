@@ -146,9 +146,9 @@ dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opt
 
 dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *given, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_op_t op = {.kind = DL_OP_ACQUIRE};
-    dl_status_t status = dli_take_opts(given, &op.opts, err);
-    return status == DL_OK ? dli_op_call(&op, lock, NULL, err) : status;
+    dli_asked_t asked = {.kind = DL_OP_ACQUIRE};
+    dl_status_t status = dli_take_opts(given, &asked.opts, err);
+    return status == DL_OK ? dli_op_call(&asked, lock, NULL, err) : status;
 }
 
 dl_status_t dl_lock(dl_lock_t *lock, dl_error_t *err) {
@@ -171,13 +171,13 @@ dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms, int64_t lease_ms, d
 
 dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_op_t op = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step};
-    return dli_op_call(&op, lock, NULL, err);
+    dli_asked_t asked = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step};
+    return dli_op_call(&asked, lock, NULL, err);
 }
 
 dl_status_t dl_extend(dl_lock_t *lock, int64_t lease_ms, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_op_t op = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms};
+    dli_asked_t asked = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms};
     dl_status_t status = dli_check_lease(lease_ms, err);
-    return status == DL_OK ? dli_op_call(&op, lock, NULL, err) : status;
+    return status == DL_OK ? dli_op_call(&asked, lock, NULL, err) : status;
 }

@@ -223,7 +223,7 @@ void dli_loop_sleep(dli_op_t *op) {
 /* ---- threads that have ended --------------------------------------------------------------------- */
 
 void dli_hear_thread_exit(dli_exit_hook_t *hook) {
-    dl_client_t *client = (dl_client_t *)(void *)((char *)hook - offsetof(dl_client_t, exit_hook));
+    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, exit_hook, hook);
     if (dli_forked(client)) {
         return;
     }
@@ -254,14 +254,12 @@ static bool free_left_behind_at(dli_gate_t *gate) {
 /* Looks at all that is held; what memory is missing for is looked at again. */
 static void free_left_behind(dl_client_t *client) {
     client->threads_exited = false;
-    for (size_t i = 0; i < client->bucket_count; i++) {
-        dli_gate_t *next;
-        for (dli_gate_t *gate = client->buckets[i]; gate != NULL; gate = next) {
-            gate->refs++; /* its last hold may end */
-            client->threads_exited |= !free_left_behind_at(gate);
-            next = gate->next_in_bucket;
-            dli_gate_unref(client, gate);
-        }
+    dli_gate_t *next;
+    for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
+        gate->refs++; /* its last hold may end */
+        client->threads_exited |= !free_left_behind_at(gate);
+        next = dli_gate_after(client, gate);
+        dli_gate_unref(client, gate);
     }
 }
 
@@ -272,15 +270,14 @@ static void look_at_sessions(dl_client_t *client) {
     struct epoll_event events[64];
     int n = epoll_wait(client->loop.session_epoll_fd, events, 64, 0);
     dli_lock_client(client);
-    for (size_t i = 0; i < client->bucket_count && n > 0; i++) {
-        for (dli_gate_t *gate = client->buckets[i]; gate != NULL; gate = gate->next_in_bucket) {
-            dli_claim_t *claim = gate->current != NULL ? gate->current->claim : NULL;
-            for (int k = 0; claim != NULL && claim->hold != NULL && k < n; k++) {
-                if (claim->hold_id == events[k].data.u64) {
-                    claim->hung_up = true;
-                    claim->renew_due_ns = dli_now();
-                    dli_claim_watch(claim);
-                }
+    dli_gate_t *gate = n > 0 ? dli_gate_after(client, NULL) : NULL;
+    for (; gate != NULL; gate = dli_gate_after(client, gate)) {
+        dli_claim_t *claim = gate->current != NULL ? gate->current->claim : NULL;
+        for (int k = 0; claim != NULL && claim->hold != NULL && k < n; k++) {
+            if (claim->hold_id == events[k].data.u64) {
+                claim->hung_up = true;
+                claim->renew_due_ns = dli_now();
+                dli_claim_watch(claim);
             }
         }
     }

@@ -14,20 +14,27 @@
 
 /* ---- begin and end ------------------------------------------------------------------------------ */
 
+/* Before the others on its handle, so that they stand together. */
 static void link_op(dli_op_t *op) {
     dl_client_t *client = op->client;
-    op->prev = NULL;
-    op->next = client->ops;
-    if (client->ops != NULL) {
-        client->ops->prev = op;
+    op->next = op->lock != NULL && op->lock->ops != NULL ? op->lock->ops : client->ops;
+    op->prev = op->next != NULL ? op->next->prev : NULL;
+    *(op->prev != NULL ? &op->prev->next : &client->ops) = op;
+    if (op->next != NULL) {
+        op->next->prev = op;
     }
-    client->ops = op;
+    if (op->lock != NULL) {
+        op->lock->ops = op;
+    }
 }
 
 static void unlink_op(dli_op_t *op) {
     *(op->prev != NULL ? &op->prev->next : &op->client->ops) = op->next;
     if (op->next != NULL) {
         op->next->prev = op->prev;
+    }
+    if (op->lock != NULL && op->lock->ops == op) {
+        op->lock->ops = op->next != NULL && op->next->lock == op->lock ? op->next : NULL;
     }
 }
 
@@ -43,15 +50,19 @@ static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
     return DL_OK;
 }
 
-static void fill(dli_op_t *op, const dli_op_t *asked) {
-    *op = *asked;
+static void fill(dli_op_t *op, const dli_asked_t *asked) {
+    *op = (dli_op_t){.kind = asked->kind,
+                     .step = asked->step,
+                     .lease_ms = asked->lease_ms,
+                     .tag = asked->tag,
+                     .opts = asked->opts};
     if (op->kind == DL_OP_INSPECT) {
         op->info = (dl_lock_info_t *)(void *)(op + 1);
         *op->info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
     }
 }
 
-dli_op_t *dli_op_new(const dli_op_t *asked) {
+dli_op_t *dli_op_new(const dli_asked_t *asked) {
     dli_op_t *op = malloc(sizeof *op + (asked->kind == DL_OP_INSPECT ? sizeof *op->info : 0));
     if (op != NULL) {
         fill(op, asked);
@@ -240,7 +251,7 @@ static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_
     return dli_error_give(err, &op->err, op->status);
 }
 
-dl_status_t dli_op_call(const dli_op_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
+dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
     dli_thread_t *thread = dli_thread_self();
     if (thread == NULL) {
         return dli_fail_plain(err, DL_ENOMEM);
@@ -375,7 +386,7 @@ bool dli_op_leave_lane(dli_op_t *op) {
 }
 
 static void fire(dli_timer_t *timer, uint64_t now) {
-    dli_op_t *op = (dli_op_t *)(void *)((char *)timer - offsetof(dli_op_t, timer));
+    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, timer, timer);
     if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
     } else if (may_queue_until(op, now) > now) {
@@ -414,10 +425,9 @@ void dli_op_poke(dli_op_t *op) {
 }
 
 void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
-    for (dli_op_t *op = client->ops; op != NULL; op = op->next) {
-        if (lock == NULL || op->lock == lock) {
-            dli_op_poke(op);
-        }
+    dli_op_t *op = lock != NULL ? lock->ops : client->ops;
+    for (; op != NULL && (lock == NULL || op->lock == lock); op = op->next) {
+        dli_op_poke(op);
     }
 }
 
@@ -432,43 +442,43 @@ void dli_op_free_and_unlock(dli_op_t *op) {
 
 /* ---- one exchange of a claim at a time ----------------------------------------------------------- */
 
-static void leave_users(dli_claim_t *claim, const dli_op_t *op) {
-    for (dli_op_t **at = &claim->users; *at != NULL; at = &(*at)->next_user) {
-        if (*at == op) {
-            *at = op->next_user;
-            return;
-        }
+static void leave_users(dli_op_t *op) {
+    if (op->is_user) {
+        op->is_user = false;
+        dli_chain_remove(&op->claim->users, &op->by_claim);
     }
 }
 
 dli_next_t dli_claim_use(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
-    leave_users(claim, op);
+    dl_status_t stop = dli_op_stop_reason(op);
     if (!claim->busy) {
+        leave_users(op);
         claim->busy = op->client->session;
         return DLI_STEP;
     }
-    dl_status_t stop = dli_op_stop_reason(op);
-    if (stop != DL_OK) {
-        op->answer = dli_fail_plain(&op->err, stop);
+    if (stop != DL_OK || dli_now() >= op->until_ns) {
+        leave_users(op);
+        op->answer = stop != DL_OK
+                         ? dli_fail_plain(&op->err, stop)
+                         : dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
         return DLI_DONE;
     }
-    if (dli_now() >= op->until_ns) {
-        op->answer = dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
-        return DLI_DONE;
+    if (!op->is_user) {
+        op->is_user = true;
+        dli_chain_add(&claim->users, &op->by_claim);
     }
-    dli_op_t **last = &claim->users;
-    while (*last != NULL) {
-        last = &(*last)->next_user;
-    }
-    op->next_user = NULL;
-    *last = op;
     return DLI_WAIT;
 }
 
+/* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
 void dli_claim_idle(dli_claim_t *claim) {
     claim->busy = false;
-    for (dli_op_t *op = claim->users; op != NULL; op = op->next_user) {
+    for (dli_link_t *at = claim->users.first; at != NULL; at = at->next) {
+        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_claim, at);
         dli_op_poke(op);
+        if (op->async) {
+            return;
+        }
     }
 }

@@ -128,8 +128,8 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
         return dli_fail(err, DL_EINVAL, "no lock, or an info that was not made by DL_LOCK_INFO_INIT");
     }
     dl_lock_info_t whole = DL_LOCK_INFO_INIT;
-    dli_op_t op = {.kind = DL_OP_INSPECT, .step = dli_inspect_step};
-    dl_status_t status = dli_op_call(&op, lock, &whole, err);
+    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_inspect_step};
+    dl_status_t status = dli_op_call(&asked, lock, &whole, err);
     dli_layout_give(info, info->size, &whole);
     return status;
 }
@@ -167,8 +167,8 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
 
 dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_op_t op = {.kind = DL_OP_FORCE, .step = force_step};
-    return dli_op_call(&op, lock, NULL, err);
+    dli_asked_t asked = {.kind = DL_OP_FORCE, .step = force_step};
+    return dli_op_call(&asked, lock, NULL, err);
 }
 
 dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {

@@ -53,22 +53,8 @@ static void append(dl_queue_t *queue, dli_entry_t *entry) {
     }
 }
 
-static void link_op(dl_queue_t *queue, dli_op_t *op) {
-    op->prev_of_queue = NULL;
-    op->next_of_queue = queue->ops;
-    if (queue->ops != NULL) {
-        queue->ops->prev_of_queue = op;
-    }
-    queue->ops = op;
-    queue->op_count++;
-}
-
-static void unlink_op(dl_queue_t *queue, dli_op_t *op) {
-    *(op->prev_of_queue != NULL ? &op->prev_of_queue->next_of_queue : &queue->ops) = op->next_of_queue;
-    if (op->next_of_queue != NULL) {
-        op->next_of_queue->prev_of_queue = op->prev_of_queue;
-    }
-    queue->op_count--;
+static uint64_t hash_of(uint64_t id) {
+    return dli_hash(&id, sizeof id);
 }
 
 void dli_queue_put_op(dli_op_t *op) {
@@ -110,11 +96,11 @@ static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
         return dli_fail_plain(err, DL_ENOMEM);
     }
     pthread_mutex_lock(&queue->mutex);
-    bool has_room = queue->op_count < queue->limit;
+    bool has_room = queue->ops.len < queue->limit;
     if (has_room) {
         op->queue = queue;
         op->id = ++queue->last_id;
-        link_op(queue, op);
+        dli_table_add(&queue->ops, &op->by_id, hash_of(op->id));
     }
     pthread_mutex_unlock(&queue->mutex);
     if (!has_room) {
@@ -125,7 +111,7 @@ static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
     return DL_OK;
 }
 
-static dl_status_t begin(const dli_op_t *asked, dl_lock_t *lock, dl_queue_t *queue, uint64_t *id,
+static dl_status_t begin(const dli_asked_t *asked, dl_lock_t *lock, dl_queue_t *queue, uint64_t *id,
                          dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
@@ -156,37 +142,37 @@ static dl_status_t begin(const dli_op_t *asked, dl_lock_t *lock, dl_queue_t *que
 
 dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_queue_t *queue, void *tag,
                              uint64_t *id, dl_error_t *err) {
-    dli_op_t op = {.kind = DL_OP_ACQUIRE, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_ACQUIRE, .tag = tag};
     dl_status_t status = check(lock, queue, err);
     if (status == DL_OK) {
-        status = dli_take_opts(opts, &op.opts, err);
+        status = dli_take_opts(opts, &asked.opts, err);
     }
-    if (status == DL_OK && op.opts.cancel != NULL) {
+    if (status == DL_OK && asked.opts.cancel != NULL) {
         status = dli_fail(err, DL_EINVAL, "an operation of a queue is cancelled by dl_op_cancel");
     }
-    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
 }
 
 dl_status_t dl_unlock_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
-    dli_op_t op = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step, .tag = tag};
     dl_status_t status = check(lock, queue, err);
-    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
 }
 
 dl_status_t dl_extend_begin(dl_lock_t *lock, int64_t lease_ms, dl_queue_t *queue, void *tag, uint64_t *id,
                             dl_error_t *err) {
-    dli_op_t op = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms, .tag = tag};
     dl_status_t status = check(lock, queue, err);
     if (status == DL_OK) {
         status = dli_check_lease(lease_ms, err);
     }
-    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
 }
 
 dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
-    dli_op_t op = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .tag = tag};
     dl_status_t status = check(lock, queue, err);
-    return status == DL_OK ? begin(&op, lock, queue, id, err) : status;
+    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
 }
 
 /* ---- take ------------------------------------------------------------------------------------------- */
@@ -206,6 +192,9 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
     } else if (op->hold != NULL) {
         out->valid_ms = dli_hold_valid_ms(op->hold);
         out->token = op->kind == DL_OP_ACQUIRE ? op->hold->token : 0;
+    }
+    if (op->kind == DL_OP_ACQUIRE && op->hold != NULL) {
+        out->hold_id = op->hold->hold_id;
     }
     if (op->info != NULL) {
         out->with.info = *op->info;
@@ -233,7 +222,7 @@ static dli_entry_t *take(dl_queue_t *queue) {
             dli_eventfd_lower(queue->fd);
         }
         if (!entry->is_event) {
-            unlink_op(queue, (dli_op_t *)(void *)entry);
+            dli_table_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
         }
     }
     pthread_mutex_unlock(&queue->mutex);
@@ -243,18 +232,21 @@ static dli_entry_t *take(dl_queue_t *queue) {
 size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max) {
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
-    if (queue == NULL || array == NULL || size != sizeof *array || is_forked(queue)) {
+    bool is_known = dli_layout_has(&dli_layout_completion, size) || size > dli_layout_completion.now;
+    if (queue == NULL || array == NULL || !is_known || is_forked(queue)) {
         return 0;
     }
     size_t n = 0;
     dli_entry_t *entry;
     pthread_mutex_lock(&queue->taking);
-    while (n < max && (entry = take(queue)) != NULL) {
+    for (; n < max && (entry = take(queue)) != NULL; n++) {
+        dl_completion_t whole;
         if (entry->is_event) {
-            give_event((dli_event_t *)(void *)entry, &array[n++]);
+            give_event((dli_event_t *)(void *)entry, &whole);
         } else {
-            give_op((dli_op_t *)(void *)entry, &array[n++]);
+            give_op((dli_op_t *)(void *)entry, &whole);
         }
+        dli_layout_give_any(&dli_layout_completion, (char *)array + n * size, size, &whole);
     }
     pthread_mutex_unlock(&queue->taking);
     return n;
@@ -264,12 +256,12 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
 
 static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
     pthread_mutex_lock(&queue->mutex);
-    dli_op_t *op = queue->ops;
-    while (op != NULL && op->id != id) {
-        op = op->next_of_queue;
+    dli_link_t *at = dli_table_find(&queue->ops, hash_of(id));
+    while (at != NULL && DLI_CONTAINER_OF(dli_op_t, by_id, at)->id != id) {
+        at = dli_table_next(at);
     }
     pthread_mutex_unlock(&queue->mutex);
-    return op;
+    return DLI_CONTAINER_OF(dli_op_t, by_id, at);
 }
 
 /* With the client's mutex. */
@@ -424,14 +416,12 @@ static void drop_entries(dl_queue_t *queue) {
     }
 }
 
-/* False: it has completed meanwhile, and waits. */
-static void abandon(dl_queue_t *queue, dli_op_t *op) {
+/* Unless it has completed meanwhile, and waits. */
+static void abandon(dli_op_t *op) {
     dl_client_t *client = op->client;
     dli_lock_client(client);
     if (op->place != DLI_OP_ENDED) {
-        pthread_mutex_lock(&queue->mutex);
-        unlink_op(queue, op);
-        pthread_mutex_unlock(&queue->mutex);
+        dli_table_remove(&op->queue->ops, &op->by_id);
         op->queue = NULL;
         op->cancelled = true;
         dli_op_poke(op);
@@ -465,11 +455,13 @@ void dl_queue_free(dl_queue_t *queue) {
         client->event_queue = NULL;
         dli_client_unref_and_unlock(client);
     }
-    drop_entries(queue);
-    while (queue->ops != NULL) {
-        abandon(queue, queue->ops);
-        drop_entries(queue);
+    dli_link_t *next;
+    for (dli_link_t *at = dli_table_after(&queue->ops, NULL); at != NULL; at = next) {
+        next = dli_table_after(&queue->ops, at);
+        abandon(DLI_CONTAINER_OF(dli_op_t, by_id, at));
     }
+    drop_entries(queue);
+    free(queue->ops.chains);
     close(queue->fd);
     pthread_mutex_destroy(&queue->mutex);
     pthread_mutex_destroy(&queue->taking);

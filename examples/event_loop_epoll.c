@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@ typedef struct task {
     int steps;
     dl_status_t result; /* DL_OK: all steps done, and the lock was its own to the end */
     uint64_t op;        /* of its acquire */
+    uint64_t hold_id;   /* what that got */
     dl_lock_t *lock;
 } task_t;
 
@@ -52,6 +52,7 @@ static void on_completion(const dl_completion_t *done) {
     task_t *task = done->tag;
     if (done->kind == DL_OP_ACQUIRE && done->status == DL_OK) {
         task->state = WORKS;
+        task->hold_id = done->hold_id;
         printf("task %d, %s: held with token %" PRIu64 "\n", (int)(task - tasks), task->name, done->token);
     } else {
         end(task, done->status, done->status != DL_OK ? done->err.message : "");
@@ -62,7 +63,7 @@ static void on_completion(const dl_completion_t *done) {
 static void on_event(const dl_event_t *event) {
     printf("event: %s: %s\n", event->name[0] ? event->name : "backend", event->text);
     for (task_t *task = tasks; task < tasks + TASKS && event->kind == DL_EVENT_LOST; task++)
-        if (task->state == WORKS && strcmp(task->name, event->name) == 0)
+        if (task->state == WORKS && task->hold_id == event->hold_id)
             begin_unlock(task, DL_ELOST);
 }
 

@@ -27,8 +27,7 @@
 typedef struct guest {
     int fd; /* -1: gone; freed with the completion of what is still under way */
     enum { IDLE, WAITS, HOLDS, UNLOCKS } state;
-    int lost;
-    uint64_t op; /* of its acquire */
+    uint64_t op, hold_id; /* of its acquire, and what that got */
     dl_lock_t *lock;
     char name[DL_NAME_MAX + 1];
     size_t len;
@@ -79,7 +78,6 @@ static void begin_lock(guest_t *guest, const char *name) {
     dl_status_t status = dl_lock_open_owned(client, name, ++last_owner, &guest->lock, NULL);
     if (status == DL_OK)
         status = dl_acquire_begin(guest->lock, &opts, queue, guest, &guest->op, NULL);
-    guest->lost = 0;
     guest->state = WAITS;
     if (status != DL_OK)
         become_idle(guest, status);
@@ -124,6 +122,7 @@ static void on_completion(const dl_completion_t *done) {
     guest_t *guest = done->tag;
     if (done->kind == DL_OP_ACQUIRE && done->status == DL_OK) {
         guest->state = HOLDS;
+        guest->hold_id = done->hold_id;
         SAY(guest, "LOCKED %s %" PRIu64 "\n", guest->name, done->token);
         if (guest->fd < 0)
             begin_unlock(guest); /* it has gone meanwhile */
@@ -136,13 +135,12 @@ static void on_completion(const dl_completion_t *done) {
         free(guest);
 }
 
-/* A name has one holder here at most. Its loss comes after the completion that made it so. */
+/* A loss comes after the completion by which the guest held. */
 static void on_event(const dl_event_t *event) {
     fprintf(stderr, "lock_server: %s: %s\n", event->name, event->text);
     for (size_t fd = 0; fd < guests_max && event->kind == DL_EVENT_LOST; fd++) {
         guest_t *guest = guests[fd];
-        if (guest != NULL && guest->state == HOLDS && !guest->lost && strcmp(guest->name, event->name) == 0) {
-            guest->lost = 1;
+        if (guest != NULL && guest->state == HOLDS && guest->hold_id == event->hold_id) {
             SAY(guest, "LOST %s\n", guest->name);
         }
     }

@@ -444,20 +444,22 @@ typedef struct dl_completion {
     uint64_t id;        /* of the operation; 0 for an event */
     dl_lock_t *lock;    /* the handle; of an event NULL */
     dl_client_t *client;
+    uint64_t hold_id; /* ACQUIRE: the hold's, as events have it; 0: nothing was acquired */
     uint64_t token;   /* ACQUIRE, DL_OK: the fencing token, or 0 */
     int64_t valid_ms; /* ACQUIRE and EXTEND, DL_OK: as dl_valid_ms, when it was taken */
     dl_error_t err;   /* with a status other than DL_OK; not of events */
     union {
         dl_lock_info_t info; /* INSPECT */
         dl_event_t event;    /* EVENT */
+        char room[768];      /* for these to grow */
     } with;
 } dl_completion_t;
 
 /*
  * Moves up to `max` completions into `array`, oldest first, and returns how many. `size` is sizeof *array, as
- * the program was built with. It never blocks. Whether an acquired lock is valid is decided here: if its
- * validity is over by now, the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in
- * a forked child.
+ * the program was built with: who has an earlier release's gets as much, and what a later one's has more is
+ * zeroed. It never blocks. Whether an acquired lock is valid is decided here: if its validity is over by now,
+ * the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in a forked child.
  */
 DL_API size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max);
 

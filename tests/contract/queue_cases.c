@@ -11,6 +11,7 @@ static void check_completion(ct_t *ct, const dl_completion_t *done, dl_op_kind_t
                              dl_client_t *client) {
     CT_EQ(done->kind, kind);
     CT_CHECK(done->tag == lock && done->lock == lock && done->client == client);
+    CT_EQ(done->hold_id != 0, kind == DL_OP_ACQUIRE);
     CT_EQ(done->err.status, done->status);
     CT_EQ(done->err.message[0] != 0, done->status != DL_OK);
 }
@@ -233,17 +234,56 @@ CT_CASE(queue, begins_nothing_with_arguments_that_are_wrong, .traits = CT_BLOCKI
     dl_queue_free(NULL);
 }
 
-CT_CASE(queue, a_completion_of_another_size_is_not_taken, .traits = CT_BLOCKING) {
+CT_CASE(queue, a_completion_of_a_size_that_none_had_is_not_taken, .traits = CT_BLOCKING) {
     dl_lock_t *lock = ct_lock_owned(ct, ct_open(ct, NULL), "orders", 1);
     dl_queue_t *queue = new_queue(ct);
     dl_completion_t done;
     uint64_t id = begin_lock(ct, queue, lock);
     CT_CHECK(ct_await_readable(ct, dl_queue_fd(queue), SOON_MS));
     CT_EQ(dl_queue_take(queue, &done, sizeof done - 1, 1), 0);
-    CT_EQ(dl_queue_take(queue, &done, sizeof done + 1, 1), 0);
+    CT_EQ(dl_queue_take(queue, &done, 0, 1), 0);
     CT_EQ(dl_queue_take(queue, NULL, sizeof done, 1), 0);
     CT_EQ(dl_queue_take(NULL, &done, sizeof done, 1), 0);
     (void)take_of(ct, queue, id, DL_OK, 0);
+    dl_queue_free(queue);
+}
+
+#define MORE 64
+
+/* Two for a program that has `size` bytes for each. */
+static void take_sized(ct_t *ct, dl_queue_t *queue, dl_lock_t *lock, size_t size) {
+    static union {
+        dl_completion_t first;
+        unsigned char bytes[2 * (sizeof(dl_completion_t) + MORE) + 1];
+    } room;
+    dl_completion_t done = {.id = 0};
+    size_t common = size < sizeof done ? size : sizeof done;
+    memset(&room, 0xa5, sizeof room);
+    uint64_t ids[2] = {begin_unlock(ct, queue, lock), begin_unlock(ct, queue, lock)};
+    for (size_t n = 0; n < 2;) {
+        CT_CHECK(ct_await_readable(ct, dl_queue_fd(queue), SOON_MS));
+        n += dl_queue_take(queue, (dl_completion_t *)(void *)(room.bytes + n * size), size, 2 - n);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        memcpy(&done, room.bytes + i * size, common);
+        CT_EQ(done.id, ids[i]);
+        CT_EQ(done.status, DL_ENOTOWNER);
+        CT_STR_EQ(done.err.message, dl_status_text(DL_ENOTOWNER));
+        for (size_t k = common; k < size; k++) {
+            CT_EQ(room.bytes[i * size + k], 0);
+        }
+    }
+    CT_EQ(room.bytes[2 * size], 0xa5);
+}
+
+CT_CASE(queue, completions_of_earlier_and_later_releases_are_taken, .traits = CT_BLOCKING) {
+    dl_lock_t *lock = ct_lock_owned(ct, ct_open(ct, NULL), "orders", 1);
+    dl_queue_t *queue = new_queue(ct);
+    dli_layout_completion.earlier[0] = offsetof(dl_completion_t, with);
+    take_sized(ct, queue, lock, offsetof(dl_completion_t, with));
+    dli_layout_completion.earlier[0] = 0;
+    take_sized(ct, queue, lock, sizeof(dl_completion_t));
+    take_sized(ct, queue, lock, sizeof(dl_completion_t) + MORE);
     dl_queue_free(queue);
 }
 

@@ -141,6 +141,29 @@ CT_CASE(queue, a_cancel_is_too_late_for_what_has_completed, .traits = CT_BLOCKIN
     dl_queue_free(s.queue);
 }
 
+#define OTHERS 200
+
+/* However many were begun meanwhile, some of which still wait. */
+CT_CASE(queue, an_id_that_was_taken_is_never_anothers, .traits = CT_BLOCKING) {
+    scene_t s = new_scene(ct);
+    uint64_t ids[OTHERS];
+    for (uint64_t i = 0; i < OTHERS; i++) {
+        ids[i] = begin_lock(ct, s.queue, task(ct, &s, "held", i));
+        if (i % 2 == 0) {
+            cancel_now(ct, &s, ids[i]);
+        }
+    }
+    for (int i = 0; i < OTHERS; i += 2) {
+        CT_EQ(dl_op_cancel(s.queue, ids[i]), DL_EINVAL);
+    }
+    expect_nothing(ct, s.queue);
+    for (int i = 1; i < OTHERS; i += 2) {
+        cancel_now(ct, &s, ids[i]);
+    }
+    CT_EQ(ct_stats(ct, s.b).waiting_now, 0);
+    dl_queue_free(s.queue);
+}
+
 CT_CASE(queue, an_unlock_cannot_be_cancelled, .traits = CT_BLOCKING) {
     scene_t s = new_scene(ct);
     dl_lock_t *lock = task(ct, &s, "mine", 1);
@@ -195,6 +218,31 @@ CT_CASE(queue, an_extension_that_waits_for_a_ping_is_cancelled, .traits = CT_BLO
         ct_close(ct, s.a);
         ct_expect_free(ct, "held", 0);
     }
+}
+
+#define EXTENSIONS 3000
+
+/* One at a time is asked on the connection; the others cost nothing meanwhile. */
+CT_CASE(queue, extensions_of_one_hold_are_asked_in_their_order, .traits = CT_BLOCKING | CT_VIRTUAL,
+        .needs = DL_CAP_SESSION) {
+    scene_t s = new_scene(ct);
+    dl_lock_t *lock = task(ct, &s, "mine", 1);
+    static uint64_t ids[EXTENSIONS];
+    lock_by(ct, s.queue, lock, 60000);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, s.b, "mine");
+    for (int i = 0; i < EXTENSIONS; i++) {
+        ids[i] = begin_extend(ct, s.queue, lock, 120000);
+    }
+    ct_pause_await(ct, pause, SOON_MS);
+    cancel_now(ct, &s, ids[EXTENSIONS / 2]);
+    ct_pause_go(ct, pause);
+    for (int i = 0; i < EXTENSIONS; i++) {
+        if (i != EXTENSIONS / 2) {
+            (void)take_of(ct, s.queue, ids[i], DL_OK, SOON_MS);
+        }
+    }
+    unlock_by(ct, s.queue, lock);
+    dl_queue_free(s.queue);
 }
 
 /* Cancels at the n-th point where the waiter's driver is entered or left. */
@@ -468,6 +516,45 @@ CT_CASE(queue, a_handle_that_is_closed_ends_its_operations_and_no_others, .trait
     CT_OK(dl_unlock(s.held, CT_ERR));
     (void)take_of(ct, s.queue, ids[3], DL_OK, SOON_MS);
     ct_expect_free(ct, "asked", ct_call_timeout_ms(ct));
+    CT_EQ(ct_stats(ct, s.b).waiting_now, 0);
+    dl_queue_free(s.queue);
+}
+
+#define HANDLES 3
+#define ON_EACH 5
+
+/* Begun by turns, and some have ended: the first, the last, and one in between. */
+CT_CASE(queue, a_handle_that_is_closed_ends_all_its_operations, .traits = CT_BLOCKING) {
+    scene_t s = new_scene(ct);
+    dl_lock_t *locks[HANDLES];
+    uint64_t ids[HANDLES][ON_EACH];
+    for (uint64_t h = 0; h < HANDLES; h++) {
+        locks[h] = task(ct, &s, "held", h);
+    }
+    for (int i = 0; i < ON_EACH; i++) {
+        for (int h = 0; h < HANDLES; h++) {
+            ids[h][i] = begin_lock(ct, s.queue, locks[h]);
+        }
+    }
+    for (int i = 0; i < ON_EACH; i += 2) {
+        cancel_now(ct, &s, ids[1][i]);
+    }
+    ids[1][0] = begin_lock(ct, s.queue, locks[1]);
+    for (int h = HANDLES; h-- > 0;) {
+        uint64_t left = 0;
+        for (int i = 0; i < ON_EACH; i++) {
+            left += h != 1 || i % 2 == 1 || i == 0 ? ids[h][i] : 0;
+        }
+        ct_lock_close(ct, locks[h]);
+        for (int n = h == 1 ? 3 : ON_EACH; n > 0; n--) {
+            dl_completion_t done = take_next(ct, s.queue, ct_tolerance_ms(ct));
+            CT_EQ(done.status, DL_ECLOSED);
+            CT_CHECK(done.lock == locks[h] && done.tag == locks[h]);
+            left -= done.id;
+        }
+        CT_EQ(left, 0);
+        expect_nothing(ct, s.queue);
+    }
     CT_EQ(ct_stats(ct, s.b).waiting_now, 0);
     dl_queue_free(s.queue);
 }

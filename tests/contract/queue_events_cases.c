@@ -78,15 +78,18 @@ CT_CASE(queue, a_loss_comes_after_the_completion_it_is_about_and_once, .traits =
     dl_queue_t *queue = new_queue(ct);
     CT_EQ(dl_queue_events(queue, c), DL_OK);
     uint64_t id = begin_acquire(ct, queue, early, 0, ct_lease_ms(ct) / 2);
-    (void)take_of(ct, queue, id, DL_OK, SOON_MS);
+    dl_completion_t done = take_of(ct, queue, id, DL_OK, SOON_MS);
     dl_event_t event = take_event(ct, queue, c, DL_EVENT_LOST, ct_lease_ms(ct));
     CT_STR_EQ(event.name, "early");
+    CT_EQ(event.hold_id, done.hold_id);
     CT_EQ(event.status, DL_ETIMEDOUT);
     /* Not taken before it is lost. */
     id = begin_acquire(ct, queue, late, 0, ct_lease_ms(ct) / 2);
     CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, 2, 2 * ct_lease_ms(ct));
-    (void)take_of(ct, queue, id, DL_ELOST, 0);
-    expect_lost(ct, queue, c, "late");
+    done = take_of(ct, queue, id, DL_ELOST, 0);
+    event = take_event(ct, queue, c, DL_EVENT_LOST, 0);
+    CT_STR_EQ(event.name, "late");
+    CT_EQ(event.hold_id, done.hold_id);
     ct_sleep_ms(ct, ct_lease_ms(ct));
     expect_nothing(ct, queue);
     CT_STATUS(dl_unlock(early, CT_ERR), DL_ELOST);

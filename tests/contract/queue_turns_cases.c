@@ -31,6 +31,43 @@ CT_CASE(queue, serves_the_waiters_of_a_name_in_their_order, .traits = CT_BLOCKIN
     dl_queue_free(queue);
 }
 
+#define STRANGERS 100
+#define TOGETHER 4
+
+/* In their order, unless a server that counts levels is told of each. */
+CT_CASE(queue, operations_of_one_owner_hold_together, .traits = CT_BLOCKING) {
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, a, "counter"), *other = ct_lock(ct, a, "other"), *mine[TOGETHER];
+    dl_queue_t *queue = new_queue(ct), *others = new_queue(ct);
+    uint64_t ids[TOGETHER];
+    CT_OK(dl_lock(held, CT_ERR));
+    CT_OK(dl_lock(other, CT_ERR));
+    for (uint64_t i = 0; i < STRANGERS; i++) {
+        if (i % (STRANGERS / TOGETHER) == 0) {
+            uint64_t n = i / (STRANGERS / TOGETHER);
+            mine[n] = ct_lock_owned(ct, b, "counter", STRANGERS);
+            ids[n] = begin_lock(ct, queue, mine[n]);
+        }
+        (void)begin_lock(ct, others, ct_lock_owned(ct, b, "counter", i));
+        (void)begin_lock(ct, others, ct_lock_owned(ct, b, "other", STRANGERS));
+    }
+    CT_OK(dl_unlock(held, CT_ERR));
+    for (int i = 0; i < TOGETHER; i++) {
+        dl_completion_t done = take_next(ct, queue, SOON_MS);
+        CT_EQ(done.status, DL_OK);
+        CT_EQ(done.id, ct_caps(ct) & DL_CAP_SERVER_COUNT ? done.id : ids[i]);
+    }
+    CT_EQ(dl_hold_count(mine[0]), TOGETHER);
+    expect_nothing(ct, others);
+    for (int i = 0; i < TOGETHER; i++) {
+        unlock_by(ct, queue, mine[i]);
+    }
+    CT_EQ(take_next(ct, others, SOON_MS).status, DL_OK);
+    expect_nothing(ct, others);
+    dl_queue_free(queue);
+    dl_queue_free(others);
+}
+
 /* ---- a crowd from one thread ------------------------------------------------------------------- */
 
 #define NAMES 100

@@ -302,6 +302,7 @@ void a_queue_tells_what_became_of_each(const dl::client &client) {
     EQ(held.id, id);
     EQ(held.tag == &tags[0] && held.lock == first.get(), true);
     EQ(held.token, first.token());
+    ABOVE(held.hold_id, 0u);
     ABOVE(held.valid_ms, 0);
     EQ(queue.cancel(id), DL_EINVAL); /* it was taken */
 

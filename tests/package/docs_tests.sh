@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs_tests.sh - each row of docs/origins.md and docs/threats.md names its test, and these are there.
+# docs_tests.sh - each row of docs/origins.md, docs/threats.md and docs/guarantees.md names its test, and these are there.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
@@ -52,6 +52,7 @@ check_page() { # PAGE ROWS: it has more of them than this
 }
 check_page docs/origins.md 80
 check_page docs/threats.md 30
+check_page docs/guarantees.md 10
 
 # A build that leaves drivers out has fewer tests than the pages.
 if [ -s "$work/missing" ] && ! grep -q '^DLOCK_WITH_[A-Z]*:BOOL=OFF' "$build_dir/CMakeCache.txt"; then

@@ -171,14 +171,14 @@ Test(gate, names_are_exact_and_a_gate_goes_with_its_last_reference) {
     cr_assert_neq(a, space);
     cr_assert_neq(a, capital);
     cr_assert_neq(space, capital);
-    cr_assert_eq(client.gate_count, 3);
+    cr_assert_eq(client.gates.len, 3);
     dli_gate_unref(&client, again);
-    cr_assert_eq(client.gate_count, 3);
+    cr_assert_eq(client.gates.len, 3);
     dli_gate_unref(&client, a);
     dli_gate_unref(&client, space);
     dli_gate_unref(&client, capital);
-    cr_assert_eq(client.gate_count, 0);
-    free(client.buckets);
+    cr_assert_eq(client.gates.len, 0);
+    free(client.gates.chains);
 }
 
 Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
@@ -196,8 +196,8 @@ Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
         dli_gate_unref(&client, gates[i]);
         dli_gate_unref(&client, gates[i]);
     }
-    cr_assert_eq(client.gate_count, 0);
-    free(client.buckets);
+    cr_assert_eq(client.gates.len, 0);
+    free(client.gates.chains);
 }
 
 /* ---- the validation door ----------------------------------------------------------------------- */
