@@ -21,18 +21,25 @@ static void look_at(dl_client_t *client, uint64_t at_ns) {
     }
 }
 
+void dli_loop_look_again(dl_client_t *client) {
+    look_at(client, dli_now() + AGAIN_NS);
+}
+
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns) {
     dli_timer_set(&client->loop.timers, timer, at_ns);
     look_at(client, at_ns);
 }
 
-/* ---- hearing of releases ------------------------------------------------------------------------ */
+/* ---- hearing of releases and answers ------------------------------------------------------------ */
 
 /*
- * One thread at a time polls what the driver listens to: a caller that waits for a release, so that the news
- * goes through no other thread. One that ceases to wait has the next one do so. The loop does for operations
- * of queues, while no caller waits; and now and then while nobody waits at all.
+ * One thread at a time polls what the driver listens to: a caller that waits for a release, or for the answer of
+ * a backend, so that the news goes through no other thread. One that ceases to wait has the next one do so. The
+ * loop does for operations of queues, while no caller waits; and now and then while nobody waits at all.
  */
+
+/* The park of the thread that is reading what has come: it looks for itself. */
+static _Thread_local const dli_park_t *reading;
 
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dl_client_t *client = core;
@@ -48,11 +55,13 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_unlock_client_at_once(client);
 }
 
-/* Polls these and what the driver listens to. Releases the mutex meanwhile. */
-static void listen_until(dl_client_t *client, struct pollfd *fds, size_t own, uint64_t until_ns) {
+/* Polls these and what the driver listens to. park: of a caller. Releases the mutex meanwhile. */
+static void listen_until(dl_client_t *client, dli_park_t *park, struct pollfd *fds, size_t own,
+                         uint64_t until_ns) {
     const dl_driver_t *driver = client->driver;
     uint64_t due_ns = DLI_NEVER;
     client->loop.listening = true;
+    client->loop.listener = park;
     dli_unlock_client(client);
     size_t n = driver->listen_fds(client->state, fds + own, DL_LISTEN_MAX, &due_ns);
     if (dli_sys->poll(fds, own + n, dli_min(until_ns, due_ns)) <= 0) {
@@ -60,9 +69,12 @@ static void listen_until(dl_client_t *client, struct pollfd *fds, size_t own, ui
             fds[i].revents = 0;
         }
     }
+    reading = park;
     driver->listen(client->state, fds + own, n);
+    reading = NULL;
     dli_lock_client(client);
     client->loop.listening = false;
+    client->loop.listener = NULL;
     client->loop.tend_ns = n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER;
     look_at(client, client->loop.tend_ns);
 }
@@ -75,6 +87,19 @@ void dli_loop_hand_over(dl_client_t *client) {
         dli_park_wake(client->loop.sleepers);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
+    }
+}
+
+void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    listen_until(client, NULL, fds, 0, until_ns);
+}
+
+void dli_loop_answered(dli_op_t *op) {
+    if (op->park == NULL) {
+        dli_sys->cond_broadcast(&op->client->changed);
+    } else if (op->park != reading) {
+        dli_park_wake(op->park);
     }
 }
 
@@ -93,13 +118,11 @@ void dli_loop_listen_anew(dl_client_t *client) {
 
 /* ---- a caller sleeps ----------------------------------------------------------------------------- */
 
-static void sleep_listening(dli_op_t *op, struct pollfd *fds) {
+static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     dl_client_t *client = op->client;
     dli_park_t *park = op->park;
     if (!client->loop.listening) {
-        client->loop.listener = park;
-        listen_until(client, fds, 2, op->until_ns);
-        client->loop.listener = NULL;
+        listen_until(client, park, fds, 2, until_ns);
         return;
     }
     park->prev_sleeper = NULL;
@@ -109,7 +132,7 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds) {
     }
     client->loop.sleepers = park;
     dli_unlock_client(client);
-    (void)dli_sys->poll(fds, 2, op->until_ns);
+    (void)dli_sys->poll(fds, 2, until_ns);
     dli_lock_client(client);
     *(park->prev_sleeper != NULL ? &park->prev_sleeper->next_sleeper : &client->loop.sleepers) =
         park->next_sleeper;
@@ -118,25 +141,38 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds) {
     }
 }
 
-void dli_loop_sleep(dli_op_t *op) {
+/* The loop listens for it. */
+static void sleep_without_park(dli_op_t *op, uint64_t until_ns) {
+    dl_client_t *client = op->client;
+    bool asks = op->request.pending;
+    op->interrupted = false;
+    if (asks) {
+        dli_loop_listen(client, true);
+    }
+    dli_before_wait(client);
+    if (!op->interrupted && op->request.pending == asks) {
+        (void)dli_sys->cond_wait(&client->changed, &client->mutex, until_ns);
+    }
+    if (asks) {
+        dli_loop_listen(client, false);
+    }
+}
+
+void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
     dl_client_t *client = op->client;
     if (op->park == NULL) {
-        op->interrupted = false;
-        dli_before_wait(client);
-        if (!op->interrupted) {
-            (void)dli_sys->cond_wait(&client->changed, &client->mutex, op->until_ns);
-        }
+        sleep_without_park(op, until_ns);
         return;
     }
     struct pollfd fds[2 + DL_LISTEN_MAX] = {
         {.fd = op->park->fd, .events = POLLIN},
         {.fd = op->cancel != NULL ? op->cancel->fd : -1, .events = POLLIN},
     };
-    if (op->listens) {
-        sleep_listening(op, fds);
+    if (op->listens || op->request.pending) {
+        sleep_listening(op, fds, until_ns);
     } else {
         dli_unlock_client(client);
-        (void)dli_sys->poll(fds, 2, op->until_ns);
+        (void)dli_sys->poll(fds, 2, until_ns);
         dli_lock_client(client);
     }
     (void)dli_park_drain(op->park);
@@ -218,7 +254,7 @@ static void look_after_resume(dl_client_t *client) {
     dli_unlock_client(client);
 }
 
-/* For operations of queues, which no caller does it for. */
+/* For what no caller listens for. */
 static bool has_to_listen(const dli_loop_t *loop) {
     return loop->waits > 0 && loop->sleepers == NULL;
 }
@@ -252,7 +288,7 @@ static void sleep_until(dl_client_t *client, uint64_t until_ns) {
                                             {.fd = loop->session_epoll_fd, .events = POLLIN},
                                             {.fd = loop->resume_fd, .events = POLLIN}};
     if (!loop->listening && (has_to_listen(loop) || loop->tend_ns <= dli_now())) {
-        listen_until(client, fds, 3, until_ns);
+        listen_until(client, NULL, fds, 3, until_ns);
         dli_loop_hand_over(client); /* somebody may have found it listening */
         dli_unlock_client(client);
     } else {

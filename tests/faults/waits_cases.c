@@ -74,7 +74,9 @@ static void check_nothing_is_left(ct_t *ct, dl_client_t *c, dl_lock_t *held) {
 
 /* Where the acquisition is over already the answer may be a yes, which the caller then has given back. */
 static void check_outcome(ct_t *ct, const strike_t *s, const caller_t *caller, dl_status_t expected) {
-    bool is_by_another = s->op == CT_OP_LISTEN && !(ct_traits(ct) & CT_BLOCKING); /* the client's thread */
+    /* In the client's thread, or for the answer to the unlock. */
+    bool is_by_another =
+        s->op == CT_OP_LISTEN && (!(ct_traits(ct) & CT_BLOCKING) || ct_traits(ct) & CT_BACKEND);
     if (caller->status == DL_OK && (s->op == CT_OP_UNWATCH || is_by_another)) {
         CT_EITHER(caller->unlocked, DL_OK, DL_ECLOSED);
     } else {

@@ -4,6 +4,8 @@
 
 #include "core/sys.h"
 #include "support/alloc_fail.h"
+#include "support/drive.h"
+#include "support/driver_bench.h"
 #include "support/fault.h"
 
 static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
@@ -17,7 +19,8 @@ static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal
                             .deadline_ns = deadline_ns,
                             .stop = {{-1, -1}}};
     fault_check_hold_begin(state, entry->hold);
-    fault_begin_request(run, state, CT_OP_RENEW, &request);
+    fault_note_request(run, state, CT_OP_RENEW, &request);
+    fault_enter(run);
     run->call.token = entry->token;
 }
 
@@ -114,7 +117,7 @@ void fault_renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadli
     fault_end(&batch, DL_OK);
 }
 
-static dl_status_t replay_renewal(fault_state_t *state, const ct_call_t *call, uint64_t deadline_ns) {
+static dl_status_t replay_renewal(void *inner, const ct_call_t *call, uint64_t deadline_ns) {
     dl_renewal_t entry = {.name = call->name,
                           .name_len = strlen(call->name),
                           .owner = call->owner,
@@ -122,15 +125,11 @@ static dl_status_t replay_renewal(fault_state_t *state, const ct_call_t *call, u
                           .token = call->token,
                           .lease_ms = call->lease_ms,
                           .status = DL_EUNKNOWN};
-    fault_inner->renew(fault_inner_state(state), &entry, 1, deadline_ns);
+    fault_inner->renew(inner, &entry, 1, deadline_ns);
     return entry.status;
 }
 
-dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
-    fault_state_t *state = fault_state_of(call->client);
-    CT_CHECKF(state != NULL, "the client of the call to replay is closed");
-    CT_CHECKF(fault_inner->hold_size == 0, "ct_replay needs the trait CT_REPLAY");
-    uint64_t deadline_ns = dli_sys->now_ns() + (uint64_t)ct_call_timeout_ms(ct) * DLI_NS_PER_MS;
+static dl_status_t replay(void *inner, const ct_call_t *call, uint64_t deadline_ns) {
     dl_request_t request = {.name = call->name,
                             .name_len = strlen(call->name),
                             .owner = call->owner,
@@ -144,12 +143,27 @@ dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
     dl_grant_t grant = {.session_fd = -1};
     switch (call->op) {
     case CT_OP_TRY:
-        return fault_inner->try_acquire(fault_inner_state(state), NULL, &request, &grant, &err);
+        return fault_inner->try_acquire(inner, NULL, &request, &grant, &err);
     case CT_OP_RELEASE:
-        return fault_inner->release(fault_inner_state(state), NULL, &request, &err);
-    case CT_OP_RENEW:
-        return replay_renewal(state, call, deadline_ns);
+        return fault_inner->release(inner, NULL, &request, &err);
     default:
-        CT_FAIL("op %d cannot be replayed", (int)call->op);
+        return replay_renewal(inner, call, deadline_ns);
     }
+}
+
+dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
+    fault_state_t *state = fault_state_of(call->client);
+    CT_CHECKF(state != NULL, "the client of the call to replay is closed");
+    CT_CHECKF(fault_inner->hold_size == 0, "ct_replay needs the trait CT_REPLAY");
+    CT_CHECKF(call->op == CT_OP_TRY || call->op == CT_OP_RELEASE || call->op == CT_OP_RENEW,
+              "op %d cannot be replayed", (int)call->op);
+    uint64_t deadline_ns = dli_sys->now_ns() + (uint64_t)ct_call_timeout_ms(ct) * DLI_NS_PER_MS;
+    if (drive_backend_of(fault_inner) == NULL) {
+        return replay(fault_inner_state(state), call, deadline_ns);
+    }
+    bench_t bench; /* the client's own core may not be listening */
+    bench_open(ct, &bench, fault_inner, "replay:1");
+    dl_status_t status = replay(bench.state, call, deadline_ns);
+    bench_close(&bench);
+    return status;
 }
