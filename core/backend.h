@@ -8,9 +8,9 @@
 #include "dlock/driver.h"
 
 /*
- * A backend has a table of driver.h without the ops that ask the server for one lock; these are requests here.
- * Everything that begin, withdraw and ended touch is guarded by the client's mutex, so that it is clear whether
- * a request ended or was withdrawn first: nothing in a backend needs a mutex of its own.
+ * A backend has a table of driver.h without the ops that ask the server for one lock; these are requests
+ * here. Everything that begin, withdraw and ended touch is guarded by the client's mutex, so that it is clear
+ * whether a request ended or was withdrawn first: nothing in a backend needs a mutex of its own.
  *
  *   core: begin    the mutex is held; the backend only queues
  *   core: flush    without the mutex: what was begun is sent
@@ -28,8 +28,8 @@ typedef enum dli_ask_kind {
     DLI_ASK_FORCE
 } dli_ask_kind_t;
 
-/* Made by the core, before it begins; its memory stays until it has ended or was withdrawn. What each kind means
- * is said at the ops of dl_driver_t. */
+/* Made by the core, before it begins; its memory stays until it has ended or was withdrawn. What each kind
+ * means is said at the ops of dl_driver_t. */
 typedef struct dli_request dli_request_t;
 struct dli_request {
     dli_ask_kind_t kind;
@@ -41,8 +41,8 @@ struct dli_request {
     size_t n;
     dl_lock_info_t *info; /* INSPECT */
     dl_error_t *err;      /* filled if the status is not DL_OK; RENEW: NULL */
-    /* The backend says so once, unless the request was withdrawn. It only marks: it calls no op of the backend.
-     * The request is the core's again. */
+    /* The backend says so once, unless the request was withdrawn. It only marks: it calls no op of the
+     * backend. The request is the core's again. */
     void (*ended)(dli_request_t *request, dl_status_t status);
     bool pending; /* the core's: it has begun, and neither ended nor was withdrawn */
     /* The backend's, while it is pending */
@@ -66,12 +66,12 @@ typedef struct dli_backend {
     void (*attach)(void *state, const dli_backend_env_t *env);
     /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
     void (*begin)(void *state, dli_request_t *request);
-    /* With the mutex; no system call. The core waits no longer: ended is not called any more, and the memory of
-     * the request goes. True: it may have been sent, and the server may yet carry it out; false: it surely was
-     * not, and will not be. */
+    /* With the mutex; no system call. The core waits no longer: ended is not called any more, and the memory
+     * of the request goes. True: it may have been sent, and the server may yet carry it out; false: it surely
+     * was not, and will not be. */
     bool (*withdraw)(void *state, dli_request_t *request);
-    /* Without the mutex, perhaps by several threads at once: sends what was begun, and waits for nothing. True:
-     * whoever listens is to ask listen_fds again. */
+    /* Without the mutex, perhaps by several threads at once: sends what was begun, and waits for nothing.
+     * True: whoever listens is to ask listen_fds again. */
     bool (*flush)(void *state);
 } dli_backend_t;
 

@@ -165,7 +165,8 @@ static dl_status_t carry_out(dli_op_t *op) {
         op->with.watch = NULL;
         return driver->watch(state, with->name, with->name_len, &op->with.watch, request->err);
     case DLI_ASK_INSPECT:
-        return driver->inspect(state, with->name, with->name_len, with->deadline_ns, request->info, request->err);
+        return driver->inspect(state, with->name, with->name_len, with->deadline_ns, request->info,
+                               request->err);
     default:
         return driver->force_release(state, with->name, with->name_len, with->deadline_ns, request->err);
     }
@@ -249,7 +250,8 @@ static void ask_backend(dli_op_t *op) {
     }
     int rc = op->park == NULL ? dli_loop_start(client) : 0; /* somebody has to read */
     if (rc != 0) {
-        op->answer = dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
+        op->answer =
+            dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
         return;
     }
     dli_call_begin(op);

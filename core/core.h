@@ -123,8 +123,8 @@ struct dli_claim {
     bool may_appear; /* the request that would create it may still be on its way */
     uint64_t free_until_ns;
     uint64_t free_pause_ns;
-    bool last_try;         /* the client closes */
-    dli_request_t request; /* at a backend: its release */
+    bool last_try;             /* the client closes */
+    dli_request_t request;     /* at a backend: its release */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
 };
 
@@ -344,9 +344,9 @@ struct dl_client {
     /* Fixed after open */
     pid_t pid; /* with the generation: of the process that opened it */
     unsigned fork_generation;
-    const dl_driver_t *driver;    /* the table below */
-    dl_driver_t table;            /* a whole one, however short the author's was */
-    const dli_backend_t *inner;   /* NULL: the table blocks, and workers ask it for queues */
+    const dl_driver_t *driver;  /* the table below */
+    dl_driver_t table;          /* a whole one, however short the author's was */
+    const dli_backend_t *inner; /* NULL: the table blocks, and workers ask it for queues */
     dli_backend_env_t inner_env;
     void *state;
     dl_driver_env_t env;
@@ -399,7 +399,8 @@ struct dl_client {
     uint64_t batch_called_ns;
     dli_request_t batch_request;
     dli_timer_t batch_timer;
-    dl_error_t unread; /* why a free in the background fails; guarded like what else an answer is written to */
+    dl_error_t
+        unread; /* why a free in the background fails; guarded like what else an answer is written to */
 
     /* events.c */
     int event_fd; /* readable while events wait */
@@ -505,8 +506,8 @@ void dli_loop_wake(dl_client_t *client);
 void dli_loop_look_again(dl_client_t *client);
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
-/* The operation of a blocking call sleeps until this instant, an answer or a poke. If it waits for a release or
- * an answer it listens meanwhile, for all. */
+/* The operation of a blocking call sleeps until this instant, an answer or a poke. If it waits for a release
+ * or an answer it listens meanwhile, for all. */
 void dli_loop_sleep(dli_op_t *op, uint64_t until_ns);
 /* Something for which no caller listens begins or ends to wait for a release or an answer. */
 void dli_loop_listen(dl_client_t *client, bool begins);
@@ -752,7 +753,8 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mu
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 
-/* driver_check.c: copies the author's table into a whole one and checks it. inner NULL: it is a whole driver. */
+/* driver_check.c: copies the author's table into a whole one and checks it. inner NULL: it is a whole driver.
+ */
 dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner, dl_driver_t *table,
                             dl_error_t *err);
 

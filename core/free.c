@@ -122,7 +122,8 @@ static void free_all_at_once(dl_client_t *client) {
     dli_heap_t *timers = &client->loop.timers;
     for (;;) {
         for (size_t i = 0; i < timers->len; i++) {
-            dli_claim_t *claim = (dli_claim_t *)(void *)((char *)timers->at[i] - offsetof(dli_claim_t, timer));
+            dli_claim_t *claim =
+                (dli_claim_t *)(void *)((char *)timers->at[i] - offsetof(dli_claim_t, timer));
             claim->last_try = true;
             if (!claim->request.pending) {
                 dli_lane_job(claim, DLI_LANE_FREE);

@@ -33,9 +33,10 @@ void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns) {
 /* ---- hearing of releases and answers ------------------------------------------------------------ */
 
 /*
- * One thread at a time polls what the driver listens to: a caller that waits for a release, or for the answer of
- * a backend, so that the news goes through no other thread. One that ceases to wait has the next one do so. The
- * loop does for operations of queues, while no caller waits; and now and then while nobody waits at all.
+ * One thread at a time polls what the driver listens to: a caller that waits for a release, or for the answer
+ * of a backend, so that the news goes through no other thread. One that ceases to wait has the next one do
+ * so. The loop does for operations of queues, while no caller waits; and now and then while nobody waits at
+ * all.
  */
 
 /* The park of the thread that is reading what has come: it looks for itself. */

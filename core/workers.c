@@ -196,7 +196,9 @@ void dli_lane_chores(dl_client_t *client) {
 }
 
 int dli_renewals_start(dl_client_t *client) {
-    return client->inner != NULL || client->lanes[DLI_LANE_RENEW].count > 0 ? 0 : start_worker(client, DLI_LANE_RENEW);
+    return client->inner != NULL || client->lanes[DLI_LANE_RENEW].count > 0
+               ? 0
+               : start_worker(client, DLI_LANE_RENEW);
 }
 
 void dli_workers_stop(dl_client_t *client) {

@@ -81,8 +81,7 @@ CT_CASE(faults, row02_holder_stopped_longer_than_its_lease, .traits = CT_PROCESS
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
-CT_CASE(faults, row03_stopped_between_sending_and_reading_until_after_validity,
-        .traits_not = CT_BACKEND) {
+CT_CASE(faults, row03_stopped_between_sending_and_reading_until_after_validity, .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 3");
     int64_t lease_ms = ct_lease_ms(ct);

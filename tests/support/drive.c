@@ -111,20 +111,33 @@ static dl_status_t withdraw(drive_t *drive, call_t *call) {
     return status;
 }
 
+/* Looked at with the mutex held, so that no request is sent behind one that was begun since the stop. */
+static bool is_stopped(const dl_stop_t *stop) {
+    struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
+    return poll(fds, 2, 0) > 0;
+}
+
 static dl_status_t carry_out(drive_t *drive, call_t *call) {
     dl_stop_t stop = call->request.with.stop;
     uint64_t until_ns = call->request.with.deadline_ns;
     call->request.ended = ended;
-    call->request.pending = true;
     call->fd = is_alone(drive) ? -1 : eventfd(0, EFD_CLOEXEC);
     if (call->fd < 0 && !is_alone(drive)) {
         perror("eventfd");
         abort();
     }
     drive->core.lock(drive->core.core);
-    driven->begin(drive_inner(drive), &call->request);
+    bool begins = !is_stopped(&stop);
+    if (begins) {
+        driven->begin(drive_inner(drive), &call->request);
+    }
+    call->request.pending = begins;
     drive->core.unlock(drive->core.core);
-    flush(drive);
+    if (begins) {
+        flush(drive);
+    } else {
+        call->status = dl_driver_fail(call->request.err, DL_ECANCELED, 0, "stopped before it was sent");
+    }
     while (is_pending(drive, call) && (is_alone(drive) ? wait_alone(drive, &stop, until_ns)
                                                        : wait_for_core(drive, call, &stop, until_ns))) {}
     dl_status_t status = withdraw(drive, call);
@@ -163,8 +176,7 @@ static dl_status_t drive_try(void *state, void *hold, const dl_request_t *reques
 }
 
 static dl_status_t drive_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
-    call_t call = {
-        .request = {.kind = DLI_ASK_RELEASE, .with = *request, .hold = hold, .err = err}};
+    call_t call = {.request = {.kind = DLI_ASK_RELEASE, .with = *request, .hold = hold, .err = err}};
     return carry_out(state, &call);
 }
 
@@ -184,13 +196,12 @@ static void drive_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t 
 
 static dl_status_t ask_of(void *state, dli_ask_kind_t kind, const char *name, size_t name_len,
                           uint64_t deadline_ns, dl_lock_info_t *info, dl_error_t *err) {
-    call_t call = {.request = {.kind = kind,
-                               .with = {.name = name,
-                                        .name_len = name_len,
-                                        .deadline_ns = deadline_ns,
-                                        .stop = {{-1, -1}}},
-                               .info = info,
-                               .err = err}};
+    call_t call = {
+        .request = {
+            .kind = kind,
+            .with = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}},
+            .info = info,
+            .err = err}};
     return carry_out(state, &call);
 }
 

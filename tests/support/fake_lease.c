@@ -40,8 +40,8 @@ static dl_status_t go(fake_client_t *state, uint64_t deadline_ns, const dl_stop_
 }
 
 /* And the way of the reply back. */
-static dl_status_t come_back(fake_client_t *state, uint64_t deadline_ns, const dl_stop_t *stop, dl_status_t reply,
-                             const char *name, dl_error_t *err) {
+static dl_status_t come_back(fake_client_t *state, uint64_t deadline_ns, const dl_stop_t *stop,
+                             dl_status_t reply, const char *name, dl_error_t *err) {
     dl_status_t status = go(state, deadline_ns, stop, err);
     if (status != DL_OK) {
         return status;
@@ -145,11 +145,12 @@ static dl_status_t list(void *state_, const char *prefix, size_t prefix_len, dl_
 /* ---- the tables --------------------------------------------------------------------------------------- */
 
 #define NEEDED_OPS                                                                             \
-    .abi = DL_DRIVER_ABI, .size = sizeof(dl_driver_t), .state_size = sizeof(fake_client_t),          \
+    .abi = DL_DRIVER_ABI, .size = sizeof(dl_driver_t), .state_size = sizeof(fake_client_t),    \
     .options = fake_options, .close = close_lease, .try_acquire = acquire, .release = release, \
     .renew = renew
 #define COMMON_OPS NEEDED_OPS, .inspect = inspect, .force_release = force, .list = list
-#define NOTIFY_OPS .watch = fake_watch, .listen = fake_listen, .unwatch = fake_unwatch, .listen_fds = fake_listen_fds
+#define NOTIFY_OPS \
+    .watch = fake_watch, .listen = fake_listen, .unwatch = fake_unwatch, .listen_fds = fake_listen_fds
 
 static const dl_driver_t lease_table = {
     .name = "fake-lease",

@@ -1,4 +1,5 @@
-/* fake_news.c - subscriptions of the clients of an in-memory server: told of releases, read from a descriptor. */
+/* fake_news.c - subscriptions of the clients of an in-memory server: told of releases, read from a
+ * descriptor. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/fake_news.h"
 
@@ -64,8 +65,7 @@ static void tell(const fake_client_t *state) {
     }
 }
 
-dl_status_t fake_watch(void *state_, const char *name, size_t name_len, dl_watch_t **watch,
-                              dl_error_t *err) {
+dl_status_t fake_watch(void *state_, const char *name, size_t name_len, dl_watch_t **watch, dl_error_t *err) {
     fake_client_t *state = state_;
     dl_watch_t *w = calloc(1, sizeof *w);
     if (w == NULL) {

@@ -156,7 +156,8 @@ static void put_on_wire(message_t *message) {
     *at = message;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------------------
+ */
 
 static void attach(void *state_, const dli_backend_env_t *env) {
     state_t *state = state_;
@@ -280,7 +281,8 @@ static void listen_to_wire(void *state_, const struct pollfd *fds, size_t n) {
     }
 }
 
-/* ---- the tables ----------------------------------------------------------------------------------------- */
+/* ---- the tables -----------------------------------------------------------------------------------------
+ */
 
 static dl_status_t open_socket(void *state_, const dl_option_value_t *options, const dl_driver_env_t *env,
                                uint64_t deadline_ns, dl_error_t *err) {

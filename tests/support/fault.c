@@ -135,9 +135,6 @@ static dl_status_t fault_open(void *state_, const dl_option_value_t *options, co
     }
     state->opened = 1;
     fault_state_add(state);
-    if (!fault_twin_can_open(state)) {
-        return dl_driver_fail(err, DL_ELIMIT, 0, "no descriptor for the faults");
-    }
     fault_run_t run;
     open_op_t op = {.options = options, .deadline_ns = deadline_ns};
     fault_begin(&run, state, CT_OP_OPEN, NULL, 0, deadline_ns);
@@ -337,8 +334,7 @@ static dl_status_t act_force(fault_run_t *run, void *op, dl_error_t *err) {
 }
 
 dl_status_t fault_run_force(fault_run_t *run, const dl_request_t *request, dl_error_t *err) {
-    ask_op_t op = {
-        .name = request->name, .name_len = request->name_len, .deadline_ns = request->deadline_ns};
+    ask_op_t op = {.name = request->name, .name_len = request->name_len, .deadline_ns = request->deadline_ns};
     return fault_end(run, carry_out(run, act_force, &op, &request->stop, err));
 }
 
@@ -386,13 +382,8 @@ static dl_status_t fault_check(void *state, dl_finding_fn fn, void *arg, uint64_
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-const dl_driver_t *fault_table(void) {
-    return &table;
-}
-
 const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     fault_inner = inner;
-    fault_twin_sys();
     table = *inner; /* name, caps, options, summary and init are the inner driver's own */
     table.state_size = FAULT_ALIGN(sizeof(fault_state_t)) + inner->state_size;
     table.hold_size = inner->hold_size == 0 ? 0 : FAULT_ALIGN(sizeof(fault_hold_t)) + inner->hold_size;
@@ -413,5 +404,6 @@ const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     table.describe = inner->describe == NULL ? NULL : fault_describe;
     table.caps_off = inner->caps_off == NULL ? NULL : fault_caps_off;
     table.check = inner->check == NULL ? NULL : fault_check;
+    fault_twin_wrap(&table);
     return &table;
 }

@@ -45,7 +45,7 @@ struct dl_watch {
 typedef struct fault_job fault_job_t;
 typedef struct fault_twin {
     dli_backend_env_t core; /* whose mutex guards the rest */
-    int fd;                 /* readable once a job is done */
+    int fd;                 /* readable once a job is done; -1: there was none */
     int shown;              /* that is listened to */
     fault_job_t *begun, *done;
     size_t threads;
@@ -75,7 +75,6 @@ typedef struct fault_hold {
 } fault_hold_t;
 
 extern const dl_driver_t *fault_inner;
-const dl_driver_t *fault_table(void); /* what fault_wrap gives */
 void *fault_inner_state(fault_state_t *state);
 void *fault_inner_hold(void *hold); /* NULL for NULL */
 
@@ -92,13 +91,23 @@ dl_status_t fault_run_inspect(fault_run_t *run, const dl_request_t *request, dl_
 dl_status_t fault_run_force(fault_run_t *run, const dl_request_t *request, dl_error_t *err);
 
 /* fault_twin.c: what a backend listens to beside its own */
-int fault_twin_can_open(const fault_state_t *state);
 size_t fault_twin_fds(fault_state_t *state, struct pollfd *fds);
 size_t fault_twin_listen(fault_state_t *state); /* how many of the above there were */
 void fault_twin_close(fault_state_t *state);    /* when all threads have ended */
-void fault_twin_sys(void);                      /* its threads and waits are not those that a case replaces */
+/* fault_inner is wrapped by this table. */
+void fault_twin_wrap(const dl_driver_t *table);
 
 /* fault_renew.c */
+typedef struct fault_batch {
+    fault_run_t whole;
+    fault_run_t *runs; /* of its entries */
+    size_t n;
+    int is_plain; /* nothing is planned for any of them */
+} fault_batch_t;
+void fault_batch_note(fault_batch_t *batch, fault_state_t *state, dl_renewal_t *renewals, size_t n,
+                      uint64_t deadline_ns);
+void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals); /* one that was noted, to its end */
+void fault_batch_end(fault_batch_t *batch, const dl_renewal_t *renewals);
 void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 
 /* fault_news.c: makes the environment of the inner driver, whose core is the state. */

@@ -8,8 +8,8 @@
 #include "support/driver_bench.h"
 #include "support/fault.h"
 
-static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
-                        uint64_t deadline_ns) {
+static void note_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
+                       uint64_t deadline_ns) {
     /* The owner and the hold id make it a request for the record. */
     dl_request_t request = {.name = entry->name,
                             .name_len = entry->name_len,
@@ -20,7 +20,6 @@ static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal
                             .stop = {{-1, -1}}};
     fault_check_hold_begin(state, entry->hold);
     fault_note_request(run, state, CT_OP_RENEW, &request);
-    fault_enter(run);
     run->call.token = entry->token;
 }
 
@@ -90,31 +89,53 @@ static dl_status_t finish_entry(fault_run_t *run, dl_renewal_t *entry, uint64_t 
     }
 }
 
-void fault_renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
-    fault_state_t *state = state_;
-    fault_run_t batch;
-    fault_begin(&batch, state, CT_OP_BATCH, NULL, 0, deadline_ns);
+void fault_batch_note(fault_batch_t *batch, fault_state_t *state, dl_renewal_t *renewals, size_t n,
+                      uint64_t deadline_ns) {
+    fault_note(&batch->whole, state, CT_OP_BATCH, NULL, 0, deadline_ns);
     fault_check_batch(state, renewals, n, deadline_ns);
-    if (batch.fault.mode == CT_LATE) {
-        (void)fault_wait_ms(&batch, batch.fault.delay_ms, NULL);
-    }
-    fault_run_t *runs = alloc_real(n * sizeof *runs);
+    batch->n = n;
+    batch->runs = alloc_real(n * sizeof *batch->runs);
+    batch->is_plain = fault_is_plain(&batch->whole);
     for (size_t i = 0; i < n; i++) {
-        begin_entry(&runs[i], state, &renewals[i], deadline_ns);
-        renewals[i].sent_ns = runs[i].call.begin_ns;
-        renewals[i].status = DL_EUNKNOWN;
+        note_entry(&batch->runs[i], state, &renewals[i], deadline_ns);
+        batch->is_plain = batch->is_plain && fault_is_plain(&batch->runs[i]);
     }
-    send_now(state, runs, renewals, n, deadline_ns);
-    for (size_t i = 0; i < n; i++) {
-        renewals[i].status = finish_entry(&runs[i], &renewals[i], deadline_ns);
-        runs[i].call.sent_ns = renewals[i].sent_ns;
-    }
-    for (size_t i = 0; i < n; i++) {
-        fault_end(&runs[i], renewals[i].status);
+}
+
+void fault_batch_end(fault_batch_t *batch, const dl_renewal_t *renewals) {
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->runs[i].call.sent_ns = renewals[i].sent_ns;
+        fault_end(&batch->runs[i], renewals[i].status);
         fault_check_hold_end(renewals[i].hold);
     }
-    alloc_real_free(runs);
-    fault_end(&batch, DL_OK);
+    alloc_real_free(batch->runs);
+    fault_end(&batch->whole, DL_OK);
+}
+
+void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals) {
+    fault_state_t *state = batch->whole.state;
+    uint64_t deadline_ns = batch->whole.call.deadline_ns;
+    fault_enter(&batch->whole);
+    if (batch->whole.fault.mode == CT_LATE) {
+        (void)fault_wait_ms(&batch->whole, batch->whole.fault.delay_ms, NULL);
+    }
+    for (size_t i = 0; i < batch->n; i++) {
+        fault_enter(&batch->runs[i]);
+        batch->runs[i].call.begin_ns = dli_sys->now_ns(); /* of its waits */
+        renewals[i].sent_ns = batch->runs[i].call.begin_ns;
+        renewals[i].status = DL_EUNKNOWN;
+    }
+    send_now(state, batch->runs, renewals, batch->n, deadline_ns);
+    for (size_t i = 0; i < batch->n; i++) {
+        renewals[i].status = finish_entry(&batch->runs[i], &renewals[i], deadline_ns);
+    }
+    fault_batch_end(batch, renewals);
+}
+
+void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
+    fault_batch_t batch;
+    fault_batch_note(&batch, state, renewals, n, deadline_ns);
+    fault_batch_run(&batch, renewals);
 }
 
 static dl_status_t replay_renewal(void *inner, const ct_call_t *call, uint64_t deadline_ns) {

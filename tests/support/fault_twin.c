@@ -1,4 +1,5 @@
-/* fault_twin.c - the same faults for a backend: what is planned is carried out by a thread, the rest at once. */
+/* fault_twin.c - the same faults for a backend: what is planned is carried out by a thread, the rest at once.
+ */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ struct fault_job {
     dl_lock_info_t info;
     dl_error_t err;
     fault_run_t run;
+    fault_batch_t batch; /* RENEW: instead of it */
     int noted;   /* it was flushed */
     int entered; /* by a thread, and not withdrawn before */
     int stop_fd; /* of a thread: it was withdrawn; -1: it has none */
@@ -35,7 +37,7 @@ struct fault_job {
 
 static const dli_backend_t *backend; /* the inner one */
 static dli_backend_t twin;
-static const dli_sys_t *sys;
+static const dli_sys_t *sys; /* of the harness, also where a case puts another in place */
 
 static void raise_fd(int fd) {
     uint64_t one = 1;
@@ -43,8 +45,13 @@ static void raise_fd(int fd) {
     (void)n;
 }
 
-void fault_twin_sys(void) {
-    sys = dli_sys;
+static int new_fd(void) {
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) {
+        perror("a fault needs a descriptor");
+        abort();
+    }
+    return fd;
 }
 
 static void lock(fault_state_t *state) {
@@ -137,14 +144,22 @@ static void give_answer(fault_job_t *job, dl_status_t status) {
     outer->ended(outer, status);
 }
 
+static void note_end(fault_job_t *job, dl_status_t status) {
+    if (job->inner.kind == DLI_ASK_RENEW) {
+        fault_batch_end(&job->batch, job->inner.renewals);
+        return;
+    }
+    fault_check_hold_end(job->inner.hold);
+    (void)fault_end(&job->run, status);
+}
+
 static void direct_ended(dli_request_t *request, dl_status_t status) {
     fault_job_t *job = (fault_job_t *)(void *)request;
     if (request->grant != NULL) {
         job->run.call.token = status == DL_OK ? job->grant.token : 0;
         job->run.call.sent_ns = job->grant.sent_ns;
     }
-    fault_check_hold_end(request->hold);
-    (void)fault_end(&job->run, status);
+    note_end(job, status);
     give_answer(job, status);
     free_job(job);
 }
@@ -160,7 +175,7 @@ static dl_status_t carry_out(fault_job_t *job) {
     case DLI_ASK_RELEASE:
         return fault_run_release(&job->run, r->hold, &r->with, &job->err);
     case DLI_ASK_RENEW:
-        fault_renew(job->state, r->renewals, r->n, r->with.deadline_ns);
+        fault_batch_run(&job->batch, r->renewals);
         return DL_OK;
     case DLI_ASK_INSPECT:
         return fault_run_inspect(&job->run, &r->with, &job->info, &job->err);
@@ -181,8 +196,7 @@ static void *job_main(void *arg) {
     if (job->entered) {
         job->status = carry_out(job);
     } else {
-        fault_check_hold_end(job->inner.hold);
-        (void)fault_end(&job->run, DL_EIO);
+        note_end(job, DL_EIO);
     }
     lock(state);
     job->next = state->twin.done;
@@ -215,7 +229,7 @@ static int end_done(fault_state_t *state) {
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-static void look_again(void *arg) {
+static void raise_done(void *arg) {
     fault_state_t *state = arg;
     raise_fd(state->twin.fd);
 }
@@ -223,8 +237,8 @@ static void look_again(void *arg) {
 static void attach(void *state_, const dli_backend_env_t *env) {
     fault_state_t *state = state_;
     state->twin.core = *env;
-    state->twin.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    drive_lend(fault_inner_state(state), env, look_again, state);
+    state->twin.fd = -1;
+    drive_lend(fault_inner_state(state), env, raise_done, state);
 }
 
 static void begin(void *state_, dli_request_t *request) {
@@ -260,8 +274,7 @@ static bool withdraw(void *state_, dli_request_t *request) {
         return job->entered && job->run.fault.mode != CT_ANSWER && job->run.fault.mode != CT_FAIL_BEFORE;
     }
     bool sent = backend->withdraw(backend_state(state), &job->inner);
-    fault_check_hold_end(request->hold);
-    (void)fault_end(&job->run, sent ? DL_EUNKNOWN : DL_EIO);
+    note_end(job, sent ? DL_EUNKNOWN : DL_EIO);
     free_job(job);
     return sent;
 }
@@ -279,7 +292,8 @@ static bool note(fault_job_t *job) {
     dli_ask_kind_t kind = job->inner.kind;
     job->noted = 1;
     if (kind == DLI_ASK_RENEW) {
-        return false; /* each of its entries may have a fault */
+        fault_batch_note(&job->batch, job->state, job->inner.renewals, job->inner.n, with->deadline_ns);
+        return job->batch.is_plain;
     }
     fault_check_hold_begin(job->state, job->inner.hold);
     if (kind == DLI_ASK_INSPECT || kind == DLI_ASK_FORCE) {
@@ -291,11 +305,10 @@ static bool note(fault_job_t *job) {
 }
 
 static void start(fault_job_t *job) {
-    job->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (job->stop_fd < 0) {
-        perror("a fault needs a descriptor");
-        abort();
+    if (job->state->twin.fd < 0) {
+        job->state->twin.fd = new_fd();
     }
+    job->stop_fd = new_fd();
     job->inner.with.stop = (dl_stop_t){{job->stop_fd, -1}};
     job->state->twin.threads++;
     int rc = sys->thread_start(&job->thread, job_main, job);
@@ -307,6 +320,7 @@ static void start(fault_job_t *job) {
 
 static bool flush(void *state_) {
     fault_state_t *state = state_;
+    bool look_again = false;
     lock(state);
     while (state->twin.begun != NULL) {
         fault_job_t *job = state->twin.begun;
@@ -315,22 +329,19 @@ static bool flush(void *state_) {
             backend->begin(backend_state(state), &job->inner);
         } else {
             start(job);
+            look_again = true; /* what they listen to may be new */
         }
     }
     unlock(state);
-    return backend->flush(backend_state(state));
-}
-
-int fault_twin_can_open(const fault_state_t *state) {
-    return state->twin.core.core == NULL || state->twin.fd >= 0;
+    return backend->flush(backend_state(state)) || look_again;
 }
 
 size_t fault_twin_fds(fault_state_t *state, struct pollfd *fds) {
     if (state->twin.core.core == NULL) {
         return 0;
     }
-    fds[0] = (struct pollfd){.fd = state->twin.fd, .events = POLLIN};
     lock(state);
+    fds[0] = (struct pollfd){.fd = state->twin.fd, .events = POLLIN};
     state->twin.shown = state->twin.threads > 0;
     unlock(state);
     return (size_t)state->twin.shown;
@@ -340,9 +351,11 @@ size_t fault_twin_listen(fault_state_t *state) {
     if (state->twin.core.core == NULL) {
         return 0;
     }
-    uint64_t count;
-    ssize_t n = read(state->twin.fd, &count, sizeof count); /* fails if nothing was done */
-    (void)n;
+    if (state->twin.shown) {
+        uint64_t count;
+        ssize_t n = read(state->twin.fd, &count, sizeof count); /* fails if nothing was done */
+        (void)n;
+    }
     (void)end_done(state);
     return (size_t)state->twin.shown;
 }
@@ -351,27 +364,32 @@ void fault_twin_close(fault_state_t *state) {
     if (state->twin.core.core == NULL || state->twin.fd < 0) {
         return;
     }
-    struct pollfd fds = {.fd = state->twin.fd, .events = POLLIN};
     while (!end_done(state)) {
-        (void)sys->poll(&fds, 1, DLI_NEVER);
+        struct pollfd fds;
+        size_t n = fault_twin_fds(state, &fds);
+        (void)sys->poll(&fds, n, DLI_NEVER);
         (void)fault_twin_listen(state);
     }
     close(state->twin.fd);
 }
 
+void fault_twin_wrap(const dl_driver_t *table) {
+    sys = dli_sys;
+    backend = drive_backend_of(fault_inner);
+    if (backend == NULL) {
+        return;
+    }
+    twin = *backend;
+    twin.driver = table;
+    twin.attach = attach;
+    twin.begin = begin;
+    twin.withdraw = withdraw;
+    twin.flush = flush;
+}
+
 dl_status_t fault_open_client(const dl_driver_t *driver, const char *yaml, dl_client_t **client,
                               dl_error_t *err) {
-    const dli_backend_t *inner = drive_backend_of(driver);
-    backend = drive_backend_of(fault_inner);
-    if (driver == fault_table() && backend != NULL) {
-        twin = *backend;
-        twin.driver = driver;
-        twin.attach = attach;
-        twin.begin = begin;
-        twin.withdraw = withdraw;
-        twin.flush = flush;
-        inner = &twin;
-    }
-    return inner != NULL ? dli_client_open_backend(inner, yaml, strlen(yaml), client, err)
-                         : dl_client_open_driver(driver, yaml, strlen(yaml), client, err);
+    const dli_backend_t *own = backend != NULL && driver == twin.driver ? &twin : drive_backend_of(driver);
+    return own != NULL ? dli_client_open_backend(own, yaml, strlen(yaml), client, err)
+                       : dl_client_open_driver(driver, yaml, strlen(yaml), client, err);
 }
