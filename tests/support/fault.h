@@ -103,6 +103,9 @@ typedef struct fault_batch {
     fault_run_t *runs; /* of its entries */
     size_t n;
     int is_plain; /* nothing is planned for any of them */
+    /* The server has answered the entries without a fault, and the others are still waited for. NULL: no
+     * matter. */
+    void (*answered)(struct fault_batch *batch);
 } fault_batch_t;
 void fault_batch_note(fault_batch_t *batch, fault_state_t *state, dl_renewal_t *renewals, size_t n,
                       uint64_t deadline_ns);

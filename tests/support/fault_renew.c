@@ -126,6 +126,9 @@ void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals) {
         renewals[i].status = DL_EUNKNOWN;
     }
     send_now(state, batch->runs, renewals, batch->n, deadline_ns);
+    if (batch->answered != NULL) {
+        batch->answered(batch);
+    }
     for (size_t i = 0; i < batch->n; i++) {
         renewals[i].status = finish_entry(&batch->runs[i], &renewals[i], deadline_ns);
     }
@@ -133,7 +136,7 @@ void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals) {
 }
 
 void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
-    fault_batch_t batch;
+    fault_batch_t batch = {.answered = NULL};
     fault_batch_note(&batch, state, renewals, n, deadline_ns);
     fault_batch_run(&batch, renewals);
 }

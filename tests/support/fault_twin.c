@@ -28,9 +28,9 @@ struct fault_job {
     dl_error_t err;
     fault_run_t run;
     fault_batch_t batch; /* RENEW: instead of it */
-    int noted;   /* it was flushed */
-    int entered; /* by a thread, and not withdrawn before */
-    int stop_fd; /* of a thread: it was withdrawn; -1: it has none */
+    int noted;           /* it was flushed */
+    int entered;         /* by a thread, and not withdrawn before */
+    int stop_fd;         /* of a thread: it was withdrawn; -1: it has none */
     pthread_t thread;
     dl_status_t status;
 };
@@ -121,6 +121,25 @@ static void free_job(fault_job_t *job) {
     alloc_real_free(job);
 }
 
+static void give_entry(const fault_job_t *job, size_t i) {
+    dl_renewal_t *entry = &job->outer->renewals[i];
+    entry->status = job->inner.renewals[i].status;
+    entry->loss = job->inner.renewals[i].loss;
+    entry->sent_ns = job->inner.renewals[i].sent_ns;
+}
+
+/* So that these have their answers should the whole be withdrawn. */
+static void give_entries(fault_batch_t *batch) {
+    fault_job_t *job = (fault_job_t *)(void *)((char *)batch - offsetof(fault_job_t, batch));
+    lock(job->state);
+    for (size_t i = 0; job->outer != NULL && i < batch->n; i++) {
+        if (batch->runs[i].fault.mode == 0) {
+            give_entry(job, i);
+        }
+    }
+    unlock(job->state);
+}
+
 /* With the core's mutex. */
 static void give_answer(fault_job_t *job, dl_status_t status) {
     dli_request_t *outer = job->outer;
@@ -128,9 +147,7 @@ static void give_answer(fault_job_t *job, dl_status_t status) {
         return;
     }
     for (size_t i = 0; i < outer->n; i++) {
-        outer->renewals[i].status = job->inner.renewals[i].status;
-        outer->renewals[i].loss = job->inner.renewals[i].loss;
-        outer->renewals[i].sent_ns = job->inner.renewals[i].sent_ns;
+        give_entry(job, i);
     }
     if (outer->grant != NULL) {
         *outer->grant = job->grant;
@@ -292,6 +309,7 @@ static bool note(fault_job_t *job) {
     dli_ask_kind_t kind = job->inner.kind;
     job->noted = 1;
     if (kind == DLI_ASK_RENEW) {
+        job->batch.answered = give_entries;
         fault_batch_note(&job->batch, job->state, job->inner.renewals, job->inner.n, with->deadline_ns);
         return job->batch.is_plain;
     }
