@@ -239,10 +239,12 @@ CT_CASE(backend, a_request_that_was_not_sent_is_never_carried_out, HERE) {
 CT_CASE(backend, a_batch_without_an_answer_is_followed_by_another, HERE) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "kept");
-    ct_fault(ct, CT_OP_RENEW, CT_NEVER, 1);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, c, "kept");
     CT_OK(dl_lock(lock, CT_ERR));
-    ct_expect_event(ct, c, DL_EVENT_RENEWAL_FAILING, "kept", ct_lease_ms(ct));
+    ct_pause_await(ct, pause, ct_lease_ms(ct));
+    ct_expect_event(ct, c, DL_EVENT_RENEWAL_FAILING, "kept", ct_call_timeout_ms(ct) + 1);
     ct_expect_event(ct, c, DL_EVENT_RENEWAL_RECOVERED, "kept", ct_lease_ms(ct) / 3);
     CT_GE(dl_valid_ms(lock), validity_of(ct_lease_ms(ct)) - 1);
+    ct_pause_go(ct, pause);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
