@@ -1,5 +1,4 @@
-/* backend_cases.c - drivers that answer later: many requests at once, few threads, answers that come too
- * late. */
+/* backend_cases.c - backends: many requests at once, few threads, answers that come too late. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* fake_news.c - subscriptions of the clients of an in-memory server: told of releases, read from a
- * descriptor. */
+/* fake_news.c - how clients of an in-memory server hear of releases. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/fake_news.h"
 

@@ -1,5 +1,4 @@
-/* fault_twin.c - the same faults for a backend: what is planned is carried out by a thread, the rest at once.
- */
+/* fault_twin.c - the same faults for a backend: a thread carries out what is planned. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
