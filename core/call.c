@@ -13,7 +13,7 @@ void dli_call_note(dl_client_t *client, dl_status_t status) {
     client->stats.unknown_outcomes += status == DL_EUNKNOWN;
 }
 
-static dl_request_t request_for(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns) {
+dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns) {
     return (dl_request_t){
         .name = claim->gate->name,
         .name_len = claim->gate->name_len,
@@ -37,36 +37,87 @@ static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns) {
     return sent_ns == 0 || sent_ns > dli_now() ? called_ns : sent_ns;
 }
 
-static dl_status_t try_acquire(dli_op_t *op) {
-    dl_client_t *client = op->client;
+/* ---- what an operation asks ------------------------------------------------------------------------ */
+
+bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask) {
+    if (client->inner != NULL) {
+        return ask == DLI_ASK_INSPECT ? client->inner->inspects : client->inner->forces;
+    }
+    return ask == DLI_ASK_INSPECT ? client->driver->inspect != NULL : client->driver->force_release != NULL;
+}
+
+static bool is_try(const dli_op_t *op) {
+    return op->ask == DLI_ASK_TRY || op->ask == DLI_ASK_LEVEL;
+}
+
+static void prepare_try(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     if (op->ask == DLI_ASK_TRY) {
         /* A new number for every attempt: an older request that arrives late can never replace a newer
          * one. */
-        claim->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1;
+        claim->hold_id = atomic_fetch_add(&op->client->last_hold_id, 1) + 1;
         claim->attempted = true;
     }
-    dl_request_t request = request_for(claim, op->level, op->ask_until_ns);
-    request.lease_ms = op->lease_ms;
+    dli_request_t *request = &op->request;
+    request->with = dli_call_request(claim, op->level, op->ask_until_ns);
+    request->with.lease_ms = op->lease_ms;
     if (op->ask == DLI_ASK_TRY) {
-        request.wait_ms = op->wait_ms;
-        request.stop.fd[0] = op->park != NULL ? op->park->fd : -1;
-        request.stop.fd[1] = op->cancel != NULL ? op->cancel->fd : -1;
+        request->with.wait_ms = op->wait_ms;
+        request->with.stop.fd[0] = op->park != NULL ? op->park->fd : -1;
+        request->with.stop.fd[1] = op->cancel != NULL ? op->cancel->fd : -1;
     }
-    dl_grant_t *grant = &op->with.grant;
-    *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
-    dl_status_t status =
-        client->driver->try_acquire(client->state, dli_claim_driver_hold(claim), &request, grant, &op->err);
-    grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
-    if (status == DL_OK) {
-        raise_floor(client, grant->token);
-    }
-    return status;
+    op->with.grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
+    request->grant = &op->with.grant;
 }
+
+static void prepare(dli_op_t *op) {
+    dli_request_t *request = &op->request;
+    *request = (dli_request_t){.kind = op->ask, .err = &op->err, .ended = dli_op_ended};
+    dli_error_clear(&op->err);
+    op->interrupted = false;
+    if (op->ask <= DLI_ASK_RELEASE) {
+        request->hold = dli_claim_driver_hold(op->claim);
+    }
+    if (is_try(op)) {
+        prepare_try(op);
+    } else if (op->ask == DLI_ASK_RELEASE) {
+        request->with = dli_call_request(op->claim, op->level, op->ask_until_ns);
+    } else {
+        request->with = (dl_request_t){.name = op->gate->name,
+                                       .name_len = op->gate->name_len,
+                                       .deadline_ns = op->ask_until_ns,
+                                       .stop = {{-1, -1}}};
+        request->info = op->info;
+    }
+    if (op->ask == DLI_ASK_RENEW) {
+        op->with.renewal = dli_call_renewal_of(op->claim, op->lease_ms);
+        request->renewals = &op->with.renewal;
+        request->n = 1;
+    }
+}
+
+void dli_call_answered(dli_op_t *op, dl_status_t answer) {
+    op->answer = answer;
+    if (is_try(op)) {
+        dl_grant_t *grant = &op->with.grant;
+        grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
+        if (answer == DL_OK) {
+            raise_floor(op->client, grant->token);
+        }
+    } else if (op->ask == DLI_ASK_RENEW) {
+        dli_call_renewed(&op->with.renewal, 1, op->called_ns);
+        op->answer = dli_fail_plain(&op->err, op->with.renewal.status);
+    }
+    if (op->ask <= DLI_ASK_RELEASE) {
+        dli_call_note(op->client, op->answer);
+    }
+}
+
+/* ---- a table that blocks --------------------------------------------------------------------------- */
 
 dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err) {
     dl_client_t *client = claim->client;
-    dl_request_t request = request_for(claim, level, deadline_ns);
+    dl_request_t request = dli_call_request(claim, level, deadline_ns);
     dli_error_clear(err);
     return client->driver->release(client->state, dli_claim_driver_hold(claim), &request, err);
 }
@@ -84,55 +135,143 @@ dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
     };
 }
 
-void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns) {
-    uint64_t called_ns = dli_now();
-    client->driver->renew(client->state, batch, n, deadline_ns);
+void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
     for (size_t i = 0; i < n; i++) {
         batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
     }
 }
 
-static dl_status_t renew_one(dli_op_t *op) {
-    dl_renewal_t *renewal = &op->with.renewal;
-    *renewal = dli_call_renewal_of(op->claim, op->lease_ms);
-    dli_call_renew(op->client, renewal, 1, op->ask_until_ns);
-    return dli_fail_plain(&op->err, renewal->status);
+void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns) {
+    uint64_t called_ns = dli_now();
+    client->driver->renew(client->state, batch, n, deadline_ns);
+    dli_call_renewed(batch, n, called_ns);
 }
 
 static dl_status_t carry_out(dli_op_t *op) {
     const dl_driver_t *driver = op->client->driver;
     void *state = op->client->state;
-    const dli_gate_t *gate = op->gate;
-    switch (op->ask) {
+    const dli_request_t *request = &op->request;
+    const dl_request_t *with = &request->with;
+    switch (request->kind) {
     case DLI_ASK_TRY:
     case DLI_ASK_LEVEL:
-        return try_acquire(op);
+        return driver->try_acquire(state, request->hold, with, request->grant, request->err);
     case DLI_ASK_RENEW:
-        return renew_one(op);
+        driver->renew(state, request->renewals, request->n, with->deadline_ns);
+        return DL_OK;
     case DLI_ASK_RELEASE:
-        return dli_call_release(op->claim, op->level, op->ask_until_ns, &op->err);
+        return driver->release(state, request->hold, with, request->err);
     case DLI_ASK_WATCH:
         op->with.watch = NULL;
-        return driver->watch(state, gate->name, gate->name_len, &op->with.watch, &op->err);
+        return driver->watch(state, with->name, with->name_len, &op->with.watch, request->err);
     case DLI_ASK_INSPECT:
-        return driver->inspect(state, gate->name, gate->name_len, op->ask_until_ns, op->info, &op->err);
+        return driver->inspect(state, with->name, with->name_len, with->deadline_ns, request->info,
+                               request->err);
     default:
-        return driver->force_release(state, gate->name, gate->name_len, op->ask_until_ns, &op->err);
+        return driver->force_release(state, with->name, with->name_len, with->deadline_ns, request->err);
     }
 }
 
-void dli_call_ask(dli_op_t *op) {
+static void ask_table(dli_op_t *op) {
     dl_client_t *client = op->client;
     dli_unlock_client(client);
-    dli_error_clear(&op->err);
     op->called_ns = dli_now();
     op->asks = true;
-    op->answer = carry_out(op);
+    dl_status_t answer = carry_out(op);
     op->asks = false;
     dli_lock_client(client);
     /* With the mutex: a poke of this one must not be left for the next that a worker carries. */
     op->interrupted = op->park != NULL && dli_park_drain(op->park);
-    if (op->ask <= DLI_ASK_RELEASE) {
-        dli_call_note(client, op->answer);
+    dli_call_answered(op, answer);
+}
+
+void dli_calls_watch(dl_client_t *client) {
+    while (client->to_watch != NULL) {
+        dli_op_t *op = client->to_watch;
+        client->to_watch = op->next_in;
+        prepare(op);
+        pthread_mutex_unlock(&client->mutex);
+        dl_status_t answer = carry_out(op);
+        pthread_mutex_lock(&client->mutex);
+        dli_call_answered(op, answer);
+        dli_op_answered(op);
+    }
+}
+
+/* ---- a backend that answers later ------------------------------------------------------------------ */
+
+void dli_request_begin(dl_client_t *client, dli_request_t *request) {
+    request->pending = true;
+    client->to_flush = true;
+    client->inner->begin(client->state, request);
+}
+
+dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
+    request->pending = false;
+    return client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
+}
+
+void dli_requests_flush(dl_client_t *client) {
+    client->to_flush = false;
+    pthread_mutex_unlock(&client->mutex);
+    bool look_again = client->inner->flush(client->state);
+    pthread_mutex_lock(&client->mutex);
+    if (look_again) {
+        dli_loop_listen_anew(client);
+    }
+}
+
+void dli_call_begin(dli_op_t *op) {
+    prepare(op);
+    op->called_ns = dli_now();
+    dli_request_begin(op->client, &op->request);
+}
+
+bool dli_call_is_stopped(const dli_op_t *op) {
+    return op->ask == DLI_ASK_TRY &&
+           (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
+}
+
+void dli_call_withdraw(dli_op_t *op) {
+    dl_status_t answer = dli_request_withdraw(op->client, &op->request);
+    if (answer == DL_EIO && dli_call_is_stopped(op)) {
+        answer = DL_ECANCELED;
+    }
+    (void)dli_fail(&op->err, answer, "%s",
+                   answer == DL_EUNKNOWN ? "no reply from the server" : "the request was not sent in time");
+    if (op->ask == DLI_ASK_RENEW) {
+        op->with.renewal.status = answer;
+    }
+    dli_call_answered(op, answer);
+}
+
+static void ask_backend(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    if (op->park == NULL) {
+        op->park = dli_park_get(client);
+    }
+    int rc = op->park == NULL ? dli_loop_start(client) : 0; /* somebody has to read */
+    if (rc != 0) {
+        op->answer =
+            dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
+        return;
+    }
+    dli_call_begin(op);
+    dli_tidy(client);
+    while (op->request.pending && !dli_call_is_stopped(op) && dli_now() < op->ask_until_ns) {
+        dli_loop_sleep(op, op->ask_until_ns);
+    }
+    if (op->request.pending) {
+        dli_call_withdraw(op);
+    }
+    dli_loop_hand_over(client); /* it may have been the one that listened */
+}
+
+void dli_call_ask(dli_op_t *op) {
+    if (op->client->inner != NULL && op->ask != DLI_ASK_WATCH) {
+        ask_backend(op);
+    } else {
+        prepare(op);
+        ask_table(op);
     }
 }

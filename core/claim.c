@@ -7,7 +7,9 @@
 
 static void fire(dli_timer_t *timer, uint64_t now) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timer);
-    if (claim->freeing) {
+    if (claim->request.pending) {
+        dli_free_overdue(claim, now);
+    } else if (claim->freeing) {
         dli_lane_job(claim, DLI_LANE_FREE);
     } else if (!dli_hold_expire(claim->hold, now)) {
         dli_renew_queue(claim);
@@ -44,6 +46,10 @@ void dli_claim_unref(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
     dli_gate_unref(client, claim->gate);
     dli_heap_give_back(&client->loop.timers);
+    if (client->driver->hold_size == 0) {
+        free(claim); /* the driver has nothing to drop */
+        return;
+    }
     claim->next_dead = client->dead;
     client->dead = claim;
 }

@@ -23,6 +23,7 @@
 typedef struct choice {
     char backend[64];
     dl_driver_t driver;
+    const dli_backend_t *inner; /* NULL: the driver is a whole one */
     dli_values_t driver_values;
     dli_values_t core_values;
 } choice_t;
@@ -55,7 +56,7 @@ static dl_status_t find_driver(const char *name, dl_driver_t *driver, dl_error_t
             "driver '%s' is not in this build of libdlock; it comes with -D%s=ON where the version has it",
             name, dli_registry_build_option(name));
     }
-    return dli_driver_take(found, driver, err);
+    return dli_driver_take(found, NULL, driver, err);
 }
 
 /* config NULL: there is none. */
@@ -192,8 +193,20 @@ static void make_label(char *label, size_t size) {
     (void)snprintf(label, size, "%s:%ld", host, (long)getpid());
 }
 
+static void env_lock(void *core) {
+    dl_client_t *client = core;
+    pthread_mutex_lock(&client->mutex);
+}
+
+/* Whoever flushes or listens carries on what has become ready. */
+static void env_unlock(void *core) {
+    dl_client_t *client = core;
+    pthread_mutex_unlock(&client->mutex);
+}
+
 /* NULL: *why says why. */
-static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_error_t *err) {
+static dl_client_t *allocate(const choice_t *choice, dl_status_t *why, dl_error_t *err) {
+    const dl_driver_t *driver = &choice->driver;
     dl_client_t *client = calloc(1, sizeof *client);
     if (client == NULL) {
         *why = dli_fail_plain(err, DL_ENOMEM);
@@ -207,6 +220,8 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     client->fork_generation = dli_fork_generation();
     client->table = *driver;
     client->driver = &client->table;
+    client->inner = choice->inner;
+    client->inner_env = (dli_backend_env_t){.core = client, .lock = env_lock, .unlock = env_unlock};
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;
@@ -221,7 +236,8 @@ static dl_client_t *allocate(const dl_driver_t *driver, dl_status_t *why, dl_err
     dl_status_t status = DL_OK;
     if (client->event_fd < 0 || client->loop.wake_fd < 0 || client->loop.session_epoll_fd < 0) {
         status = dli_fail(err, DL_ELIMIT, "no descriptor is left for a client");
-    } else if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL) {
+    } else if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL ||
+               (client->inner != NULL && !dli_heap_reserve(&client->loop.timers))) { /* batch_timer */
         status = dli_fail_plain(err, DL_ENOMEM);
     } else if (dli_uuid_new(client->uuid) != 0) {
         status =
@@ -251,6 +267,9 @@ static dl_status_t open_state(dl_client_t *client, const dli_values_t *values, d
     client->env.call_timeout_ms = client->call_timeout_ms;
     client->env.lease_ms = client->lease_ms;
     client->env.written = values->written;
+    if (client->inner != NULL) {
+        client->inner->attach(client->state, &client->inner_env);
+    }
     dl_status_t status =
         client->driver->open(client->state, values->values, &client->env, dli_call_deadline(client), &inner);
     client->env.written = NULL;
@@ -263,7 +282,7 @@ static dl_status_t open_state(dl_client_t *client, const dli_values_t *values, d
 
 static dl_status_t open_chosen(const choice_t *choice, dl_client_t **out, dl_error_t *err) {
     dl_status_t status = DL_OK;
-    dl_client_t *client = allocate(&choice->driver, &status, err);
+    dl_client_t *client = allocate(choice, &status, err);
     if (client == NULL) {
         return status;
     }
@@ -343,13 +362,12 @@ dl_status_t dl_client_open_text(const char *yaml, size_t len, const char *backen
     return status;
 }
 
-dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len,
-                                  dl_client_t **client, dl_error_t *err) {
-    DLI_NO_THREAD_CANCEL;
+static dl_status_t open_table(const dl_driver_t *driver, const dli_backend_t *inner, const char *options,
+                              size_t len, dl_client_t **client, dl_error_t *err) {
     dl_status_t status = no_place(client, err);
-    choice_t choice = {.backend = ""};
+    choice_t choice = {.backend = "", .inner = inner};
     if (status == DL_OK) {
-        status = dli_driver_take(driver, &choice.driver, err);
+        status = dli_driver_take(driver, inner, &choice.driver, err);
     }
     if (status != DL_OK) {
         return status;
@@ -363,6 +381,18 @@ dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options
     }
     free_choice(&choice);
     return status;
+}
+
+dl_status_t dl_client_open_driver(const dl_driver_t *driver, const char *options, size_t len,
+                                  dl_client_t **client, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
+    return open_table(driver, NULL, options, len, client, err);
+}
+
+dl_status_t dli_client_open_backend(const dli_backend_t *backend, const char *options, size_t len,
+                                    dl_client_t **client, dl_error_t *err) {
+    DLI_NO_THREAD_CANCEL;
+    return open_table(backend->driver, backend, options, len, client, err);
 }
 
 static void drop_report(void *core, dl_log_level_t level, const char *text) {

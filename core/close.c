@@ -122,6 +122,7 @@ static void end_holds(dl_client_t *client, uint64_t began_ns) {
     dli_gate_t *next;
     for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
         gate->refs++; /* its last hold ends */
+        dli_timer_clear(&client->loop.timers, &gate->timer);
         while (gate->lost != NULL) {
             dli_hold_end(gate->lost);
         }

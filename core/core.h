@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "backend.h"
 #include "dlock/driver.h"
 #include "error.h"
 #include "layout.h"
@@ -146,6 +147,8 @@ struct dli_claim {
     bool may_appear; /* the request that would create it may still be on its way */
     uint64_t free_until_ns;
     uint64_t free_pause_ns;
+    bool last_try;             /* the client closes */
+    dli_request_t request;     /* at a backend: its release */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
 };
 
@@ -226,22 +229,13 @@ typedef enum dli_next {
 } dli_next_t;
 typedef dli_next_t (*dli_step_fn)(dli_op_t *op);
 
-typedef enum dli_ask_kind {
-    DLI_ASK_TRY,
-    DLI_ASK_LEVEL, /* SERVER_COUNT: one more level, with a longer lease */
-    DLI_ASK_RENEW,
-    DLI_ASK_RELEASE,
-    DLI_ASK_WATCH,
-    DLI_ASK_INSPECT,
-    DLI_ASK_FORCE
-} dli_ask_kind_t;
-
 /* Where an operation of a queue is; one of a blocking call is always CARRIED. */
 typedef enum dli_op_place {
     DLI_OP_CARRIED, /* a thread carries it on */
     DLI_OP_READY,   /* in client->ready: to be carried on by whoever releases the mutex next */
     DLI_OP_WAITING, /* for a poke or its timer */
     DLI_OP_IN_LANE, /* for a worker that asks the driver */
+    DLI_OP_ASKED,   /* its request is pending at the backend */
     DLI_OP_ENDED    /* completed; in its queue */
 } dli_op_place_t;
 
@@ -301,6 +295,7 @@ struct dli_op {
         dl_watch_t *watch;
     } with;
     dl_lock_info_t *info;
+    dli_request_t request;
     dli_claim_t *claim; /* a reference: what is asked about */
     dli_hold_t *hold;   /* a reference */
 
@@ -395,8 +390,10 @@ struct dl_client {
     /* Fixed after open */
     pid_t pid; /* with the generation: of the process that opened it */
     unsigned fork_generation;
-    const dl_driver_t *driver; /* the table below */
-    dl_driver_t table;         /* a whole one, however short the author's was */
+    const dl_driver_t *driver;  /* the table below */
+    dl_driver_t table;          /* a whole one, however short the author's was */
+    const dli_backend_t *inner; /* NULL: the table blocks, and workers ask it for queues */
+    dli_backend_env_t inner_env;
     void *state;
     dl_driver_env_t env;
     char uuid[37];
@@ -424,6 +421,8 @@ struct dl_client {
 
     dli_op_t *ops; /* that run */
     dli_op_t *ready, *ready_last;
+    dli_op_t *to_watch; /* operations of queues whose driver's watch is called outside the mutex */
+    bool to_flush;      /* requests have begun */
     dli_loop_t loop;
     dli_lane_t lanes[DLI_LANES];
 
@@ -438,8 +437,14 @@ struct dl_client {
     /* renew.c */
     int64_t shortest_renew_ms; /* of all renewed claims since the last time there was none */
     size_t renewed;
-    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries; used by the renewal worker only */
+    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries, of the one batch that is under way */
     dli_claim_t **batch_claims;
+    size_t batch_len; /* 0: none is */
+    uint64_t batch_called_ns;
+    dli_request_t batch_request;
+    dli_timer_t batch_timer;
+    dl_error_t
+        unread; /* why a free in the background fails; guarded like what else an answer is written to */
 
     /* events.c */
     int event_fd; /* readable while events wait */
@@ -558,11 +563,15 @@ void dli_loop_wake(dl_client_t *client);
 void dli_loop_call_again(dl_client_t *client);
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
-/* The operation of a blocking call sleeps until its instant or a poke; hears of releases meanwhile, for all.
- */
-void dli_loop_sleep(dli_op_t *op);
-/* An operation of a queue begins or ends to wait for a release. */
+/* The operation of a blocking call sleeps until this instant, an answer or a poke. If it waits for a release
+ * or an answer it listens meanwhile, for all. */
+void dli_loop_sleep(dli_op_t *op, uint64_t until_ns);
+/* Something for which no caller listens begins or ends to wait for a release or an answer. */
 void dli_loop_listen(dl_client_t *client, bool begins);
+/* The request of a blocking call has ended. */
+void dli_loop_answered(dli_op_t *op);
+/* Listens on this thread; nobody else does. Releases the mutex meanwhile. */
+void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns);
 /* Somebody who waits listens from now on, if nobody does. */
 void dli_loop_hand_over(dl_client_t *client);
 /* Its thread has left it by a jump, and neither sleeps nor listens any more. */
@@ -605,6 +614,8 @@ void dli_op_start(dli_op_t *op);
 bool dli_op_leave_lane(dli_op_t *op);
 /* A worker has asked the driver for it. */
 void dli_op_answered(dli_op_t *op);
+/* Its request has ended at the backend. */
+void dli_op_ended(dli_request_t *request, dl_status_t status);
 /* Carries on all that are ready. */
 void dli_run_ready(dl_client_t *client);
 /* Something has changed for this operation; it looks again. */
@@ -697,6 +708,10 @@ void dli_renew_count(dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
 /* One batch. Releases the mutex meanwhile. */
 void dli_renew_batch(dl_client_t *client);
+/* The same at a backend: the batch that has ended is applied, and the next begins. */
+void dli_renew_carry_on(dl_client_t *client);
+/* The batch that is under way ends without an answer. */
+void dli_renew_withdraw(dl_client_t *client);
 
 /* free.c */
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
@@ -704,6 +719,10 @@ void dli_renew_batch(dl_client_t *client);
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
 /* One try at one that is due. Releases the mutex meanwhile. */
 void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns);
+/* The same at a backend, for all that are due. */
+void dli_frees_begin(dl_client_t *client);
+/* The time of its try at a backend is over. */
+void dli_free_overdue(dli_claim_t *claim, uint64_t now);
 /* All that are left are tried once more, until the server has had its time. Releases the mutex meanwhile. */
 void dli_free_all(dl_client_t *client, uint64_t began_ns);
 
@@ -740,11 +759,30 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 
 /* call.c */
 uint64_t dli_call_deadline(const dl_client_t *client);
+bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
 /* Carries out what the operation asks. With the mutex; released meanwhile. */
 void dli_call_ask(dli_op_t *op);
+/* The same at a backend, which says later that it has ended. */
+void dli_call_begin(dli_op_t *op);
+/* What the answer says: to the operation, and of the server. */
+void dli_call_answered(dli_op_t *op, dl_status_t answer);
+/* A try is not to go on: it was poked. */
+bool dli_call_is_stopped(const dli_op_t *op);
+/* No answer is waited for any more. */
+void dli_call_withdraw(dli_op_t *op);
+/* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
+void dli_calls_watch(dl_client_t *client);
+/* Requests at a backend. */
+void dli_request_begin(dl_client_t *client, dli_request_t *request);
+/* DL_EUNKNOWN, or DL_EIO: it was not sent. */
+dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request);
+/* Sends those that have begun. Releases the mutex meanwhile. */
+void dli_requests_flush(dl_client_t *client);
+dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns);
 /* Without the mutex: */
 dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
 void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns);
+void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns);
 dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms);
 /* With the mutex: what the answer says of the server. */
 void dli_call_note(dl_client_t *client, dl_status_t status);
@@ -780,7 +818,9 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mu
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 
-/* driver_check.c: copies the author's table into a whole one and checks it. */
-dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *table, dl_error_t *err);
+/* driver_check.c: copies the author's table into a whole one and checks it. inner NULL: it is a whole driver.
+ */
+dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner, dl_driver_t *table,
+                            dl_error_t *err);
 
 #endif

@@ -22,6 +22,21 @@ static bool is_word(const char *text, const char *more, size_t max) {
     return true;
 }
 
+/* A backend listens for answers, too. */
+static const char *bad_watch_ops(const dl_driver_t *d, const dli_backend_t *inner) {
+    bool watches = d->watch != NULL && d->unwatch != NULL;
+    bool listens = d->listen != NULL && d->listen_fds != NULL;
+    bool watches_half = (d->watch != NULL) != (d->unwatch != NULL);
+    bool listens_half = (d->listen != NULL) != (d->listen_fds != NULL);
+    if (watches_half || listens_half || (inner == NULL && watches != listens)) {
+        return "watch, listen, unwatch and listen_fds come together or not at all";
+    }
+    if (((d->caps & DL_CAP_NOTIFY) != 0) != watches) {
+        return "NOTIFY and the watch ops belong together";
+    }
+    return NULL;
+}
+
 static const char *bad_caps(const dl_driver_t *d) {
     uint32_t kind = d->caps & (DL_CAP_LEASE | DL_CAP_SESSION);
     if ((d->caps & ~CAPS_KNOWN) != 0) {
@@ -30,21 +45,18 @@ static const char *bad_caps(const dl_driver_t *d) {
     if (kind != DL_CAP_LEASE && kind != DL_CAP_SESSION) {
         return "caps needs exactly one of LEASE and SESSION";
     }
-    int watch_ops = (d->watch != NULL) + (d->listen != NULL) + (d->unwatch != NULL) + (d->listen_fds != NULL);
-    if (watch_ops != 0 && watch_ops != 4) {
-        return "watch, listen, unwatch and listen_fds come together or not at all";
-    }
-    if (((d->caps & DL_CAP_NOTIFY) != 0) != (watch_ops == 4)) {
-        return "NOTIFY and the watch ops belong together";
-    }
     return NULL;
 }
 
-static const char *bad_ops(const dl_driver_t *d) {
+static const char *bad_ops(const dl_driver_t *d, const dli_backend_t *inner) {
     if (d->open == NULL || d->close == NULL) {
         return "open and close are needed";
     }
-    if (d->try_acquire == NULL || d->release == NULL || d->renew == NULL) {
+    if (inner != NULL) {
+        if (d->listen == NULL || (d->caps & DL_CAP_NATIVE_WAIT) != 0) {
+            return "a backend listens, and does not wait on the server";
+        }
+    } else if (d->try_acquire == NULL || d->release == NULL || d->renew == NULL) {
         return "try_acquire, release and renew are needed";
     }
     if (d->state_size == 0) {
@@ -95,7 +107,8 @@ static void take_watch_away(dl_driver_t *driver) {
     driver->unwatch = NULL;
 }
 
-dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *driver, dl_error_t *err) {
+dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner, dl_driver_t *driver,
+                            dl_error_t *err) {
     if (given == NULL) {
         return dli_fail(err, DL_EINVAL, "no driver table");
     }
@@ -119,8 +132,9 @@ dl_status_t dli_driver_take(const dl_driver_t *given, dl_driver_t *driver, dl_er
     if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
         return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
     }
-    const char *bad = bad_ops(driver);
+    const char *bad = bad_ops(driver, inner);
     bad = bad != NULL ? bad : bad_caps(driver);
+    bad = bad != NULL ? bad : bad_watch_ops(driver, inner);
     bad = bad != NULL ? bad : bad_options(driver);
     if (bad != NULL) {
         return dli_fail(err, DL_EINVAL, "driver '%s': %s", driver->name, bad);

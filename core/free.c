@@ -46,18 +46,104 @@ static dl_status_t release(dli_claim_t *claim, uint64_t deadline_ns) {
     return status;
 }
 
-void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns) {
-    dl_status_t status = release(claim, deadline_ns);
+static void settle(dli_claim_t *claim, dl_status_t status) {
     uint64_t now = dli_now();
-    if (is_settled(claim, status) || now >= claim->free_until_ns) {
-        forget(claim);
+    if (is_settled(claim, status) || now >= claim->free_until_ns || claim->last_try) {
+        forget(claim); /* or it ends with its lease */
         return;
     }
     dli_loop_at(claim->client, &claim->timer, dli_min(now + claim->free_pause_ns, claim->free_until_ns));
     claim->free_pause_ns = dli_min(claim->free_pause_ns * 2, LONGEST_PAUSE_NS);
 }
 
-void dli_free_all(dl_client_t *client, uint64_t began_ns) {
+void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns) {
+    settle(claim, release(claim, deadline_ns));
+}
+
+/* A server that does not answer is asked for call_timeout after its last answer. */
+static uint64_t last_try_until(const dl_client_t *client, uint64_t began_ns) {
+    return dli_max(began_ns, atomic_load(&client->last_answer_ns)) + dli_ms(client->call_timeout_ms);
+}
+
+/* ---- at a backend ----------------------------------------------------------------------------------- */
+
+static void end_try(dli_claim_t *claim, dl_status_t status) {
+    dli_loop_listen(claim->client, false);
+    dli_timer_clear(&claim->client->loop.timers, &claim->timer);
+    dli_call_note(claim->client, status);
+    dli_claim_idle(claim);
+    settle(claim, status);
+}
+
+static void ended(dli_request_t *request, dl_status_t status) {
+    request->pending = false;
+    end_try(DLI_CONTAINER_OF(dli_claim_t, request, request), status);
+}
+
+static void begin(dli_claim_t *claim) {
+    dl_client_t *client = claim->client;
+    claim->last_try |= client->stop_threads;
+    if (claim->busy) {
+        settle(claim, DL_EUNKNOWN);
+        return;
+    }
+    uint64_t until_ns = dli_call_deadline(client);
+    client->stats.background_frees++;
+    claim->busy = client->session;
+    claim->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
+                                     .with = dli_call_request(claim, 0, until_ns),
+                                     .hold = dli_claim_driver_hold(claim),
+                                     .err = &client->unread,
+                                     .ended = ended};
+    dli_request_begin(client, &claim->request);
+    dli_loop_listen(client, true);
+    dli_loop_at(client, &claim->timer, until_ns);
+}
+
+void dli_frees_begin(dl_client_t *client) {
+    dli_claim_t *claim;
+    while ((claim = dli_lane_take_job(client, DLI_LANE_FREE)) != NULL) {
+        begin(claim);
+    }
+}
+
+void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
+    dl_client_t *client = claim->client;
+    uint64_t until_ns = client->stop_threads ? last_try_until(client, 0) : now;
+    if (now < until_ns) {
+        dli_loop_at(client, &claim->timer, until_ns);
+    } else {
+        end_try(claim, dli_request_withdraw(client, &claim->request));
+    }
+}
+
+/* All at once. A try that is on its way is the last. */
+static void free_all_at_once(dl_client_t *client) {
+    dli_heap_t *timers = &client->loop.timers;
+    for (;;) {
+        for (size_t i = 0; i < timers->len; i++) {
+            dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
+            claim->last_try = true;
+            if (!claim->request.pending) {
+                dli_lane_job(claim, DLI_LANE_FREE);
+            }
+        }
+        dli_frees_begin(client);
+        if (timers->len == 0) {
+            return;
+        }
+        dli_loop_listen_alone(client, timers->at[0]->at_ns);
+        uint64_t now = dli_now();
+        while (timers->len > 0 && timers->at[0]->at_ns <= now) {
+            dli_timer_t *timer = timers->at[0];
+            dli_timer_clear(timers, timer);
+            timer->fire(timer, now);
+        }
+    }
+}
+
+/* One after the other. */
+static void free_all_in_turn(dl_client_t *client, uint64_t began_ns) {
     for (;;) {
         dli_heap_t *timers = &client->loop.timers;
         while (timers->len > 0) { /* the others are waiting for their next try */
@@ -69,12 +155,18 @@ void dli_free_all(dl_client_t *client, uint64_t began_ns) {
         if (claim == NULL) {
             return;
         }
-        /* A server that does not answer is asked for call_timeout after its last answer. */
-        uint64_t until_ns =
-            dli_max(began_ns, atomic_load(&client->last_answer_ns)) + dli_ms(client->call_timeout_ms);
+        uint64_t until_ns = last_try_until(client, began_ns);
         if (dli_now() < until_ns) {
             (void)release(claim, until_ns);
         }
         forget(claim); /* or it ends with its lease */
+    }
+}
+
+void dli_free_all(dl_client_t *client, uint64_t began_ns) {
+    if (client->inner != NULL) {
+        free_all_at_once(client);
+    } else {
+        free_all_in_turn(client, began_ns);
     }
 }

@@ -33,13 +33,17 @@ void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns) {
     look_at(client, at_ns);
 }
 
-/* ---- hearing of releases ------------------------------------------------------------------------ */
+/* ---- hearing of releases and answers ------------------------------------------------------------ */
 
 /*
- * One thread at a time polls what the driver listens to: a caller that waits for a release, so that the news
- * goes through no other thread. One that ceases to wait has the next one do so. The loop does for operations
- * of queues, while no caller waits; and now and then while nobody waits at all.
+ * One thread at a time polls what the driver listens to: a caller that waits for a release, or for the answer
+ * of a backend, so that the news goes through no other thread. One that ceases to wait has the next one do
+ * so. The loop does for operations of queues, while no caller waits; and now and then while nobody waits at
+ * all.
  */
+
+/* Of the thread that is reading what has come: it looks for itself. */
+static _Thread_local const dli_op_t *reader;
 
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dl_client_t *client = core;
@@ -92,7 +96,9 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     }
     loop->reading = true;
     dli_unlock_client(client);
+    reader = op;
     driver->listen(client->state, fds + own, n);
+    reader = NULL;
     dli_lock_client(client);
     loop->listening = loop->reading = false;
     loop->listener = NULL;
@@ -108,6 +114,19 @@ void dli_loop_hand_over(dl_client_t *client) {
         dli_op_poke(client->loop.sleepers);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
+    }
+}
+
+void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    listen_until(client, NULL, fds, 0, until_ns);
+}
+
+void dli_loop_answered(dli_op_t *op) {
+    if (op->park == NULL) {
+        dli_sys->cond_broadcast(&op->client->changed);
+    } else if (op != reader) {
+        dli_park_wake(op->park);
     }
 }
 
@@ -145,15 +164,15 @@ static void end_sleep(dli_op_t *op) {
     }
 }
 
-static void sleep_listening(dli_op_t *op, struct pollfd *fds) {
+static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     dl_client_t *client = op->client;
     if (!client->loop.listening) {
-        listen_until(client, op, fds, 2, op->until_ns);
+        listen_until(client, op, fds, 2, until_ns);
         return;
     }
     begin_sleep(op);
     dli_unlock_client(client);
-    (void)sleep_at(op, fds, 2, op->until_ns);
+    (void)sleep_at(op, fds, 2, until_ns);
     dli_lock_client(client);
     end_sleep(op);
 }
@@ -196,25 +215,38 @@ void dli_loop_forget(dli_op_t *op) {
     }
 }
 
-void dli_loop_sleep(dli_op_t *op) {
+/* The loop listens for it. */
+static void sleep_without_park(dli_op_t *op, uint64_t until_ns) {
+    dl_client_t *client = op->client;
+    bool asks = op->request.pending;
+    op->interrupted = false;
+    if (asks) {
+        dli_loop_listen(client, true);
+    }
+    dli_before_wait(client);
+    if (!op->interrupted && op->request.pending == asks) {
+        (void)dli_sys->cond_wait(&client->changed, &client->mutex, until_ns);
+    }
+    if (asks) {
+        dli_loop_listen(client, false);
+    }
+}
+
+void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
     dl_client_t *client = op->client;
     if (op->park == NULL) {
-        op->interrupted = false;
-        dli_before_wait(client);
-        if (!op->interrupted) {
-            (void)dli_sys->cond_wait(&client->changed, &client->mutex, op->until_ns);
-        }
+        sleep_without_park(op, until_ns);
         return;
     }
     struct pollfd fds[2 + DL_LISTEN_MAX] = {
         {.fd = op->park->fd, .events = POLLIN},
         {.fd = op->cancel != NULL ? op->cancel->fd : -1, .events = POLLIN},
     };
-    if (op->listens) {
-        sleep_listening(op, fds);
+    if (op->listens || op->request.pending) {
+        sleep_listening(op, fds, until_ns);
     } else {
         dli_unlock_client(client);
-        (void)sleep_at(op, fds, 2, op->until_ns);
+        (void)sleep_at(op, fds, 2, until_ns);
         dli_lock_client(client);
     }
     (void)dli_park_drain(op->park);
@@ -293,7 +325,7 @@ static void look_after_resume(dl_client_t *client) {
     dli_unlock_client(client);
 }
 
-/* For operations of queues, which no caller does it for. */
+/* For what no caller listens for. */
 static bool has_to_listen(const dli_loop_t *loop) {
     return loop->waits > 0 && loop->sleepers == NULL;
 }

@@ -49,11 +49,20 @@ static void do_chores(dl_client_t *client) {
     pthread_mutex_lock(&client->mutex);
 }
 
+/* What waits for nothing, and is done by every thread. */
+static bool has_calls(const dl_client_t *client) {
+    return client->to_flush || client->to_watch != NULL || client->unwatch != NULL;
+}
+
 void dli_tidy(dl_client_t *client) {
     dli_run_ready(client);
-    while (client->unwatch != NULL || (dli_has_chores(client) && !punctual)) {
+    while (has_calls(client) || (dli_has_chores(client) && !punctual)) {
         client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
+        if (client->to_flush) {
+            dli_requests_flush(client);
+        }
         dli_gates_unwatch(client);
+        dli_calls_watch(client);
         if (dli_has_chores(client) && !punctual) {
             do_chores(client);
         }
@@ -74,7 +83,9 @@ void dli_unlock_client(dl_client_t *client) {
 
 void dli_before_wait(dl_client_t *client) {
     dli_run_ready(client);
-    if (client->unwatch != NULL || dli_has_chores(client)) {
+    if (has_calls(client) && client->inner != NULL) {
+        dli_loop_wake(client); /* what has begun waits for no worker */
+    } else if (has_calls(client) || dli_has_chores(client)) {
         dli_lane_chores(client);
     }
 }

@@ -178,7 +178,7 @@ static void run(dli_op_t *op) {
         if (next == DLI_ASK) {
             dli_call_ask(op);
         } else {
-            dli_loop_sleep(op);
+            dli_loop_sleep(op, op->until_ns);
         }
     }
     dli_op_judge(op);
@@ -209,7 +209,9 @@ static void end_left(dli_thread_t *thread) {
     dli_loop_forget(op);
     op->cancel = NULL;
     op->cancelled = true;
-    if (op->asks) {
+    if (op->request.pending) {
+        dli_call_withdraw(op);
+    } else if (op->asks) {
         op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
     }
     op->asks = op->sleeps = false;
@@ -309,6 +311,24 @@ static void complete(dli_op_t *op) {
     free(op);
 }
 
+/* What waits for nothing is asked by whoever releases the mutex next; what blocks, by a worker. */
+static uint64_t ask(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    if (client->inner == NULL) {
+        op->lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_FREE;
+        dli_lane_push(op);
+    } else if (op->ask == DLI_ASK_WATCH) {
+        op->next_in = client->to_watch;
+        client->to_watch = op;
+        return DLI_NEVER;
+    } else {
+        op->place = DLI_OP_ASKED;
+        dli_call_begin(op);
+        dli_loop_listen(client, true);
+    }
+    return op->ask_until_ns;
+}
+
 static void carry_on(dli_op_t *op) {
     op->place = DLI_OP_CARRIED;
     op->due_ns = DLI_NEVER;
@@ -320,9 +340,7 @@ static void carry_on(dli_op_t *op) {
     }
     uint64_t until_ns = op->until_ns;
     if (next == DLI_ASK) {
-        until_ns = op->ask_until_ns;
-        op->lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_FREE;
-        dli_lane_push(op);
+        until_ns = ask(op);
     } else {
         op->place = DLI_OP_WAITING;
         if (op->listens) {
@@ -335,11 +353,17 @@ static void carry_on(dli_op_t *op) {
 }
 
 void dli_run_ready(dl_client_t *client) {
-    while (client->ready != NULL) {
-        dli_op_t *op = client->ready;
-        client->ready = op->next_in;
-        carry_on(op);
-    }
+    do {
+        while (client->ready != NULL) {
+            dli_op_t *op = client->ready;
+            client->ready = op->next_in;
+            carry_on(op);
+        }
+        if (client->inner != NULL) {
+            dli_renew_carry_on(client);
+            dli_frees_begin(client);
+        }
+    } while (client->ready != NULL);
 }
 
 /* Not asked, and why: the next step takes it for the answer. */
@@ -352,10 +376,26 @@ static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
 
 static void stop_waiting(dli_op_t *op) {
     dli_timer_clear(&op->client->loop.timers, &op->timer);
-    if (op->listens) {
+    if (op->listens || op->place == DLI_OP_ASKED) {
         dli_loop_listen(op->client, false);
     }
     make_ready(op);
+}
+
+static void withdraw(dli_op_t *op) {
+    dli_call_withdraw(op);
+    stop_waiting(op);
+}
+
+void dli_op_ended(dli_request_t *request, dl_status_t status) {
+    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
+    request->pending = false;
+    dli_call_answered(op, status);
+    if (op->async) {
+        stop_waiting(op);
+    } else {
+        dli_loop_answered(op);
+    }
 }
 
 static uint64_t may_queue_until(const dli_op_t *op, uint64_t now) {
@@ -389,6 +429,8 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, timer, timer);
     if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
+    } else if (op->place == DLI_OP_ASKED) {
+        withdraw(op);
     } else if (may_queue_until(op, now) > now) {
         dli_loop_at(op->client, timer, may_queue_until(op, now));
     } else {
@@ -411,14 +453,16 @@ void dli_op_answered(dli_op_t *op) {
 }
 
 void dli_op_poke(dli_op_t *op) {
+    op->interrupted = true;
     if (op->park != NULL) {
         op->due_ns = dli_min(op->due_ns, dli_now());
         dli_park_wake(op->park);
     } else if (!op->async) {
-        op->interrupted = true;
         dli_sys->cond_broadcast(&op->client->changed);
     } else if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
+    } else if (op->place == DLI_OP_ASKED && dli_call_is_stopped(op)) {
+        withdraw(op);
     } else if (op->place == DLI_OP_IN_LANE && dli_op_stop_reason(op) != DL_OK) {
         answer_unasked(op, dli_op_stop_reason(op), "it was stopped before the server was asked");
     }

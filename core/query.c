@@ -109,14 +109,14 @@ static dli_next_t asked_step(dli_op_t *op) {
 }
 
 dli_next_t dli_inspect_step(dli_op_t *op) {
-    if (op->client->driver->inspect == NULL) {
+    if (!dli_call_can(op->client, DLI_ASK_INSPECT)) {
         return dli_op_end(op, cannot(op->client, "inspect", &op->err));
     }
     return ask(op, DLI_ASK_INSPECT, asked_step);
 }
 
 static dli_next_t force_step(dli_op_t *op) {
-    if (op->client->driver->force_release == NULL) {
+    if (!dli_call_can(op->client, DLI_ASK_FORCE)) {
         return dli_op_end(op, cannot(op->client, "free another's lock", &op->err));
     }
     return ask(op, DLI_ASK_FORCE, asked_step);

@@ -136,23 +136,86 @@ static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     }
 }
 
-void dli_renew_batch(dl_client_t *client) {
-    uint64_t now = dli_now();
-    size_t n = take_batch(client, now);
-    if (n == 0) {
-        return;
-    }
-    /* A batch that hangs must leave time for another round before the shortest lease is over. */
-    uint64_t budget_ns = dli_min(dli_ms(client->call_timeout_ms), dli_ms(client->shortest_renew_ms));
-    if (client->session) {
-        /* An unlock has to wait for the ping of its connection, and so for the slowest of the batch. */
-        budget_ns = dli_min(budget_ns, dli_ms(client->call_timeout_ms) / 4);
-    }
-    dli_unlock_client(client);
-    dli_call_renew(client, client->batch, n, now + dli_max(budget_ns, 10u * DLI_NS_PER_MS));
-    dli_lock_client(client);
-    for (size_t i = 0; i < n; i++) {
+/* A batch that hangs must leave time for another round before the shortest lease is over. */
+static uint64_t budget_ns(const dl_client_t *client) {
+    uint64_t call_ns = dli_ms(client->call_timeout_ms);
+    /* An unlock has to wait for the ping of its session, and so for the slowest of the batch. */
+    uint64_t most_ns = client->session ? call_ns / 4 : call_ns;
+    return dli_max(dli_min(most_ns, dli_ms(client->shortest_renew_ms)), 10u * DLI_NS_PER_MS);
+}
+
+static void apply_batch(dl_client_t *client) {
+    for (size_t i = 0; i < client->batch_len; i++) {
         apply(client->batch_claims[i], &client->batch[i]);
         dli_claim_unref(client->batch_claims[i]);
     }
+    client->batch_len = 0;
+}
+
+void dli_renew_batch(dl_client_t *client) {
+    uint64_t now = dli_now();
+    client->batch_len = take_batch(client, now);
+    if (client->batch_len == 0) {
+        return;
+    }
+    uint64_t deadline_ns = now + budget_ns(client);
+    dli_unlock_client(client);
+    dli_call_renew(client, client->batch, client->batch_len, deadline_ns);
+    dli_lock_client(client);
+    apply_batch(client);
+}
+
+/* ---- at a backend ----------------------------------------------------------------------------------- */
+
+static void stop_listening(dl_client_t *client) {
+    dli_timer_clear(&client->loop.timers, &client->batch_timer);
+    dli_loop_listen(client, false);
+}
+
+static void ended(dli_request_t *request, dl_status_t status) {
+    (void)status; /* each entry has its own */
+    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_request, request);
+    request->pending = false;
+    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
+    stop_listening(client);
+}
+
+static void fire(dli_timer_t *timer, uint64_t now) {
+    (void)now;
+    dli_renew_withdraw(DLI_CONTAINER_OF(dl_client_t, batch_timer, timer));
+}
+
+void dli_renew_withdraw(dl_client_t *client) {
+    if (client->batch_request.pending) {
+        dl_status_t status = dli_request_withdraw(client, &client->batch_request);
+        for (size_t i = 0; i < client->batch_len; i++) {
+            if (client->batch[i].status == DL_EIO) {
+                client->batch[i].status = status;
+            }
+        }
+        stop_listening(client);
+    }
+    apply_batch(client);
+}
+
+void dli_renew_carry_on(dl_client_t *client) {
+    if (client->batch_request.pending) {
+        return;
+    }
+    apply_batch(client);
+    uint64_t now = dli_now();
+    client->batch_len = take_batch(client, now);
+    if (client->batch_len == 0) {
+        return;
+    }
+    client->batch_called_ns = now;
+    client->batch_request = (dli_request_t){.kind = DLI_ASK_RENEW,
+                                            .with = {.deadline_ns = now + budget_ns(client)},
+                                            .renewals = client->batch,
+                                            .n = client->batch_len,
+                                            .ended = ended};
+    client->batch_timer.fire = fire;
+    dli_request_begin(client, &client->batch_request);
+    dli_loop_listen(client, true);
+    dli_loop_at(client, &client->batch_timer, client->batch_request.with.deadline_ns);
 }

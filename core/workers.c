@@ -13,9 +13,13 @@
 static const size_t worker_max[DLI_LANES] = {
     [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = DLI_FREE_WORKERS, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
 
+/* A backend is asked by whoever releases the mutex next. */
+static bool has_job(const dl_client_t *client, dli_lane_kind_t kind) {
+    return client->lanes[kind].jobs != NULL && client->inner == NULL;
+}
+
 static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
-    const dli_lane_t *lane = &client->lanes[kind];
-    return lane->first != NULL || lane->jobs != NULL ||
+    return client->lanes[kind].first != NULL || has_job(client, kind) ||
            (kind == DLI_LANE_FREE && (client->unwatch != NULL || dli_has_chores(client)));
 }
 
@@ -43,7 +47,7 @@ static void carry(dli_worker_t *worker) {
 static void work(dli_worker_t *worker) {
     dl_client_t *client = worker->client;
     dli_lane_t *lane = &client->lanes[worker->lane];
-    lane->was_job = lane->jobs != NULL && (lane->first == NULL || !lane->was_job);
+    lane->was_job = has_job(client, worker->lane) && (lane->first == NULL || !lane->was_job);
     if (worker->lane == DLI_LANE_RENEW) {
         dli_renew_batch(client);
     } else if (lane->was_job) {
@@ -166,7 +170,9 @@ void dli_lane_job(dli_claim_t *claim, dli_lane_kind_t kind) {
     claim->next_job[kind] = NULL;
     *(lane->jobs != NULL ? &lane->jobs_last->next_job[kind] : &lane->jobs) = claim;
     lane->jobs_last = claim;
-    call_worker(claim->client, kind);
+    if (has_job(claim->client, kind)) {
+        call_worker(claim->client, kind);
+    }
 }
 
 dli_claim_t *dli_lane_take_job(dl_client_t *client, dli_lane_kind_t kind) {
@@ -184,7 +190,9 @@ void dli_lane_chores(dl_client_t *client) {
 }
 
 int dli_renewals_start(dl_client_t *client) {
-    return client->lanes[DLI_LANE_RENEW].count > 0 ? 0 : start_worker(client, DLI_LANE_RENEW);
+    return client->inner != NULL || client->lanes[DLI_LANE_RENEW].count > 0
+               ? 0
+               : start_worker(client, DLI_LANE_RENEW);
 }
 
 void dli_workers_stop(dl_client_t *client) {
@@ -204,6 +212,7 @@ void dli_workers_stop(dl_client_t *client) {
     }
     dli_claim_t *claim;
     dli_lock_client(client);
+    dli_renew_withdraw(client);
     while ((claim = dli_lane_take_job(client, DLI_LANE_RENEW)) != NULL) {
         claim->renew_queued = false;
         dli_claim_unref(claim);

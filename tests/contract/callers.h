@@ -82,6 +82,14 @@ static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
     CT_OK(dl_trylock_for(lock, 0, lease_ms, CT_ERR));
 }
 
+/* dl_client_close has begun; a handle or a call keeps the client. */
+static inline int is_closing(dl_client_t *client) {
+    dl_lock_t *probe = NULL;
+    dl_status_t status = dl_lock_open(client, "probe", &probe, NULL);
+    dl_lock_close(probe);
+    return status == DL_ECLOSED;
+}
+
 /* How many renewals of this name the server was asked for. */
 static inline int renewals_of(ct_t *ct, const char *name) {
     return ct_calls_of(ct, CT_OP_RENEW, NULL, name);

@@ -107,7 +107,7 @@ static void close_around_yes(ct_t *ct, ct_when_t when) {
     ct_pause_await(ct, pause, 5000);
     closer_t closer;
     ct_thread_t *thread = start_closer(ct, &closer, c);
-    ct_sleep_ms(ct, 20);
+    CT_AWAIT(is_closing(c), 5000);
     CT_CHECK(!ct_thread_done(ct, thread)); /* a call is still inside */
     ct_pause_go(ct, pause);
     end_caller(ct, &caller, DL_ECLOSED);
@@ -134,7 +134,7 @@ CT_CASE(close, at_the_same_time_as_an_unlock_is_harmless) {
     ct_pause_await(ct, pause, 5000);
     closer_t closer;
     ct_thread_t *thread = start_closer(ct, &closer, c);
-    ct_sleep_ms(ct, 20);
+    CT_AWAIT(is_closing(c), 5000);
     ct_pause_go(ct, pause);
     end_caller(ct, &caller, DL_OK);
     ct_join(ct, thread);

@@ -82,7 +82,7 @@ CT_CASE(queue, a_cancel_ends_a_request_that_the_server_does_not_answer, .traits 
 /* More than there are threads to ask: the last wait for one. */
 #define CROWD 20
 
-CT_CASE(queue, a_cancel_ends_what_was_not_asked_yet, .traits = CT_BLOCKING) {
+CT_CASE(queue, a_cancel_ends_what_was_not_asked_yet, .traits = CT_BLOCKING, .traits_not = CT_BACKEND) {
     scene_t s = new_scene(ct);
     dl_lock_t *more = task(ct, &s, "more", 1);
     uint64_t ids[CROWD];

@@ -146,7 +146,8 @@ static void keep_workers(ct_t *ct, dl_client_t *c, dl_queue_t *queue) {
     ct_sleep_ms(ct, 20); /* who waited on the server has been called back for the others */
 }
 
-CT_CASE(queue, a_wait_ends_in_time_while_every_thread_is_kept, .traits = CT_BLOCKING) {
+CT_CASE(queue, a_wait_ends_in_time_while_every_thread_is_kept, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_queue_t *kept = new_queue(ct), *queue = new_queue(ct);
     int64_t wait_ms = ct_call_timeout_ms(ct) / 4;
@@ -179,7 +180,8 @@ CT_CASE(queue, a_server_that_answers_nobody_is_not_waited_for, .traits = CT_BLOC
 #define SLOW 60
 
 /* One that answers slowly is: whoever waits for ever is not out of time before a thread comes to him. */
-CT_CASE(queue, a_server_that_is_slow_is_waited_for, .traits = CT_BLOCKING | CT_VIRTUAL) {
+CT_CASE(queue, a_server_that_is_slow_is_waited_for, .traits = CT_BLOCKING | CT_VIRTUAL,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_queue_t *queue = new_queue(ct);
     ct_fault_t fault = {.op = CT_OP_TRY,
@@ -246,7 +248,8 @@ static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
     return __atomic_fetch_sub(&threads_left, 1, __ATOMIC_SEQ_CST) > 0 ? real_start(thread, fn, arg) : EAGAIN;
 }
 
-CT_CASE(queue, operations_wait_for_a_thread_that_cannot_be_had, .traits = CT_BLOCKING) {
+CT_CASE(queue, operations_wait_for_a_thread_that_cannot_be_had, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     const dli_sys_t *usual = dli_sys;
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "orders", 1);

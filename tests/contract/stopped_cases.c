@@ -199,7 +199,8 @@ CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .trait
     end_overtaken(ct, c, &head, &next, pause);
 }
 
-CT_CASE(stopped, its_late_yes_is_nobodys, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL | CT_BLOCKING) {
+CT_CASE(stopped, its_late_yes_is_nobodys, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL | CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     caller_t head, next, third = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     ct_pause_t *late = overtake(ct, c, &head, &next, CT_BEFORE);
@@ -343,8 +344,8 @@ static void jump_here(ct_t *ct, const ct_call_t *call, void *arg) {
 }
 
 /* What the server has done is made up for. */
-CT_CASE(stopped, one_that_left_a_request_by_a_jump_calls_again, .needs = DL_CAP_LEASE,
-        .traits = CT_BLOCKING) {
+CT_CASE(stopped, one_that_left_a_request_by_a_jump_calls_again, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "left"), *other = ct_lock(ct, c, "other");
     sigjmp_buf here;

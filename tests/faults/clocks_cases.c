@@ -78,7 +78,7 @@ CT_CASE(faults, row04_watchdog_starved, .traits = CT_BLOCKING) {
     end_starving(ct, c);
 }
 
-CT_CASE(faults, row04_watchdog_starved_when_a_yes_comes_too_late) {
+CT_CASE(faults, row04_watchdog_starved_when_a_yes_comes_too_late, .traits_not = CT_BACKEND) {
     dl_client_t *c = open_starvable(ct);
     dl_lock_t *lock = ct_lock(ct, c, "row 4");
     int64_t lease_ms = ct_lease_ms(ct);
@@ -99,7 +99,7 @@ static void extend_once(ct_t *ct, void *arg) {
     CT_STATUS(dl_extend(arg, 2 * ct_lease_ms(ct), CT_ERR), DL_ELOST);
 }
 
-CT_CASE(faults, row04_watchdog_starved_when_an_extension_comes_too_late) {
+CT_CASE(faults, row04_watchdog_starved_when_an_extension_comes_too_late, .traits_not = CT_BACKEND) {
     dl_client_t *c = open_starvable(ct);
     dl_lock_t *lock = ct_lock_owned(ct, c, "row 4", 1);
     int64_t lease_ms = ct_lease_ms(ct);

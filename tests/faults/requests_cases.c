@@ -95,7 +95,10 @@ CT_CASE(faults, row13_notification_connection_cannot_be_made, .needs = DL_CAP_NO
     start_waiter(ct, &u);
     CT_AWAIT_THAT(ct_fault_hits(ct, fault), >=, 1, 5000);
     free_without_news(ct, &u, 500);
-    CT_EQ(ct_calls(ct, CT_OP_WOKEN) + ct_calls(ct, CT_OP_LISTEN), 0);
+    CT_EQ(ct_calls(ct, CT_OP_WOKEN), 0);
+    if (!(ct_traits(ct) & CT_BACKEND)) { /* which listens for answers, too */
+        CT_EQ(ct_calls(ct, CT_OP_LISTEN), 0);
+    }
 }
 
 CT_CASE(faults, row13_notification_is_missed, .needs = DL_CAP_NOTIFY) {

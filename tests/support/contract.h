@@ -78,6 +78,8 @@ typedef struct ct ct_t; /* one running case */
 #define CT_REDLOCK 0x4000u       /* behind it are several Redis servers: ct_redlock of redlock_nodes.h */
 #define CT_DEAD_MINORITY 0x8000u /* ... as many of which are dead as may be: of five these */
 #define CT_DEAD_NODES 2
+#define CT_BACKEND \
+    0x20000u /* requests end later or are withdrawn: no thread stands in an op, none waits for one */
 #define CT_BLOCKING 0x10000u /* the lock calls block: not through the second door */
 
 /* ---- cases ------------------------------------------------------------------------------------- */

@@ -66,7 +66,7 @@ dl_status_t ct_try_open(ct_t *ct, const char *extra, dl_client_t **client, dl_er
     pthread_mutex_unlock(&ct->mutex);
     CT_CHECKF(number < CT_CLIENTS_MAX, "more than %d clients in one case", CT_CLIENTS_MAX);
     fault_next_client(number);
-    dl_status_t status = dl_client_open_driver(ct->wrapped, yaml, strlen(yaml), client, err);
+    dl_status_t status = fault_open_client(ct->wrapped, yaml, client, err);
     pthread_mutex_lock(&ct->mutex);
     ct->clients[number].client = *client;
     ct->clients[number].pointer = *client;
@@ -300,7 +300,7 @@ dl_client_t *ct_observer(ct_t *ct) {
     if (ct->observer == NULL) {
         char yaml[YAML_MAX];
         make_options(ct, NULL, yaml, sizeof yaml);
-        CT_OK(dl_client_open_driver(ct->inner, yaml, strlen(yaml), &ct->observer, CT_ERR));
+        CT_OK(fault_open_client(ct->inner, yaml, &ct->observer, CT_ERR));
     }
     return ct->observer;
 }

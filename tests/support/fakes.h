@@ -22,6 +22,11 @@ const dl_driver_t *fake_notify_driver(void);
 const dl_driver_t *fake_count_driver(void);
 void fake_server_reset(void); /* of these four */
 
+/* LEASE FENCE NOTIFY: a backend (core/backend.h) in the table of drive.h. Requests go over a wire, in order.
+ */
+const dl_driver_t *fake_socket_driver(void);
+void fake_socket_reset(void);
+
 /* SESSION NATIVE_WAIT FENCE: a hold is a connection, and the server blocks those who wait. It aborts when the
  * core uses one connection twice at once, after its drop, or forgets to drop it. */
 const dl_driver_t *fake_session_driver(void);

@@ -152,6 +152,7 @@ static void fault_close(void *state_, int forked) {
         fault_inner->close(fault_inner_state(state), forked);
         return;
     }
+    fault_twin_close(state);
     fault_run_t run;
     fault_begin(&run, state, CT_OP_CLOSE, NULL, 0, DL_NO_DEADLINE);
     fault_inner->close(fault_inner_state(state), forked);
@@ -177,28 +178,34 @@ static dl_status_t act_try(fault_run_t *run, void *op, dl_error_t *err) {
     return status;
 }
 
-static dl_status_t fault_try(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
-                             dl_error_t *err) {
-    fault_run_t run;
+dl_status_t fault_run_try(fault_run_t *run, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                          dl_error_t *err) {
     request_op_t op = {.hold = hold, .request = request, .grant = grant};
-    fault_check_hold_begin(state, hold);
-    fault_begin_request(&run, state, CT_OP_TRY, request);
-    dl_status_t status = carry_out(&run, act_try, &op, &request->stop, err);
-    if (run.fault.mode == CT_ANSWER) {
+    dl_status_t status = carry_out(run, act_try, &op, &request->stop, err);
+    if (run->fault.mode == CT_ANSWER) {
         *grant = (dl_grant_t){.token = request->token_floor + 1,
-                              .sent_ns = run.call.begin_ns,
+                              .sent_ns = run->call.begin_ns,
                               .session_fd = -1,
-                              .busy_ms = run.fault.busy_ms,
-                              .busy_is_dlock = run.fault.busy_is_dlock};
-    } else if (run.fault.mode == CT_LATE && status == DL_OK) {
+                              .busy_ms = run->fault.busy_ms,
+                              .busy_is_dlock = run->fault.busy_is_dlock};
+    } else if (run->fault.mode == CT_LATE && status == DL_OK) {
         /* The request left when the call began, however long it was on its way. */
-        grant->sent_ns = run.call.begin_ns;
+        grant->sent_ns = run->call.begin_ns;
     } else if (status == DL_EUNKNOWN || status == DL_EIO) {
         *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
     }
-    status = fault_end(&run, status);
+    status = fault_end(run, status);
     fault_check_hold_end(hold);
     return status;
+}
+
+static dl_status_t fault_try(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                             dl_error_t *err) {
+    fault_run_t run;
+    fault_check_hold_begin(state, hold);
+    fault_note_request(&run, state, CT_OP_TRY, request);
+    fault_enter(&run);
+    return fault_run_try(&run, hold, request, grant, err);
 }
 
 static dl_status_t act_release(fault_run_t *run, void *op, dl_error_t *err) {
@@ -206,14 +213,19 @@ static dl_status_t act_release(fault_run_t *run, void *op, dl_error_t *err) {
     return fault_inner->release(fault_inner_state(run->state), fault_inner_hold(o->hold), o->request, err);
 }
 
-static dl_status_t fault_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
-    fault_run_t run;
+dl_status_t fault_run_release(fault_run_t *run, void *hold, const dl_request_t *request, dl_error_t *err) {
     request_op_t op = {.hold = hold, .request = request};
-    fault_check_hold_begin(state, hold);
-    fault_begin_request(&run, state, CT_OP_RELEASE, request);
-    dl_status_t status = fault_end(&run, carry_out(&run, act_release, &op, &request->stop, err));
+    dl_status_t status = fault_end(run, carry_out(run, act_release, &op, &request->stop, err));
     fault_check_hold_end(hold);
     return status;
+}
+
+static dl_status_t fault_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    fault_run_t run;
+    fault_check_hold_begin(state, hold);
+    fault_note_request(&run, state, CT_OP_RELEASE, request);
+    fault_enter(&run);
+    return fault_run_release(&run, hold, request, err);
 }
 
 static void fault_drop(void *state, void *hold) {
@@ -266,12 +278,14 @@ static size_t fault_listen_fds(void *state_, struct pollfd *fds, size_t max, uin
     fault_state_t *state = state_;
     fault_check_listen(state, max);
     fault_begin(&state->listening, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
-    return fault_inner->listen_fds(fault_inner_state(state), fds, max, until_ns);
+    size_t own = fault_twin_fds(state, fds);
+    return own + fault_inner->listen_fds(fault_inner_state(state), fds + own, max - own, until_ns);
 }
 
 static void fault_listen(void *state_, const struct pollfd *fds, size_t n) {
     fault_state_t *state = state_;
-    fault_inner->listen(fault_inner_state(state), fds, n);
+    size_t own = fault_twin_listen(state);
+    fault_inner->listen(fault_inner_state(state), fds + own, n - own);
     fault_run_t run = state->listening; /* the next thread may begin as soon as this one has ended */
     fault_check_listened(state);
     fault_end(&run, DL_OK);
@@ -294,12 +308,23 @@ static dl_status_t act_inspect(fault_run_t *run, void *op, dl_error_t *err) {
                                 err);
 }
 
+dl_status_t fault_run_inspect(fault_run_t *run, const dl_request_t *request, dl_lock_info_t *info,
+                              dl_error_t *err) {
+    ask_op_t op = {.name = request->name,
+                   .name_len = request->name_len,
+                   .deadline_ns = request->deadline_ns,
+                   .info = info};
+    return fault_end(run, carry_out(run, act_inspect, &op, &request->stop, err));
+}
+
 static dl_status_t fault_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                  dl_lock_info_t *info, dl_error_t *err) {
     fault_run_t run;
-    ask_op_t op = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .info = info};
-    fault_begin(&run, state, CT_OP_INSPECT, name, name_len, deadline_ns);
-    return fault_end(&run, carry_out(&run, act_inspect, &op, NULL, err));
+    dl_request_t request = {
+        .name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
+    fault_note(&run, state, CT_OP_INSPECT, name, name_len, deadline_ns);
+    fault_enter(&run);
+    return fault_run_inspect(&run, &request, info, err);
 }
 
 static dl_status_t act_force(fault_run_t *run, void *op, dl_error_t *err) {
@@ -308,12 +333,19 @@ static dl_status_t act_force(fault_run_t *run, void *op, dl_error_t *err) {
                                       err);
 }
 
+dl_status_t fault_run_force(fault_run_t *run, const dl_request_t *request, dl_error_t *err) {
+    ask_op_t op = {.name = request->name, .name_len = request->name_len, .deadline_ns = request->deadline_ns};
+    return fault_end(run, carry_out(run, act_force, &op, &request->stop, err));
+}
+
 static dl_status_t fault_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                dl_error_t *err) {
     fault_run_t run;
-    ask_op_t op = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns};
-    fault_begin(&run, state, CT_OP_FORCE, name, name_len, deadline_ns);
-    return fault_end(&run, carry_out(&run, act_force, &op, NULL, err));
+    dl_request_t request = {
+        .name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
+    fault_note(&run, state, CT_OP_FORCE, name, name_len, deadline_ns);
+    fault_enter(&run);
+    return fault_run_force(&run, &request, err);
 }
 
 static dl_status_t act_list(fault_run_t *run, void *op, dl_error_t *err) {
@@ -372,5 +404,6 @@ const dl_driver_t *fault_wrap(const dl_driver_t *inner) {
     table.describe = inner->describe == NULL ? NULL : fault_describe;
     table.caps_off = inner->caps_off == NULL ? NULL : fault_caps_off;
     table.check = inner->check == NULL ? NULL : fault_check;
+    fault_twin_wrap(&table);
     return &table;
 }

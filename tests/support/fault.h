@@ -3,11 +3,15 @@
 #ifndef FAULT_H
 #define FAULT_H
 
+#include "core/backend.h"
 #include "dlock/driver.h"
 #include "support/contract.h"
 
-/* The table to give to dl_client_open_driver. One inner driver in a process; the table is static. */
+/* The table to give to fault_open_client. One inner driver in a process; the table is static. */
 const dl_driver_t *fault_wrap(const dl_driver_t *inner);
+/* As dl_client_open_driver, on this table or on one of drive.h: those as the backends that they are. */
+dl_status_t fault_open_client(const dl_driver_t *driver, const char *yaml, dl_client_t **client,
+                              dl_error_t *err);
 /* The next open on this thread is that of client `number`. */
 void fault_next_client(int number);
 /* Tells the client's number from its pointer; set by the harness, as faults may name a client. */
@@ -37,6 +41,16 @@ struct dl_watch {
     char name[DL_NAME_MAX + 1];
 };
 
+/* Of a backend: its requests that have begun, and those that threads carry out. */
+typedef struct fault_job fault_job_t;
+typedef struct fault_twin {
+    dli_backend_env_t core; /* whose mutex guards the rest */
+    int fd;                 /* readable once a job is done; -1: there was none */
+    int shown;              /* that is listened to */
+    fault_job_t *begun, *done;
+    size_t threads;
+} fault_twin_t;
+
 /* In front of the inner driver's state. */
 typedef struct fault_state {
     const dl_driver_env_t *env;
@@ -47,6 +61,7 @@ typedef struct fault_state {
     int ops;     /* running now */
     int holds;
     dl_watch_t *watches;
+    fault_twin_t twin;
     fault_run_t listening; /* between listen_fds and listen */
     int listens;           /* that the above is so, and in which thread */
     pthread_t listener;
@@ -67,7 +82,35 @@ typedef enum fault_waited { FAULT_ON_TIME, FAULT_AT_DEADLINE, FAULT_STOPPED } fa
 /* Waits until delay_ms (negative: for ever) after the call began, its deadline, or a stop (may be NULL). */
 fault_waited_t fault_wait_ms(fault_run_t *run, int64_t delay_ms, const dl_stop_t *stop);
 
+/* An op that was noted and entered, to its end. */
+dl_status_t fault_run_try(fault_run_t *run, void *hold, const dl_request_t *request, dl_grant_t *grant,
+                          dl_error_t *err);
+dl_status_t fault_run_release(fault_run_t *run, void *hold, const dl_request_t *request, dl_error_t *err);
+dl_status_t fault_run_inspect(fault_run_t *run, const dl_request_t *request, dl_lock_info_t *info,
+                              dl_error_t *err);
+dl_status_t fault_run_force(fault_run_t *run, const dl_request_t *request, dl_error_t *err);
+
+/* fault_twin.c: what a backend listens to beside its own */
+size_t fault_twin_fds(fault_state_t *state, struct pollfd *fds);
+size_t fault_twin_listen(fault_state_t *state); /* how many of the above there were */
+void fault_twin_close(fault_state_t *state);    /* when all threads have ended */
+/* fault_inner is wrapped by this table. */
+void fault_twin_wrap(const dl_driver_t *table);
+
 /* fault_renew.c */
+typedef struct fault_batch {
+    fault_run_t whole;
+    fault_run_t *runs; /* of its entries */
+    size_t n;
+    int is_plain; /* nothing is planned for any of them */
+    /* The server has answered the entries without a fault, and the others are still waited for. NULL: no
+     * matter. */
+    void (*answered)(struct fault_batch *batch);
+} fault_batch_t;
+void fault_batch_note(fault_batch_t *batch, fault_state_t *state, dl_renewal_t *renewals, size_t n,
+                      uint64_t deadline_ns);
+void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals); /* one that was noted, to its end */
+void fault_batch_end(fault_batch_t *batch, const dl_renewal_t *renewals);
 void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 
 /* fault_news.c: makes the environment of the inner driver, whose core is the state. */
@@ -76,8 +119,13 @@ void fault_lend_env(fault_state_t *state);
 /* fault_plan.c: faults, records, hooks, pauses */
 void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
                  uint64_t deadline_ns);
-void fault_begin_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request);
-/* Records, then runs the hooks and pauses of CT_BEFORE. The two above do it themselves. */
+/* Checks and records it, and says which fault applies. fault_begin does that, and enters. */
+void fault_note(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
+                uint64_t deadline_ns);
+void fault_note_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request);
+/* Nothing is planned for it: no fault, no hook, no pause. */
+int fault_is_plain(const fault_run_t *run);
+/* Runs the hooks and pauses of CT_BEFORE. */
 void fault_enter(fault_run_t *run);
 dl_status_t fault_end(fault_run_t *run, dl_status_t status);
 /* Records what the driver says to the core of a watch. The mode of the fault that applies. */

@@ -217,12 +217,15 @@ static void stand_at_pauses(const ct_call_t *call, ct_when_t when) {
     pthread_mutex_unlock(&mutex);
 }
 
-void fault_enter(fault_run_t *run) {
+static void record(fault_run_t *run) {
     run->call.begin_ns = dli_sys->now_ns();
     pthread_mutex_lock(&mutex);
     choose_fault(run);
     keep_record(run);
     pthread_mutex_unlock(&mutex);
+}
+
+void fault_enter(fault_run_t *run) {
     run_hooks(run, CT_BEFORE);
     stand_at_pauses(&run->call, CT_BEFORE);
 }
@@ -239,14 +242,33 @@ static void fill(fault_run_t *run, fault_state_t *state, ct_op_t op, const char 
     }
 }
 
-void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
-                 uint64_t deadline_ns) {
+void fault_note(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
+                uint64_t deadline_ns) {
     fill(run, state, op, name, name_len, deadline_ns);
     fault_check_op(state, 1);
+    record(run);
+}
+
+void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
+                 uint64_t deadline_ns) {
+    fault_note(run, state, op, name, name_len, deadline_ns);
     fault_enter(run);
 }
 
-void fault_begin_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request) {
+int fault_is_plain(const fault_run_t *run) {
+    int plain = run->fault.mode == 0;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < hook_count && plain; i++) {
+        plain = hooks[i].op != run->call.op || !call_matches(&run->call, FAULT_ANY_CLIENT, hooks[i].name);
+    }
+    for (const ct_pause_t *p = pauses; p != NULL && plain; p = p->next) {
+        plain = p->arrived || p->op != run->call.op || !call_matches(&run->call, p->client, p->name);
+    }
+    pthread_mutex_unlock(&mutex);
+    return plain;
+}
+
+void fault_note_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request) {
     fill(run, state, op, request->name, request->name_len, request->deadline_ns);
     set_text(run->call.owner, sizeof run->call.owner, request->owner);
     run->call.hold_id = request->hold_id;
@@ -256,7 +278,7 @@ void fault_begin_request(fault_run_t *run, fault_state_t *state, ct_op_t op, con
     run->call.wait_ms = request->wait_ms;
     fault_check_op(state, 1);
     fault_check_request(run, request);
-    fault_enter(run);
+    record(run);
 }
 
 dl_status_t fault_end(fault_run_t *run, dl_status_t status) {

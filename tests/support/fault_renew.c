@@ -4,10 +4,12 @@
 
 #include "core/sys.h"
 #include "support/alloc_fail.h"
+#include "support/drive.h"
+#include "support/driver_bench.h"
 #include "support/fault.h"
 
-static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
-                        uint64_t deadline_ns) {
+static void note_entry(fault_run_t *run, fault_state_t *state, const dl_renewal_t *entry,
+                       uint64_t deadline_ns) {
     /* The owner and the hold id make it a request for the record. */
     dl_request_t request = {.name = entry->name,
                             .name_len = entry->name_len,
@@ -17,7 +19,7 @@ static void begin_entry(fault_run_t *run, fault_state_t *state, const dl_renewal
                             .deadline_ns = deadline_ns,
                             .stop = {{-1, -1}}};
     fault_check_hold_begin(state, entry->hold);
-    fault_begin_request(run, state, CT_OP_RENEW, &request);
+    fault_note_request(run, state, CT_OP_RENEW, &request);
     run->call.token = entry->token;
 }
 
@@ -87,34 +89,59 @@ static dl_status_t finish_entry(fault_run_t *run, dl_renewal_t *entry, uint64_t 
     }
 }
 
-void fault_renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
-    fault_state_t *state = state_;
-    fault_run_t batch;
-    fault_begin(&batch, state, CT_OP_BATCH, NULL, 0, deadline_ns);
+void fault_batch_note(fault_batch_t *batch, fault_state_t *state, dl_renewal_t *renewals, size_t n,
+                      uint64_t deadline_ns) {
+    fault_note(&batch->whole, state, CT_OP_BATCH, NULL, 0, deadline_ns);
     fault_check_batch(state, renewals, n, deadline_ns);
-    if (batch.fault.mode == CT_LATE) {
-        (void)fault_wait_ms(&batch, batch.fault.delay_ms, NULL);
-    }
-    fault_run_t *runs = alloc_real(n * sizeof *runs);
+    batch->n = n;
+    batch->runs = alloc_real(n * sizeof *batch->runs);
+    batch->is_plain = fault_is_plain(&batch->whole);
     for (size_t i = 0; i < n; i++) {
-        begin_entry(&runs[i], state, &renewals[i], deadline_ns);
-        renewals[i].sent_ns = runs[i].call.begin_ns;
-        renewals[i].status = DL_EUNKNOWN;
+        note_entry(&batch->runs[i], state, &renewals[i], deadline_ns);
+        batch->is_plain = batch->is_plain && fault_is_plain(&batch->runs[i]);
     }
-    send_now(state, runs, renewals, n, deadline_ns);
-    for (size_t i = 0; i < n; i++) {
-        renewals[i].status = finish_entry(&runs[i], &renewals[i], deadline_ns);
-        runs[i].call.sent_ns = renewals[i].sent_ns;
-    }
-    for (size_t i = 0; i < n; i++) {
-        fault_end(&runs[i], renewals[i].status);
-        fault_check_hold_end(renewals[i].hold);
-    }
-    alloc_real_free(runs);
-    fault_end(&batch, DL_OK);
 }
 
-static dl_status_t replay_renewal(fault_state_t *state, const ct_call_t *call, uint64_t deadline_ns) {
+void fault_batch_end(fault_batch_t *batch, const dl_renewal_t *renewals) {
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->runs[i].call.sent_ns = renewals[i].sent_ns;
+        fault_end(&batch->runs[i], renewals[i].status);
+        fault_check_hold_end(renewals[i].hold);
+    }
+    alloc_real_free(batch->runs);
+    fault_end(&batch->whole, DL_OK);
+}
+
+void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals) {
+    fault_state_t *state = batch->whole.state;
+    uint64_t deadline_ns = batch->whole.call.deadline_ns;
+    fault_enter(&batch->whole);
+    if (batch->whole.fault.mode == CT_LATE) {
+        (void)fault_wait_ms(&batch->whole, batch->whole.fault.delay_ms, NULL);
+    }
+    for (size_t i = 0; i < batch->n; i++) {
+        fault_enter(&batch->runs[i]);
+        batch->runs[i].call.begin_ns = dli_sys->now_ns(); /* of its waits */
+        renewals[i].sent_ns = batch->runs[i].call.begin_ns;
+        renewals[i].status = DL_EUNKNOWN;
+    }
+    send_now(state, batch->runs, renewals, batch->n, deadline_ns);
+    if (batch->answered != NULL) {
+        batch->answered(batch);
+    }
+    for (size_t i = 0; i < batch->n; i++) {
+        renewals[i].status = finish_entry(&batch->runs[i], &renewals[i], deadline_ns);
+    }
+    fault_batch_end(batch, renewals);
+}
+
+void fault_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
+    fault_batch_t batch = {.answered = NULL};
+    fault_batch_note(&batch, state, renewals, n, deadline_ns);
+    fault_batch_run(&batch, renewals);
+}
+
+static dl_status_t replay_renewal(void *inner, const ct_call_t *call, uint64_t deadline_ns) {
     dl_renewal_t entry = {.name = call->name,
                           .name_len = strlen(call->name),
                           .owner = call->owner,
@@ -122,15 +149,11 @@ static dl_status_t replay_renewal(fault_state_t *state, const ct_call_t *call, u
                           .token = call->token,
                           .lease_ms = call->lease_ms,
                           .status = DL_EUNKNOWN};
-    fault_inner->renew(fault_inner_state(state), &entry, 1, deadline_ns);
+    fault_inner->renew(inner, &entry, 1, deadline_ns);
     return entry.status;
 }
 
-dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
-    fault_state_t *state = fault_state_of(call->client);
-    CT_CHECKF(state != NULL, "the client of the call to replay is closed");
-    CT_CHECKF(fault_inner->hold_size == 0, "ct_replay needs the trait CT_REPLAY");
-    uint64_t deadline_ns = dli_sys->now_ns() + (uint64_t)ct_call_timeout_ms(ct) * DLI_NS_PER_MS;
+static dl_status_t replay(void *inner, const ct_call_t *call, uint64_t deadline_ns) {
     dl_request_t request = {.name = call->name,
                             .name_len = strlen(call->name),
                             .owner = call->owner,
@@ -144,12 +167,27 @@ dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
     dl_grant_t grant = {.session_fd = -1};
     switch (call->op) {
     case CT_OP_TRY:
-        return fault_inner->try_acquire(fault_inner_state(state), NULL, &request, &grant, &err);
+        return fault_inner->try_acquire(inner, NULL, &request, &grant, &err);
     case CT_OP_RELEASE:
-        return fault_inner->release(fault_inner_state(state), NULL, &request, &err);
-    case CT_OP_RENEW:
-        return replay_renewal(state, call, deadline_ns);
+        return fault_inner->release(inner, NULL, &request, &err);
     default:
-        CT_FAIL("op %d cannot be replayed", (int)call->op);
+        return replay_renewal(inner, call, deadline_ns);
     }
+}
+
+dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
+    fault_state_t *state = fault_state_of(call->client);
+    CT_CHECKF(state != NULL, "the client of the call to replay is closed");
+    CT_CHECKF(fault_inner->hold_size == 0, "ct_replay needs the trait CT_REPLAY");
+    CT_CHECKF(call->op == CT_OP_TRY || call->op == CT_OP_RELEASE || call->op == CT_OP_RENEW,
+              "op %d cannot be replayed", (int)call->op);
+    uint64_t deadline_ns = dli_sys->now_ns() + (uint64_t)ct_call_timeout_ms(ct) * DLI_NS_PER_MS;
+    if (drive_backend_of(fault_inner) == NULL) {
+        return replay(fault_inner_state(state), call, deadline_ns);
+    }
+    bench_t bench; /* the client's own core may not be listening */
+    bench_open(ct, &bench, fault_inner, "replay:1");
+    dl_status_t status = replay(bench.state, call, deadline_ns);
+    bench_close(&bench);
+    return status;
 }

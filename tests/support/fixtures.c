@@ -7,6 +7,7 @@
 
 #include "drivers/registry.h"
 #include "support/contract.h"
+#include "support/drive.h"
 #include "support/fakes.h"
 #ifdef DLOCK_HAVE_MYSQL
 #include "support/mysql_fixture.h"
@@ -55,6 +56,8 @@ static const fixture_t fixtures[] = {
      fake_server_reset, NULL, NULL},
     {"fake-notify", fake_notify_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset, NULL, NULL},
     {"fake-count", fake_count_driver, IN_MEMORY | CT_REPLAY, NULL, fake_server_reset, NULL, NULL},
+    {"fake-socket", fake_socket_driver, IN_MEMORY | CT_REPLAY | CT_BACKEND, NULL, fake_socket_reset, NULL,
+     NULL},
     {"fake-session", fake_session_driver, IN_MEMORY, NULL, fake_session_reset, NULL, NULL},
     {"fake-quorum", fake_quorum_driver, IN_MEMORY | CT_REPLAY | CT_PLAIN_POLLING, NULL, fake_quorum_reset,
      NULL, NULL},
@@ -167,6 +170,7 @@ static const word_t trait_words[] = {{CT_REAL_TIME, "REAL_TIME"},
                                      {CT_NETWORK, "NETWORK"},
                                      {CT_REDLOCK, "REDLOCK"},
                                      {CT_DEAD_MINORITY, "DEAD_MINORITY"},
+                                     {CT_BACKEND, "BACKEND"},
                                      {0, NULL}};
 
 static size_t put_words(char *text, size_t size, size_t at, uint32_t bits, const word_t *words) {
@@ -203,8 +207,10 @@ static int compare_with_driver(const fixture_t *fixture) {
     uint32_t have = (d->inspect != NULL ? CT_CAN_INSPECT : 0) |
                     (d->force_release != NULL ? CT_CAN_FORCE : 0) | (d->list != NULL ? CT_CAN_LIST : 0) |
                     (d->hold_size == 0 && (d->caps & DL_CAP_LEASE) ? CT_REPLAY : 0) |
-                    (d->caps & (DL_CAP_NOTIFY | DL_CAP_NATIVE_WAIT) ? 0 : CT_PLAIN_POLLING);
-    uint32_t derived = CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_PLAIN_POLLING;
+                    (d->caps & (DL_CAP_NOTIFY | DL_CAP_NATIVE_WAIT) ? 0 : CT_PLAIN_POLLING) |
+                    (drive_backend_of(d) != NULL ? CT_BACKEND : 0);
+    uint32_t derived =
+        CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_PLAIN_POLLING | CT_BACKEND;
     /* "redlock-5" is redlock in another setting. */
     size_t len = strlen(d->name);
     int is_named =

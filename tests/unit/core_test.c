@@ -208,7 +208,7 @@ Test(driver_check, a_table_of_another_abi_is_refused) {
     table.abi = DL_DRIVER_ABI + 1;
     table.size = sizeof table;
     dl_error_t err;
-    cr_assert_eq(dli_driver_take(&table, &taken, &err), DL_EINVAL);
+    cr_assert_eq(dli_driver_take(&table, NULL, &taken, &err), DL_EINVAL);
     cr_assert_has(err.message, "ABI");
-    cr_assert_eq(dli_driver_take(NULL, &taken, &err), DL_EINVAL);
+    cr_assert_eq(dli_driver_take(NULL, NULL, &taken, &err), DL_EINVAL);
 }

@@ -1,0 +1,82 @@
+/* backend.h - the inner table, for drivers that speak over sockets: a request begins, and ends later. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_BACKEND_H
+#define DLI_BACKEND_H
+
+#include <stdbool.h>
+
+#include "dlock/driver.h"
+
+/*
+ * A backend has a table of driver.h without the ops that ask the server for one lock; these are requests
+ * here. Everything that begin, withdraw and ended touch is guarded by the client's mutex, so that it is clear
+ * whether a request ended or was withdrawn first: nothing in a backend needs a mutex of its own.
+ *
+ *   core: begin    the mutex is held; the backend only queues
+ *   core: flush    without the mutex: what was begun is sent
+ *   core: listen_fds, poll, listen    without the mutex, one thread at a time: replies are read and decoded
+ *   backend: ended, from flush or listen, between env->lock and env->unlock
+ */
+
+typedef enum dli_ask_kind {
+    DLI_ASK_TRY,
+    DLI_ASK_LEVEL, /* SERVER_COUNT: one more level, with a longer lease */
+    DLI_ASK_RENEW,
+    DLI_ASK_RELEASE,
+    DLI_ASK_WATCH, /* no request: the driver's watch waits for nothing */
+    DLI_ASK_INSPECT,
+    DLI_ASK_FORCE
+} dli_ask_kind_t;
+
+/* Made by the core, before it begins; its memory stays until it has ended or was withdrawn. What each kind
+ * means is said at the ops of dl_driver_t. */
+typedef struct dli_request dli_request_t;
+struct dli_request {
+    dli_ask_kind_t kind;
+    dl_request_t with; /* RENEW: the deadline only. INSPECT, FORCE: that and the name. `stop` is not used. */
+    void *hold;
+    /* Where the answer goes; written with the mutex held. */
+    dl_grant_t *grant;      /* TRY, LEVEL */
+    dl_renewal_t *renewals; /* RENEW: an entry without an answer keeps DL_EIO */
+    size_t n;
+    dl_lock_info_t *info; /* INSPECT */
+    dl_error_t *err;      /* filled if the status is not DL_OK; RENEW: NULL */
+    /* The backend says so once, unless the request was withdrawn. It only marks: it calls no op of the
+     * backend. The request is the core's again. */
+    void (*ended)(dli_request_t *request, dl_status_t status);
+    bool pending; /* the core's: it has begun, and neither ended nor was withdrawn */
+    /* The backend's, while it is pending */
+    dli_request_t *next, *prev;
+    void *place;
+};
+
+/* What the core lends to a backend beside dl_driver_env_t. */
+typedef struct dli_backend_env {
+    void *core;
+    void (*lock)(void *core);
+    void (*unlock)(void *core);
+} dli_backend_env_t;
+
+typedef struct dli_backend {
+    /* The rest; try_acquire, release, renew, inspect and force_release are not called. listen and listen_fds
+     * there must be; watch and unwatch with NOTIFY. NATIVE_WAIT it cannot have. */
+    const dl_driver_t *driver;
+    bool inspects, forces; /* it takes INSPECT, FORCE */
+    /* Before open. env lives as long as the state. */
+    void (*attach)(void *state, const dli_backend_env_t *env);
+    /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
+    void (*begin)(void *state, dli_request_t *request);
+    /* With the mutex; no system call. The core waits no longer: ended is not called any more, and the memory
+     * of the request goes. True: it may have been sent, and the server may yet carry it out; false: it surely
+     * was not, and will not be. */
+    bool (*withdraw)(void *state, dli_request_t *request);
+    /* Without the mutex, perhaps by several threads at once: sends what was begun, and waits for nothing.
+     * True: whoever listens is to ask listen_fds again. */
+    bool (*flush)(void *state);
+} dli_backend_t;
+
+/* As dl_client_open_driver. */
+dl_status_t dli_client_open_backend(const dli_backend_t *backend, const char *options, size_t len,
+                                    dl_client_t **client, dl_error_t *err);
+
+#endif
