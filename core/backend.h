@@ -59,7 +59,7 @@ typedef struct dli_backend_env {
 
 typedef struct dli_backend {
     /* The rest; try_acquire, release, renew, inspect and force_release are not called. listen and listen_fds
-     * there must be; watch and unwatch with NOTIFY. NATIVE_WAIT it cannot have. */
+     * there must be; watch and unwatch with NOTIFY. SESSION and NATIVE_WAIT it cannot have. */
     const dl_driver_t *driver;
     bool inspects, forces; /* it takes INSPECT, FORCE */
     /* Before open. env lives as long as the state. */

@@ -53,8 +53,8 @@ static const char *bad_ops(const dl_driver_t *d, const dli_backend_t *inner) {
         return "open and close are needed";
     }
     if (inner != NULL) {
-        if (d->listen == NULL || (d->caps & DL_CAP_NATIVE_WAIT) != 0) {
-            return "a backend listens, and does not wait on the server";
+        if (d->listen == NULL || (d->caps & (DL_CAP_SESSION | DL_CAP_NATIVE_WAIT)) != 0) {
+            return "a backend listens, holds leases, and does not wait on the server";
         }
     } else if (d->try_acquire == NULL || d->release == NULL || d->renew == NULL) {
         return "try_acquire, release and renew are needed";

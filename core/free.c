@@ -71,7 +71,6 @@ static void end_try(dli_claim_t *claim, dl_status_t status) {
     dli_loop_listen(claim->client, false);
     dli_timer_clear(&claim->client->loop.timers, &claim->timer);
     dli_call_note(claim->client, status);
-    dli_claim_idle(claim);
     settle(claim, status);
 }
 
@@ -83,13 +82,8 @@ static void ended(dli_request_t *request, dl_status_t status) {
 static void begin(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads;
-    if (claim->busy) {
-        settle(claim, DL_EUNKNOWN);
-        return;
-    }
     uint64_t until_ns = dli_call_deadline(client);
     client->stats.background_frees++;
-    claim->busy = client->session;
     claim->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
                                      .with = dli_call_request(claim, 0, until_ns),
                                      .hold = dli_claim_driver_hold(claim),

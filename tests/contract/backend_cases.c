@@ -172,7 +172,7 @@ CT_CASE(backend, answers_find_their_requests_in_any_order, HERE) {
     uint64_t ids[N];
     dl_lock_t *locks[N];
     for (int i = 0; i < N; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "turn %d", i);
         ct_fault_t late = {
             .op = CT_OP_TRY, .mode = CT_LATE_REPLY, .name = name, .delay_ms = (int64_t)(N - i) * 10};

@@ -22,7 +22,8 @@ const dl_driver_t *fake_notify_driver(void);
 const dl_driver_t *fake_count_driver(void);
 void fake_server_reset(void); /* of these four */
 
-/* LEASE FENCE NOTIFY: a backend (core/backend.h) in the table of drive.h. Requests go over a wire, in order.
+/* LEASE SERVER_COUNT FENCE NOTIFY: a backend (core/backend.h) in the table of drive.h. Requests go over a
+ * wire, in order.
  */
 const dl_driver_t *fake_socket_driver(void);
 void fake_socket_reset(void);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/core.h"
+#include "drivers/registry.h"
 
 /* ---- statuses ---------------------------------------------------------------------------------- */
 
@@ -211,4 +212,38 @@ Test(driver_check, a_table_of_another_abi_is_refused) {
     cr_assert_eq(dli_driver_take(&table, NULL, &taken, &err), DL_EINVAL);
     cr_assert_has(err.message, "ABI");
     cr_assert_eq(dli_driver_take(NULL, NULL, &taken, &err), DL_EINVAL);
+}
+
+/* What check says of a backend with this table, "" if nothing. */
+static const char *said_of_backend(dl_driver_t table, dl_error_t *err) {
+    dl_driver_t taken;
+    dli_backend_t backend = {.driver = &table};
+    err->message[0] = '\0';
+    return dli_driver_take(&table, &backend, &taken, err) == DL_OK ? "" : err->message;
+}
+
+Test(driver_check, a_backend_has_no_ops_that_ask_but_it_listens) {
+    const dl_driver_t *whole = dli_registry_find("redis-string");
+    dl_error_t err;
+    if (whole == NULL) {
+        cr_skip_test("redis is not in this build");
+    }
+    dl_driver_t table = *whole;
+    table.try_acquire = NULL;
+    table.release = NULL;
+    table.renew = NULL;
+    cr_assert_str_eq(said_of_backend(table, &err), "");
+    dl_driver_t without_watch = table;
+    without_watch.watch = NULL;
+    without_watch.unwatch = NULL;
+    cr_assert_has(said_of_backend(without_watch, &err), "NOTIFY");
+    without_watch.caps &= ~DL_CAP_NOTIFY;
+    cr_assert_str_eq(said_of_backend(without_watch, &err), "");
+    without_watch.listen = NULL;
+    cr_assert_has(said_of_backend(without_watch, &err), "together");
+    without_watch.listen_fds = NULL;
+    cr_assert_has(said_of_backend(without_watch, &err), "listens");
+    dl_driver_t session = table;
+    session.caps = (session.caps & ~DL_CAP_LEASE) | DL_CAP_SESSION;
+    cr_assert_has(said_of_backend(session, &err), "leases");
 }
