@@ -111,7 +111,7 @@ void dli_loop_hand_over(dl_client_t *client) {
         return;
     }
     if (client->loop.sleepers != NULL) {
-        dli_op_poke(client->loop.sleepers);
+        dli_park_wake(client->loop.sleepers->park);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
     }

@@ -185,14 +185,16 @@ static void end_overtaken(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *ne
     end_caller(ct, head, DL_OK);
 }
 
-CT_CASE(stopped, before_its_request_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING) {
+CT_CASE(stopped, before_its_request_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     caller_t head, next;
     ct_pause_t *pause = overtake(ct, c, &head, &next, CT_BEFORE);
     end_overtaken(ct, c, &head, &next, pause);
 }
 
-CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING) {
+CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
     dl_client_t *c = ct_open(ct, NULL);
     caller_t head, next;
     ct_pause_t *pause = overtake(ct, c, &head, &next, CT_AFTER);
