@@ -187,7 +187,9 @@ static void fire(dli_timer_t *timer, uint64_t now) {
 
 void dli_renew_withdraw(dl_client_t *client) {
     if (client->batch_request.pending) {
+        /* Entries that have been answered keep their answers. */
         dl_status_t status = dli_request_withdraw(client, &client->batch_request);
+        dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
         for (size_t i = 0; i < client->batch_len; i++) {
             if (client->batch[i].status == DL_EIO) {
                 client->batch[i].status = status;
@@ -199,7 +201,8 @@ void dli_renew_withdraw(dl_client_t *client) {
 }
 
 void dli_renew_carry_on(dl_client_t *client) {
-    if (client->batch_request.pending) {
+    bool has_work = client->batch_len > 0 || client->lanes[DLI_LANE_RENEW].jobs != NULL;
+    if (client->batch_request.pending || !has_work) {
         return;
     }
     apply_batch(client);

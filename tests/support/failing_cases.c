@@ -124,7 +124,7 @@ static void wait_at_pause(ct_t *ct, void *arg) {
     CT_OK(dl_trylock(arg, CT_ERR));
 }
 
-CT_CASE(fails, when_everybody_waits_for_ever, .traits = CT_VIRTUAL) {
+CT_CASE(fails, when_everybody_waits_for_ever, .traits = CT_VIRTUAL, .traits_not = CT_BACKEND) {
     dl_client_t *a = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, a, "x");
     (void)ct_pause(ct, CT_OP_TRY, CT_BEFORE, NULL, NULL);

@@ -239,9 +239,9 @@ Test(driver_check, a_backend_has_no_ops_that_ask_but_it_listens) {
     cr_assert_has(said_of_backend(without_watch, &err), "NOTIFY");
     without_watch.caps &= ~DL_CAP_NOTIFY;
     cr_assert_str_eq(said_of_backend(without_watch, &err), "");
-    without_watch.listen = NULL;
-    cr_assert_has(said_of_backend(without_watch, &err), "together");
     without_watch.listen_fds = NULL;
+    cr_assert_has(said_of_backend(without_watch, &err), "together");
+    without_watch.listen = NULL;
     cr_assert_has(said_of_backend(without_watch, &err), "listens");
     dl_driver_t session = table;
     session.caps = (session.caps & ~DL_CAP_LEASE) | DL_CAP_SESSION;
