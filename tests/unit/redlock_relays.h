@@ -68,12 +68,12 @@ static inline void relay_accept(relay_t *r) {
     memcpy(address.sun_path, r->server->path, sizeof r->server->path);
     r->fds[at][REQUESTS] = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
     r->fds[at][REPLIES] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    atomic_store(&r->open[at], 1);
     if (connect(r->fds[at][REPLIES], (struct sockaddr *)&address, sizeof address) != 0) {
         close(r->fds[at][REQUESTS]);
         close(r->fds[at][REPLIES]);
-        atomic_store(&r->open[at], 0);
+        return; /* its server is down: no pair, however often that is tried */
     }
+    atomic_store(&r->open[at], 1);
     atomic_store(&r->pairs, at + 1);
 }
 
