@@ -180,6 +180,7 @@ Test(gate, names_are_exact_and_a_gate_goes_with_its_last_reference) {
     dli_gate_unref(&client, capital);
     cr_assert_eq(client.gates.len, 0);
     free(client.gates.chains);
+    free(client.loop.timers.at);
 }
 
 Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
@@ -199,6 +200,7 @@ Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
     }
     cr_assert_eq(client.gates.len, 0);
     free(client.gates.chains);
+    free(client.loop.timers.at);
 }
 
 /* ---- the validation door ----------------------------------------------------------------------- */
@@ -223,11 +225,9 @@ static const char *said_of_backend(dl_driver_t table, dl_error_t *err) {
 }
 
 Test(driver_check, a_backend_has_no_ops_that_ask_but_it_listens) {
-    const dl_driver_t *whole = dli_registry_find("redis-string");
+    const dl_driver_t *whole = dli_registry_find("sqlite");
+    whole = whole != NULL ? whole : dli_registry_find("redis-string"); /* a build has one of them */
     dl_error_t err;
-    if (whole == NULL) {
-        cr_skip_test("redis is not in this build");
-    }
     dl_driver_t table = *whole;
     table.try_acquire = NULL;
     table.release = NULL;
