@@ -118,7 +118,7 @@ static void end_threads(dl_client_t *client) {
 }
 
 /* Frees everything that is held, and what unknown outcomes may have left. */
-static void end_holds(dl_client_t *client, uint64_t began_ns) {
+static void end_holds(dl_client_t *client) {
     dli_gate_t *next;
     for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
         gate->refs++; /* its last hold ends */
@@ -133,7 +133,7 @@ static void end_holds(dl_client_t *client, uint64_t began_ns) {
         next = dli_gate_after(client, gate);
         dli_gate_unref(client, gate);
     }
-    dli_free_all(client, began_ns);
+    dli_free_all(client);
 }
 
 void dl_client_close(dl_client_t *client) {
@@ -146,7 +146,7 @@ void dl_client_close(dl_client_t *client) {
         return;
     }
     dli_op_end_left(client);
-    uint64_t began_ns = dli_now();
+    client->close_began_ns = dli_now();
     if (client->hooked) {
         dli_exit_hook_remove(&client->exit_hook);
     }
@@ -156,7 +156,7 @@ void dl_client_close(dl_client_t *client) {
     end_threads(client);
 
     dli_lock_client(client);
-    end_holds(client, began_ns);
+    end_holds(client);
     dli_queue_forget_client(client);
     dli_events_free(client);
     client->event_fn = NULL;

@@ -147,7 +147,7 @@ struct dli_claim {
     bool may_appear; /* the request that would create it may still be on its way */
     uint64_t free_until_ns;
     uint64_t free_pause_ns;
-    bool last_try;             /* the client closes */
+    bool last_try;             /* the client closes, and it was tried before */
     dli_request_t request;     /* at a backend: its release */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
 };
@@ -433,6 +433,7 @@ struct dl_client {
     atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
     uint32_t level_limit;                /* DL_LEVEL_MAX; tests lower it */
     bool threads_exited;
+    uint64_t close_began_ns;
 
     /* renew.c */
     int64_t shortest_renew_ms; /* of all renewed claims since the last time there was none */
@@ -723,8 +724,9 @@ void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns);
 void dli_frees_begin(dl_client_t *client);
 /* The time of its try at a backend is over. */
 void dli_free_overdue(dli_claim_t *claim, uint64_t now);
-/* All that are left are tried once more, until the server has had its time. Releases the mutex meanwhile. */
-void dli_free_all(dl_client_t *client, uint64_t began_ns);
+/* All that are left are tried, twice if need be, until the server has had its time. Releases the mutex
+ * meanwhile. */
+void dli_free_all(dl_client_t *client);
 
 /* hold.c */
 dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate,

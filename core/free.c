@@ -46,9 +46,16 @@ static dl_status_t release(dli_claim_t *claim, uint64_t deadline_ns) {
     return status;
 }
 
+/* A client that closes asks a server that does not answer for call_timeout after its last answer. */
+static uint64_t last_try_until(const dl_client_t *client) {
+    return dli_max(client->close_began_ns, atomic_load(&client->last_answer_ns)) +
+           dli_ms(client->call_timeout_ms);
+}
+
 static void settle(dli_claim_t *claim, dl_status_t status) {
     uint64_t now = dli_now();
-    if (is_settled(claim, status) || now >= claim->free_until_ns || claim->last_try) {
+    bool is_over = claim->last_try || (claim->client->stop_threads && now >= last_try_until(claim->client));
+    if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
         forget(claim); /* or it ends with its lease */
         return;
     }
@@ -58,11 +65,6 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
 
 void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns) {
     settle(claim, release(claim, deadline_ns));
-}
-
-/* A server that does not answer is asked for call_timeout after its last answer. */
-static uint64_t last_try_until(const dl_client_t *client, uint64_t began_ns) {
-    return dli_max(began_ns, atomic_load(&client->last_answer_ns)) + dli_ms(client->call_timeout_ms);
 }
 
 /* ---- at a backend ----------------------------------------------------------------------------------- */
@@ -79,9 +81,13 @@ static void ended(dli_request_t *request, dl_status_t status) {
     end_try(DLI_CONTAINER_OF(dli_claim_t, request, request), status);
 }
 
+static bool has_been_tried(const dli_claim_t *claim) {
+    return claim->free_pause_ns > FIRST_PAUSE_NS;
+}
+
 static void begin(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
-    claim->last_try |= client->stop_threads;
+    claim->last_try |= client->stop_threads && has_been_tried(claim);
     uint64_t until_ns = dli_call_deadline(client);
     client->stats.background_frees++;
     claim->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
@@ -103,7 +109,7 @@ void dli_frees_begin(dl_client_t *client) {
 
 void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
     dl_client_t *client = claim->client;
-    uint64_t until_ns = client->stop_threads ? last_try_until(client, 0) : now;
+    uint64_t until_ns = client->stop_threads ? last_try_until(client) : now;
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {
@@ -117,7 +123,7 @@ static void free_all_at_once(dl_client_t *client) {
     for (;;) {
         for (size_t i = 0; i < timers->len; i++) {
             dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
-            claim->last_try = true;
+            claim->last_try = claim->request.pending || has_been_tried(claim);
             if (!claim->request.pending) {
                 dli_lane_job(claim, DLI_LANE_FREE);
             }
@@ -137,30 +143,33 @@ static void free_all_at_once(dl_client_t *client) {
 }
 
 /* One after the other. */
-static void free_all_in_turn(dl_client_t *client, uint64_t began_ns) {
+static void free_all_in_turn(dl_client_t *client) {
     for (;;) {
         dli_heap_t *timers = &client->loop.timers;
         while (timers->len > 0) { /* the others are waiting for their next try */
             dli_timer_t *timer = timers->at[0];
             dli_timer_clear(timers, timer);
-            timer->fire(timer, began_ns);
+            timer->fire(timer, dli_now());
         }
         dli_claim_t *claim = dli_lane_take_job(client, DLI_LANE_FREE);
         if (claim == NULL) {
             return;
         }
-        uint64_t until_ns = last_try_until(client, began_ns);
-        if (dli_now() < until_ns) {
-            (void)release(claim, until_ns);
+        uint64_t until_ns = last_try_until(client);
+        bool is_left = dli_now() < until_ns && !is_settled(claim, release(claim, until_ns));
+        if (is_left && !claim->last_try) { /* perhaps only its answer was lost */
+            claim->last_try = true;
+            dli_lane_job(claim, DLI_LANE_FREE);
+        } else {
+            forget(claim); /* or it ends with its lease */
         }
-        forget(claim); /* or it ends with its lease */
     }
 }
 
-void dli_free_all(dl_client_t *client, uint64_t began_ns) {
+void dli_free_all(dl_client_t *client) {
     if (client->inner != NULL) {
         free_all_at_once(client);
     } else {
-        free_all_in_turn(client, began_ns);
+        free_all_in_turn(client);
     }
 }

@@ -142,6 +142,16 @@ CT_CASE(close, at_the_same_time_as_an_unlock_is_harmless) {
     CT_EQ(ct_calls(ct, CT_OP_RELEASE), 1);
 }
 
+/* Without a second try it would stay until its lease is over. A backend's are not known to be lost in time.
+ */
+CT_CASE(close, asks_again_when_a_release_was_lost, .needs_not = DL_CAP_SESSION, .traits_not = CT_BACKEND) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_OK(dl_trylock_for(ct_lock(ct, c, "lost"), 0, 60000, CT_ERR));
+    ct_fault(ct, CT_OP_RELEASE, CT_LOSE_REQUEST, 1);
+    (void)close_client(ct, c);
+    ct_expect_free(ct, "lost", 0);
+}
+
 CT_CASE(close, with_a_dead_server_ends_in_time) {
     dl_client_t *c = ct_open(ct, NULL);
     char name[32];
