@@ -385,7 +385,8 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
 static dli_next_t tried_step(dli_op_t *op) {
     dl_status_t status = op->answer;
     /* The server itself may have made it wait for the holder, and then said yes. */
-    op->was_busy |= op->wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
+    op->was_busy |=
+        op->request.with.wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
     if (status == DL_EUNKNOWN) {
         abandon(op, true, op->ask_until_ns);
     } else if (status == DL_OK && !op->granted) {

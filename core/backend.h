@@ -23,29 +23,37 @@ typedef enum dli_ask_kind {
     DLI_ASK_LEVEL, /* SERVER_COUNT: one more level, with a longer lease */
     DLI_ASK_RENEW,
     DLI_ASK_RELEASE,
-    DLI_ASK_WATCH, /* no request: the driver's watch waits for nothing */
+    DLI_ASK_WATCH, /* never begun: the driver's watch waits for nothing */
     DLI_ASK_INSPECT,
     DLI_ASK_FORCE
 } dli_ask_kind_t;
 
 /* Made by the core, before it begins; its memory stays until it has ended or was withdrawn. What each kind
- * means is said at the ops of dl_driver_t. */
+ * means is said at the ops of dl_driver_t. A table that blocks is asked the same, by a worker (workers.c). */
+typedef struct dli_park dli_park_t;
+typedef struct dli_timer dli_timer_t;
 typedef struct dli_request dli_request_t;
 struct dli_request {
     dli_ask_kind_t kind;
-    dl_request_t with; /* RENEW: the deadline only. INSPECT, FORCE: that and the name. `stop` is not used. */
+    dl_request_t with; /* RENEW: the deadline only. INSPECT, FORCE: that and the name. `stop` is a table's. */
     void *hold;
     /* Where the answer goes; written with the mutex held. */
     dl_grant_t *grant;      /* TRY, LEVEL */
     dl_renewal_t *renewals; /* RENEW: an entry without an answer keeps DL_EIO */
     size_t n;
     dl_lock_info_t *info; /* INSPECT */
-    dl_error_t *err;      /* filled if the status is not DL_OK; RENEW: NULL */
+    dl_watch_t **watch;   /* WATCH */
+    dl_error_t *err;      /* filled if the status is not DL_OK; NULL: nobody reads it */
     /* The backend says so once, unless the request was withdrawn. It only marks: it calls no op of the
      * backend. The request is the core's again. */
     void (*ended)(dli_request_t *request, dl_status_t status);
-    bool pending; /* the core's: it has begun, and neither ended nor was withdrawn */
-    /* The backend's, while it is pending */
+    /* The core's (call.c) */
+    bool (*start)(dli_request_t *request, dli_park_t *park);
+    dli_timer_t *timer;
+    bool pending; /* it has begun, and neither ended nor was withdrawn */
+    bool in_lane; /* it waits for a worker */
+    unsigned lane;
+    /* The backend's, or the lane's, while it is pending */
     dli_request_t *next, *prev;
     void *place;
 };

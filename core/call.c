@@ -26,6 +26,19 @@ dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t
     };
 }
 
+dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
+    return (dl_renewal_t){
+        .name = claim->gate->name,
+        .name_len = claim->gate->name_len,
+        .owner = claim->owner_text,
+        .hold_id = claim->hold_id,
+        .token = claim->token,
+        .lease_ms = lease_ms,
+        .hold = dli_claim_driver_hold(claim),
+        .status = DL_EIO,
+    };
+}
+
 static void raise_floor(dl_client_t *client, uint64_t token) {
     uint_fast64_t seen = atomic_load(&client->token_floor);
     while (token > seen && !atomic_compare_exchange_weak(&client->token_floor, &seen, token)) {}
@@ -37,7 +50,11 @@ static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns) {
     return sent_ns == 0 || sent_ns > dli_now() ? called_ns : sent_ns;
 }
 
-/* ---- what an operation asks ------------------------------------------------------------------------ */
+void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
+    for (size_t i = 0; i < n; i++) {
+        batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
+    }
+}
 
 bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask) {
     if (client->inner != NULL) {
@@ -45,6 +62,93 @@ bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask) {
     }
     return ask == DLI_ASK_INSPECT ? client->driver->inspect != NULL : client->driver->force_release != NULL;
 }
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* Without the mutex. */
+static dl_status_t ask_table(dl_client_t *client, const dli_request_t *request) {
+    const dl_driver_t *driver = client->driver;
+    void *state = client->state;
+    const dl_request_t *with = &request->with;
+    dl_error_t unread;
+    dl_error_t *err = request->err != NULL ? request->err : &unread;
+    dli_error_clear(err);
+    switch (request->kind) {
+    case DLI_ASK_TRY:
+    case DLI_ASK_LEVEL:
+        return driver->try_acquire(state, request->hold, with, request->grant, err);
+    case DLI_ASK_RENEW:
+        driver->renew(state, request->renewals, request->n, with->deadline_ns);
+        return DL_OK;
+    case DLI_ASK_RELEASE:
+        return driver->release(state, request->hold, with, err);
+    case DLI_ASK_WATCH:
+        *request->watch = NULL;
+        return driver->watch(state, with->name, with->name_len, request->watch, err);
+    case DLI_ASK_INSPECT:
+        return driver->inspect(state, with->name, with->name_len, with->deadline_ns, request->info, err);
+    default:
+        return driver->force_release(state, with->name, with->name_len, with->deadline_ns, err);
+    }
+}
+
+dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request) {
+    dli_unlock_client(client);
+    dl_status_t status = ask_table(client, request);
+    dli_lock_client(client);
+    return status;
+}
+
+/* One of the core's own is withdrawn by its timer; for one of a blocking call, its thread listens. */
+void dli_request_begin(dl_client_t *client, dli_request_t *request) {
+    request->pending = true;
+    if (client->inner == NULL) {
+        dli_lane_push(client, request);
+    } else {
+        if (request->timer != NULL) {
+            dli_loop_listen(client, true);
+        }
+        if (!request->start(request, NULL)) {
+            return;
+        }
+        client->to_flush = true;
+        client->inner->begin(client->state, request);
+    }
+    if (request->timer != NULL && request->with.deadline_ns != DLI_NEVER) {
+        dli_loop_at(client, request->timer, request->with.deadline_ns);
+    }
+}
+
+void dli_request_over(dl_client_t *client, dli_request_t *request) {
+    request->pending = false;
+    if (request->in_lane) {
+        dli_lane_remove(client, request);
+    }
+    if (request->timer != NULL) {
+        dli_timer_clear(&client->loop.timers, request->timer);
+    }
+    if (request->timer != NULL && client->inner != NULL) {
+        dli_loop_listen(client, false);
+    }
+}
+
+dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
+    bool is_asked = !request->in_lane;
+    dli_request_over(client, request);
+    return is_asked && client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
+}
+
+void dli_requests_flush(dl_client_t *client) {
+    client->to_flush = false;
+    pthread_mutex_unlock(&client->mutex);
+    bool look_again = client->inner->flush(client->state);
+    pthread_mutex_lock(&client->mutex);
+    if (look_again) {
+        dli_loop_listen_anew(client);
+    }
+}
+
+/* ---- what an operation asks ---------------------------------------------------------------------------- */
 
 static bool is_try(const dli_op_t *op) {
     return op->ask == DLI_ASK_TRY || op->ask == DLI_ASK_LEVEL;
@@ -70,11 +174,11 @@ static void prepare_try(dli_op_t *op) {
     request->grant = &op->with.grant;
 }
 
-static void prepare(dli_op_t *op) {
+void dli_call_prepare(dli_op_t *op) {
     dli_request_t *request = &op->request;
-    *request = (dli_request_t){.kind = op->ask, .err = &op->err, .ended = dli_op_ended};
     dli_error_clear(&op->err);
     op->interrupted = false;
+    op->called_ns = dli_now();
     if (op->ask <= DLI_ASK_RELEASE) {
         request->hold = dli_claim_driver_hold(op->claim);
     }
@@ -88,12 +192,28 @@ static void prepare(dli_op_t *op) {
                                        .deadline_ns = op->ask_until_ns,
                                        .stop = {{-1, -1}}};
         request->info = op->info;
+        request->watch = &op->with.watch;
     }
     if (op->ask == DLI_ASK_RENEW) {
         op->with.renewal = dli_call_renewal_of(op->claim, op->lease_ms);
         request->renewals = &op->with.renewal;
         request->n = 1;
     }
+}
+
+static void make_request(dli_op_t *op) {
+    op->request = (dli_request_t){.kind = op->ask,
+                                  .with.deadline_ns = op->ask_until_ns,
+                                  .err = &op->err,
+                                  .ended = dli_op_ended,
+                                  .start = dli_op_started,
+                                  .timer = op->async ? &op->timer : NULL,
+                                  .lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_UNLOCK};
+}
+
+void dli_call_begin(dli_op_t *op) {
+    make_request(op);
+    dli_request_begin(op->client, &op->request);
 }
 
 void dli_call_answered(dli_op_t *op, dl_status_t answer) {
@@ -113,118 +233,18 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
     }
 }
 
-/* ---- a table that blocks --------------------------------------------------------------------------- */
-
-dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err) {
-    dl_client_t *client = claim->client;
-    dl_request_t request = dli_call_request(claim, level, deadline_ns);
-    dli_error_clear(err);
-    return client->driver->release(client->state, dli_claim_driver_hold(claim), &request, err);
-}
-
-dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
-    return (dl_renewal_t){
-        .name = claim->gate->name,
-        .name_len = claim->gate->name_len,
-        .owner = claim->owner_text,
-        .hold_id = claim->hold_id,
-        .token = claim->token,
-        .lease_ms = lease_ms,
-        .hold = dli_claim_driver_hold(claim),
-        .status = DL_EIO,
-    };
-}
-
-void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
-    for (size_t i = 0; i < n; i++) {
-        batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
-    }
-}
-
-void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns) {
-    uint64_t called_ns = dli_now();
-    client->driver->renew(client->state, batch, n, deadline_ns);
-    dli_call_renewed(batch, n, called_ns);
-}
-
-static dl_status_t carry_out(dli_op_t *op) {
-    const dl_driver_t *driver = op->client->driver;
-    void *state = op->client->state;
-    const dli_request_t *request = &op->request;
-    const dl_request_t *with = &request->with;
-    switch (request->kind) {
-    case DLI_ASK_TRY:
-    case DLI_ASK_LEVEL:
-        return driver->try_acquire(state, request->hold, with, request->grant, request->err);
-    case DLI_ASK_RENEW:
-        driver->renew(state, request->renewals, request->n, with->deadline_ns);
-        return DL_OK;
-    case DLI_ASK_RELEASE:
-        return driver->release(state, request->hold, with, request->err);
-    case DLI_ASK_WATCH:
-        op->with.watch = NULL;
-        return driver->watch(state, with->name, with->name_len, &op->with.watch, request->err);
-    case DLI_ASK_INSPECT:
-        return driver->inspect(state, with->name, with->name_len, with->deadline_ns, request->info,
-                               request->err);
-    default:
-        return driver->force_release(state, with->name, with->name_len, with->deadline_ns, request->err);
-    }
-}
-
-static void ask_table(dli_op_t *op) {
-    dl_client_t *client = op->client;
-    dli_unlock_client(client);
-    op->called_ns = dli_now();
-    op->asks = true;
-    dl_status_t answer = carry_out(op);
-    op->asks = false;
-    dli_lock_client(client);
-    /* With the mutex: a poke of this one must not be left for the next that a worker carries. */
-    op->interrupted = op->park != NULL && dli_park_drain(op->park);
-    dli_call_answered(op, answer);
-}
-
 void dli_calls_watch(dl_client_t *client) {
     while (client->to_watch != NULL) {
         dli_op_t *op = client->to_watch;
         client->to_watch = op->next_in;
-        prepare(op);
+        make_request(op);
+        dli_call_prepare(op);
         pthread_mutex_unlock(&client->mutex);
-        dl_status_t answer = carry_out(op);
+        dl_status_t answer = ask_table(client, &op->request);
         pthread_mutex_lock(&client->mutex);
         dli_call_answered(op, answer);
-        dli_op_answered(op);
+        dli_op_watched(op);
     }
-}
-
-/* ---- a backend that answers later ------------------------------------------------------------------ */
-
-void dli_request_begin(dl_client_t *client, dli_request_t *request) {
-    request->pending = true;
-    client->to_flush = true;
-    client->inner->begin(client->state, request);
-}
-
-dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
-    request->pending = false;
-    return client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
-}
-
-void dli_requests_flush(dl_client_t *client) {
-    client->to_flush = false;
-    pthread_mutex_unlock(&client->mutex);
-    bool look_again = client->inner->flush(client->state);
-    pthread_mutex_lock(&client->mutex);
-    if (look_again) {
-        dli_loop_listen_anew(client);
-    }
-}
-
-void dli_call_begin(dli_op_t *op) {
-    prepare(op);
-    op->called_ns = dli_now();
-    dli_request_begin(op->client, &op->request);
 }
 
 bool dli_call_is_stopped(const dli_op_t *op) {
@@ -244,6 +264,8 @@ void dli_call_withdraw(dli_op_t *op) {
     }
     dli_call_answered(op, answer);
 }
+
+/* ---- a blocking call asks ------------------------------------------------------------------------------ */
 
 static void ask_backend(dli_op_t *op) {
     dl_client_t *client = op->client;
@@ -270,8 +292,13 @@ static void ask_backend(dli_op_t *op) {
 void dli_call_ask(dli_op_t *op) {
     if (op->client->inner != NULL && op->ask != DLI_ASK_WATCH) {
         ask_backend(op);
-    } else {
-        prepare(op);
-        ask_table(op);
+        return;
     }
+    make_request(op);
+    dli_call_prepare(op);
+    op->asks = true;
+    dl_status_t answer = dli_request_carry_out(op->client, &op->request);
+    op->asks = false;
+    op->interrupted = op->park != NULL && dli_park_drain(op->park);
+    dli_call_answered(op, answer);
 }

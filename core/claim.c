@@ -10,7 +10,7 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     if (claim->request.pending) {
         dli_free_overdue(claim, now);
     } else if (claim->freeing) {
-        dli_lane_job(claim, DLI_LANE_FREE);
+        dli_free_try(claim);
     } else if (!dli_hold_expire(claim->hold, now)) {
         dli_renew_queue(claim);
     }

@@ -237,7 +237,7 @@ static dl_client_t *allocate(const choice_t *choice, dl_status_t *why, dl_error_
     if (client->event_fd < 0 || client->loop.wake_fd < 0 || client->loop.session_epoll_fd < 0) {
         status = dli_fail(err, DL_ELIMIT, "no descriptor is left for a client");
     } else if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL ||
-               (client->inner != NULL && !dli_heap_reserve(&client->loop.timers))) { /* batch_timer */
+               !dli_heap_reserve(&client->loop.timers)) { /* batch_timer */
         status = dli_fail_plain(err, DL_ENOMEM);
     } else if (dli_uuid_new(client->uuid) != 0) {
         status =

@@ -110,6 +110,9 @@ static void end_threads(dl_client_t *client) {
         dli_sys->thread_join(client->loop.thread);
     }
     dli_workers_stop(client);
+    dli_lock_client(client);
+    dli_renew_stop(client);
+    dli_unlock_client(client);
     if (inside) {
         pthread_detach(client->callback_thread);
     } else if (client->callbacks_started) {

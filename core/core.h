@@ -33,8 +33,7 @@
 #define DLI_LAST_TRY_NS (80u * (uint64_t)DLI_NS_PER_MS)
 /* How many renewals are one batch. MySQL locked whole tables with ten times as many in one statement. */
 #define DLI_RENEW_BATCH 1000u
-/* How many threads ask for queues at once (workers.c). */
-#define DLI_FREE_WORKERS 4u
+/* How many threads claim for queues at once (workers.c); of the other lanes there are fewer. */
 #define DLI_CLAIM_WORKERS 8u
 
 typedef struct dli_claim dli_claim_t;
@@ -42,12 +41,10 @@ typedef struct dli_gate dli_gate_t;
 typedef struct dli_hold dli_hold_t;
 typedef struct dli_log_line dli_log_line_t;
 typedef struct dli_op dli_op_t;
-typedef struct dli_park dli_park_t;
 typedef struct dli_worker dli_worker_t;
 
 /* ---- instants (heap.c) ------------------------------------------------------------------------- */
 
-typedef struct dli_timer dli_timer_t;
 struct dli_timer {
     uint64_t at_ns;
     size_t place; /* in the heap, from 1; 0: it is not set */
@@ -131,15 +128,15 @@ struct dli_claim {
     uint64_t valid_until_ns;
     int64_t lease_ms; /* the longest lease asked for, what the server may keep it for */
     int session_fd;
-    bool busy;                /* SESSION: an exchange uses driver_hold */
-    bool attempted;           /* an op of the driver has seen driver_hold: the driver drops it */
-    dli_chain_t users;        /* SESSION: operations that want to use it next */
-    dli_timer_t timer;        /* its end or renewal; later its next free */
-    dli_claim_t *next_job[2]; /* in the lanes for renewals and frees */
+    bool busy;             /* SESSION: an exchange uses driver_hold */
+    bool attempted;        /* an op of the driver has seen driver_hold: the driver drops it */
+    dli_chain_t users;     /* SESSION: operations that want to use it next */
+    dli_timer_t timer;     /* its end or renewal; later its next free */
+    dli_claim_t *next_due; /* in client->due */
     /* renew.c */
     bool renew_failing;
     bool renew_counted; /* in client->renewed */
-    bool renew_queued;  /* in the lane, or its batch is under way */
+    bool renew_queued;  /* in client->due, or its batch is under way */
     bool hung_up;       /* SESSION: its descriptor has hung up since the last ping began */
     uint64_t renew_due_ns;
     /* free.c: it is nobody's, and may still be on the server */
@@ -148,7 +145,7 @@ struct dli_claim {
     uint64_t free_until_ns;
     uint64_t free_pause_ns;
     bool last_try;             /* the client closes, and it was tried before */
-    dli_request_t request;     /* at a backend: its release */
+    dli_request_t request;     /* its release */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
 };
 
@@ -234,12 +231,17 @@ typedef enum dli_op_place {
     DLI_OP_CARRIED, /* a thread carries it on */
     DLI_OP_READY,   /* in client->ready: to be carried on by whoever releases the mutex next */
     DLI_OP_WAITING, /* for a poke or its timer */
-    DLI_OP_IN_LANE, /* for a worker that asks the driver */
-    DLI_OP_ASKED,   /* its request is pending at the backend */
+    DLI_OP_ASKED,   /* its request is pending, or its watch is called soon */
     DLI_OP_ENDED    /* completed; in its queue */
 } dli_op_place_t;
 
-typedef enum dli_lane_kind { DLI_LANE_RENEW, DLI_LANE_FREE, DLI_LANE_CLAIM, DLI_LANES } dli_lane_kind_t;
+typedef enum dli_lane_kind {
+    DLI_LANE_RENEW,
+    DLI_LANE_FREE, /* in the background; and chores */
+    DLI_LANE_UNLOCK,
+    DLI_LANE_CLAIM,
+    DLI_LANES
+} dli_lane_kind_t;
 
 /* With what a call begins one. */
 typedef struct dli_asked {
@@ -258,14 +260,13 @@ struct dli_op {
     dli_gate_t *gate;                /* of the handle, or of the hold */
     dli_op_t *next, *prev;           /* in client->ops, while it runs */
     dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
-    dli_op_t *next_in, *prev_in;     /* in its lane, client->ready, or loop.sleepers */
+    dli_op_t *next_in, *prev_in;     /* in client->ready or to_watch, or loop.sleepers */
     dli_link_t by_claim;             /* in claim->users */
     dli_link_t by_owner;             /* in client->queued, while it is in the queue of its gate */
     dli_link_t by_id;                /* in its queue, until it is taken */
     dli_owner_t owner;               /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
-    dli_lane_kind_t lane;
     dli_park_t *park;          /* of the thread that carries it; NULL: none */
     const dl_cancel_t *cancel; /* of a blocking call */
     bool async;                /* not carried on by a caller: its place is of interest */
@@ -378,12 +379,10 @@ struct dli_worker {
     bool waits;   /* for another holder, on the server */
 };
 typedef struct dli_lane {
-    dli_op_t *first, *last;
-    dli_claim_t *jobs, *jobs_last; /* renewals or frees that are due */
+    dli_request_t *first, *last;
     dli_worker_t workers[DLI_CLAIM_WORKERS];
     size_t count;
     dli_worker_t *idle;
-    bool was_job; /* the last that was begun: operations and jobs take turns */
 } dli_lane_t;
 
 struct dl_client {
@@ -438,14 +437,13 @@ struct dl_client {
     /* renew.c */
     int64_t shortest_renew_ms; /* of all renewed claims since the last time there was none */
     size_t renewed;
-    dl_renewal_t *batch; /* DLI_RENEW_BATCH entries, of the one batch that is under way */
+    dli_claim_t *due, *due_last; /* to be renewed */
+    dl_renewal_t *batch;         /* DLI_RENEW_BATCH entries, of the one batch that is under way */
     dli_claim_t **batch_claims;
     size_t batch_len; /* 0: none is */
     uint64_t batch_called_ns;
     dli_request_t batch_request;
     dli_timer_t batch_timer;
-    dl_error_t
-        unread; /* why a free in the background fails; guarded like what else an answer is written to */
 
     /* events.c */
     int event_fd; /* readable while events wait */
@@ -571,6 +569,8 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns);
 void dli_loop_listen(dl_client_t *client, bool begins);
 /* The request of a blocking call has ended. */
 void dli_loop_answered(dli_op_t *op);
+/* Fires the timers that are due. */
+void dli_loop_fire(dl_client_t *client);
 /* Listens on this thread; nobody else does. Releases the mutex meanwhile. */
 void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns);
 /* Somebody who waits listens from now on, if nobody does. */
@@ -584,12 +584,10 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
 void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
 
 /* workers.c */
-void dli_lane_push(dli_op_t *op);
-void dli_lane_remove(dli_op_t *op);
-/* A renewal or a free that is due. */
-void dli_lane_job(dli_claim_t *claim, dli_lane_kind_t kind);
-/* NULL: none waits. */
-dli_claim_t *dli_lane_take_job(dl_client_t *client, dli_lane_kind_t kind);
+void dli_lane_push(dl_client_t *client, dli_request_t *request);
+void dli_lane_remove(dl_client_t *client, dli_request_t *request);
+/* Carries out the first on this thread; false: there is none. Releases the mutex meanwhile. */
+bool dli_lane_carry(dl_client_t *client, dli_lane_kind_t kind);
 /* Chores were put aside by a thread that must not do them. */
 void dli_lane_chores(dl_client_t *client);
 /* Starts workers where there is work and none; true: one could not be had. */
@@ -611,12 +609,11 @@ dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_
 void dli_op_end_left(const dl_client_t *client);
 /* An operation of a queue, or of nobody; room for its timer is reserved. */
 void dli_op_start(dli_op_t *op);
-/* A worker has come to it. False: too late, and it goes on without an answer. */
-bool dli_op_leave_lane(dli_op_t *op);
-/* A worker has asked the driver for it. */
-void dli_op_answered(dli_op_t *op);
-/* Its request has ended at the backend. */
+/* dli_request_t: its request is about to be carried out, or has ended. */
+bool dli_op_started(dli_request_t *request, dli_park_t *park);
 void dli_op_ended(dli_request_t *request, dl_status_t status);
+/* The driver's watch was called for it. */
+void dli_op_watched(dli_op_t *op);
 /* Carries on all that are ready. */
 void dli_run_ready(dl_client_t *client);
 /* Something has changed for this operation; it looks again. */
@@ -707,21 +704,17 @@ int64_t dli_renew_every(const dli_claim_t *claim);
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
 void dli_renew_count(dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
-/* One batch. Releases the mutex meanwhile. */
-void dli_renew_batch(dl_client_t *client);
-/* The same at a backend: the batch that has ended is applied, and the next begins. */
+/* The batch that has ended is applied, and the next begins. */
 void dli_renew_carry_on(dl_client_t *client);
-/* The batch that is under way ends without an answer. */
-void dli_renew_withdraw(dl_client_t *client);
+/* No more renewals; what is under way ends without an answer. */
+void dli_renew_stop(dl_client_t *client);
 
 /* free.c */
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
  * until it must have run out on the server. */
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
-/* One try at one that is due. Releases the mutex meanwhile. */
-void dli_free_try(dli_claim_t *claim, uint64_t deadline_ns);
-/* The same at a backend, for all that are due. */
-void dli_frees_begin(dl_client_t *client);
+/* One try at one that is due. */
+void dli_free_try(dli_claim_t *claim);
 /* The time of its try at a backend is over. */
 void dli_free_overdue(dli_claim_t *claim, uint64_t now);
 /* All that are left are tried, twice if need be, until the server has had its time. Releases the mutex
@@ -762,10 +755,12 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 /* call.c */
 uint64_t dli_call_deadline(const dl_client_t *client);
 bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
-/* Carries out what the operation asks. With the mutex; released meanwhile. */
+/* Carries out what the operation of a blocking call asks. With the mutex; released meanwhile. */
 void dli_call_ask(dli_op_t *op);
-/* The same at a backend, which says later that it has ended. */
+/* Begins to; it ends later. */
 void dli_call_begin(dli_op_t *op);
+/* Fills the request in, once it is carried out. */
+void dli_call_prepare(dli_op_t *op);
 /* What the answer says: to the operation, and of the server. */
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
 /* A try is not to go on: it was poked. */
@@ -774,16 +769,20 @@ bool dli_call_is_stopped(const dli_op_t *op);
 void dli_call_withdraw(dli_op_t *op);
 /* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
 void dli_calls_watch(dl_client_t *client);
-/* Requests at a backend. */
+/* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
+ * depends on that moment; false: it is over instead. A worker gives its park. Its timer comes at its
+ * deadline, unless that is DLI_NEVER then; the timer of one that is not in a lane is to withdraw it. timer
+ * NULL: its caller waits for it. */
 void dli_request_begin(dl_client_t *client, dli_request_t *request);
-/* DL_EUNKNOWN, or DL_EIO: it was not sent. */
+/* By `ended`, or instead of it: nobody waits for it any more. */
+void dli_request_over(dl_client_t *client, dli_request_t *request);
+/* DL_EUNKNOWN, or DL_EIO: it was not sent. Of one that no worker carries out. */
 dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request);
+/* At the table of the driver, by this thread. Releases the mutex meanwhile. */
+dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request);
 /* Sends those that have begun. Releases the mutex meanwhile. */
 void dli_requests_flush(dl_client_t *client);
 dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns);
-/* Without the mutex: */
-dl_status_t dli_call_release(dli_claim_t *claim, uint32_t level, uint64_t deadline_ns, dl_error_t *err);
-void dli_call_renew(dl_client_t *client, dl_renewal_t *batch, size_t n, uint64_t deadline_ns);
 void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns);
 dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms);
 /* With the mutex: what the answer says of the server. */

@@ -330,6 +330,16 @@ static bool has_to_listen(const dli_loop_t *loop) {
     return loop->waits > 0 && loop->sleepers == NULL;
 }
 
+void dli_loop_fire(dl_client_t *client) {
+    dli_heap_t *timers = &client->loop.timers;
+    uint64_t now = dli_now();
+    while (timers->len > 0 && timers->at[0]->at_ns <= now) {
+        dli_timer_t *timer = timers->at[0];
+        dli_timer_clear(timers, timer);
+        timer->fire(timer, now);
+    }
+}
+
 /* What is due now. Returns until when nothing is. */
 static uint64_t turn(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
@@ -337,12 +347,7 @@ static uint64_t turn(dl_client_t *client) {
         look_at_listener(client);
         loop->tend_ns = dli_now() + TEND_NS;
     }
-    uint64_t now = dli_now();
-    while (loop->timers.len > 0 && loop->timers.at[0]->at_ns <= now) {
-        dli_timer_t *timer = loop->timers.at[0];
-        dli_timer_clear(&loop->timers, timer);
-        timer->fire(timer, now);
-    }
+    dli_loop_fire(client);
     if (client->threads_exited && !client->closing) {
         free_left_behind(client);
     }
@@ -350,7 +355,7 @@ static uint64_t turn(dl_client_t *client) {
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);
     uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[0]->at_ns : DLI_NEVER;
-    until_ns = dli_min(until_ns, lacks ? now + AGAIN_NS : DLI_NEVER);
+    until_ns = dli_min(until_ns, lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
     return has_to_listen(loop) ? until_ns : dli_min(until_ns, loop->tend_ns);
 }
 

@@ -311,44 +311,35 @@ static void complete(dli_op_t *op) {
     free(op);
 }
 
-/* What waits for nothing is asked by whoever releases the mutex next; what blocks, by a worker. */
-static uint64_t ask(dli_op_t *op) {
-    dl_client_t *client = op->client;
-    if (client->inner == NULL) {
-        op->lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_FREE;
-        dli_lane_push(op);
-    } else if (op->ask == DLI_ASK_WATCH) {
-        op->next_in = client->to_watch;
-        client->to_watch = op;
-        return DLI_NEVER;
+/* The driver's watch, which waits for nothing, is called by whoever releases the mutex next. */
+static void ask(dli_op_t *op) {
+    op->place = DLI_OP_ASKED;
+    if (op->ask == DLI_ASK_WATCH) {
+        op->next_in = op->client->to_watch;
+        op->client->to_watch = op;
     } else {
-        op->place = DLI_OP_ASKED;
         dli_call_begin(op);
-        dli_loop_listen(client, true);
     }
-    return op->ask_until_ns;
 }
 
 static void carry_on(dli_op_t *op) {
     op->place = DLI_OP_CARRIED;
     op->due_ns = DLI_NEVER;
-    dl_client_t *client = op->client;
     dli_next_t next = advance(op);
     if (next == DLI_DONE) {
         complete(op);
         return;
     }
-    uint64_t until_ns = op->until_ns;
     if (next == DLI_ASK) {
-        until_ns = ask(op);
-    } else {
-        op->place = DLI_OP_WAITING;
-        if (op->listens) {
-            dli_loop_listen(client, true);
-        }
+        ask(op);
+        return;
     }
-    if (until_ns != DLI_NEVER) {
-        dli_loop_at(client, &op->timer, until_ns);
+    op->place = DLI_OP_WAITING;
+    if (op->listens) {
+        dli_loop_listen(op->client, true);
+    }
+    if (op->until_ns != DLI_NEVER) {
+        dli_loop_at(op->client, &op->timer, op->until_ns);
     }
 }
 
@@ -359,16 +350,13 @@ void dli_run_ready(dl_client_t *client) {
             client->ready = op->next_in;
             carry_on(op);
         }
-        if (client->inner != NULL) {
-            dli_renew_carry_on(client);
-            dli_frees_begin(client);
-        }
+        dli_renew_carry_on(client);
     } while (client->ready != NULL);
 }
 
 /* Not asked, and why: the next step takes it for the answer. */
 static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
-    dli_lane_remove(op);
+    dli_request_over(op->client, &op->request);
     op->answer = dli_fail(&op->err, answer, "%s", why);
     op->interrupted = false;
     make_ready(op);
@@ -376,7 +364,7 @@ static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
 
 static void stop_waiting(dli_op_t *op) {
     dli_timer_clear(&op->client->loop.timers, &op->timer);
-    if (op->listens || op->place == DLI_OP_ASKED) {
+    if (op->listens) {
         dli_loop_listen(op->client, false);
     }
     make_ready(op);
@@ -384,18 +372,26 @@ static void stop_waiting(dli_op_t *op) {
 
 static void withdraw(dli_op_t *op) {
     dli_call_withdraw(op);
-    stop_waiting(op);
+    make_ready(op);
 }
 
 void dli_op_ended(dli_request_t *request, dl_status_t status) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
-    request->pending = false;
+    dli_request_over(op->client, request);
+    if (op->async && op->park != NULL) { /* a poke of this one is not for the worker's next */
+        op->interrupted = dli_park_drain(op->park);
+        op->park = NULL;
+    }
     dli_call_answered(op, status);
     if (op->async) {
-        stop_waiting(op);
+        make_ready(op);
     } else {
         dli_loop_answered(op);
     }
+}
+
+void dli_op_watched(dli_op_t *op) {
+    make_ready(op);
 }
 
 static uint64_t may_queue_until(const dli_op_t *op, uint64_t now) {
@@ -410,18 +406,22 @@ static void end_queueing(dli_op_t *op, uint64_t now) {
     }
 }
 
-bool dli_op_leave_lane(dli_op_t *op) {
-    uint64_t now = dli_now();
-    if (now >= op->ask_until_ns && may_queue_until(op, now) <= now) {
-        end_queueing(op, now);
-        return false;
+bool dli_op_started(dli_request_t *request, dli_park_t *park) {
+    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
+    if (park != NULL) {
+        uint64_t now = dli_now();
+        if (now >= op->ask_until_ns && may_queue_until(op, now) <= now) {
+            end_queueing(op, now);
+            return false;
+        }
+        dli_timer_clear(&op->client->loop.timers, &op->timer);
+        op->park = park;
+        if (op->ask == DLI_ASK_TRY) {
+            dli_acquire_ask_now(op);
+        }
+        op->due_ns = due(op, DLI_ASK);
     }
-    dli_lane_remove(op);
-    op->place = DLI_OP_CARRIED;
-    if (op->ask == DLI_ASK_TRY) {
-        dli_acquire_ask_now(op);
-    }
-    op->due_ns = due(op, DLI_ASK);
+    dli_call_prepare(op);
     return true;
 }
 
@@ -429,7 +429,7 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, timer, timer);
     if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
-    } else if (op->place == DLI_OP_ASKED) {
+    } else if (!op->request.in_lane) {
         withdraw(op);
     } else if (may_queue_until(op, now) > now) {
         dli_loop_at(op->client, timer, may_queue_until(op, now));
@@ -448,10 +448,6 @@ void dli_op_start(dli_op_t *op) {
     make_ready(op);
 }
 
-void dli_op_answered(dli_op_t *op) {
-    make_ready(op);
-}
-
 void dli_op_poke(dli_op_t *op) {
     op->interrupted = true;
     if (op->park != NULL) {
@@ -461,10 +457,10 @@ void dli_op_poke(dli_op_t *op) {
         dli_sys->cond_broadcast(&op->client->changed);
     } else if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
-    } else if (op->place == DLI_OP_ASKED && dli_call_is_stopped(op)) {
-        withdraw(op);
-    } else if (op->place == DLI_OP_IN_LANE && dli_op_stop_reason(op) != DL_OK) {
+    } else if (op->request.in_lane && dli_op_stop_reason(op) != DL_OK) {
         answer_unasked(op, dli_op_stop_reason(op), "it was stopped before the server was asked");
+    } else if (op->request.pending && !op->request.in_lane && dli_call_is_stopped(op)) {
+        withdraw(op);
     }
 }
 

@@ -266,7 +266,7 @@ static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
 
 /* With the client's mutex. */
 static dl_status_t cancel(dli_op_t *op) {
-    bool asks = (op->place == DLI_OP_CARRIED || op->place == DLI_OP_ASKED) && op->kind != DL_OP_ACQUIRE;
+    bool asks = op->place == DLI_OP_ASKED && !op->request.in_lane && op->kind != DL_OP_ACQUIRE;
     if (op->place == DLI_OP_ENDED || op->kind == DL_OP_UNLOCK || asks) {
         return DL_EBUSY;
     }

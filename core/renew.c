@@ -44,10 +44,21 @@ void dli_renew_count(dli_claim_t *claim) {
 }
 
 void dli_renew_queue(dli_claim_t *claim) {
+    dl_client_t *client = claim->client;
     dli_claim_ref(claim);
     claim->renew_queued = true;
     dli_claim_watch(claim);
-    dli_lane_job(claim, DLI_LANE_RENEW);
+    claim->next_due = NULL;
+    *(client->due != NULL ? &client->due_last->next_due : &client->due) = claim;
+    client->due_last = claim;
+}
+
+static void leave_queue(dl_client_t *client) {
+    dli_claim_t *claim = client->due;
+    client->due = claim->next_due;
+    claim->renew_queued = false;
+    dli_claim_watch(claim);
+    dli_claim_unref(claim);
 }
 
 /* May it be renewed now? Much may have changed since it was queued. */
@@ -70,27 +81,25 @@ static void note_lateness(dli_claim_t *claim, uint64_t now) {
     stats->renewal_lateness_us_max = dli_max(stats->renewal_lateness_us_max, late_us);
 }
 
-/* Moves up to one batch out of the lane. */
-static size_t take_batch(dl_client_t *client, uint64_t now) {
-    size_t n = 0;
-    dli_claim_t *claim;
-    while (n < DLI_RENEW_BATCH && (claim = dli_lane_take_job(client, DLI_LANE_RENEW)) != NULL) {
+/* Moves up to one batch out of what is due. */
+static void take_batch(dl_client_t *client, uint64_t now) {
+    while (client->batch_len < DLI_RENEW_BATCH && client->due != NULL) {
+        dli_claim_t *claim = client->due;
         if (!is_still_wanted(claim, now)) {
-            claim->renew_queued = false;
-            dli_claim_watch(claim);
-            dli_claim_unref(claim);
+            leave_queue(client);
             continue;
         }
+        client->due = claim->next_due;
         note_lateness(claim, now);
         if (is_automatic(claim) && client->lease_ms > claim->lease_ms) {
             claim->lease_ms = client->lease_ms; /* what the server may keep it for from now on */
         }
         claim->busy = client->session;
         claim->hung_up = false;
-        client->batch_claims[n] = claim;
-        client->batch[n++] = dli_call_renewal_of(claim, is_automatic(claim) ? client->lease_ms : 0);
+        client->batch[client->batch_len] =
+            dli_call_renewal_of(claim, is_automatic(claim) ? client->lease_ms : 0);
+        client->batch_claims[client->batch_len++] = claim;
     }
-    return n;
 }
 
 /* No clear yes: the first time is news, and the next try comes soon. */
@@ -144,6 +153,42 @@ static uint64_t budget_ns(const dl_client_t *client) {
     return dli_max(dli_min(most_ns, dli_ms(client->shortest_renew_ms)), 10u * DLI_NS_PER_MS);
 }
 
+static bool start(dli_request_t *request, dli_park_t *park) {
+    (void)park;
+    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_request, request);
+    client->batch_called_ns = dli_now();
+    take_batch(client, client->batch_called_ns);
+    request->n = client->batch_len;
+    request->with.deadline_ns = client->batch_called_ns + budget_ns(client);
+    if (request->n == 0) {
+        dli_request_over(client, request);
+    }
+    return request->n > 0;
+}
+
+static void ended(dli_request_t *request, dl_status_t status) {
+    (void)status; /* each entry has its own */
+    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_request, request);
+    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
+    dli_request_over(client, request);
+}
+
+/* Entries that have been answered keep their answers. */
+static void withdraw(dl_client_t *client) {
+    dl_status_t status = dli_request_withdraw(client, &client->batch_request);
+    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
+    for (size_t i = 0; i < client->batch_len; i++) {
+        if (client->batch[i].status == DL_EIO) {
+            client->batch[i].status = status;
+        }
+    }
+}
+
+static void fire(dli_timer_t *timer, uint64_t now) {
+    (void)now;
+    withdraw(DLI_CONTAINER_OF(dl_client_t, batch_timer, timer));
+}
+
 static void apply_batch(dl_client_t *client) {
     for (size_t i = 0; i < client->batch_len; i++) {
         apply(client->batch_claims[i], &client->batch[i]);
@@ -152,73 +197,30 @@ static void apply_batch(dl_client_t *client) {
     client->batch_len = 0;
 }
 
-void dli_renew_batch(dl_client_t *client) {
-    uint64_t now = dli_now();
-    client->batch_len = take_batch(client, now);
-    if (client->batch_len == 0) {
-        return;
-    }
-    uint64_t deadline_ns = now + budget_ns(client);
-    dli_unlock_client(client);
-    dli_call_renew(client, client->batch, client->batch_len, deadline_ns);
-    dli_lock_client(client);
-    apply_batch(client);
-}
-
-/* ---- at a backend ----------------------------------------------------------------------------------- */
-
-static void stop_listening(dl_client_t *client) {
-    dli_timer_clear(&client->loop.timers, &client->batch_timer);
-    dli_loop_listen(client, false);
-}
-
-static void ended(dli_request_t *request, dl_status_t status) {
-    (void)status; /* each entry has its own */
-    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_request, request);
-    request->pending = false;
-    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
-    stop_listening(client);
-}
-
-static void fire(dli_timer_t *timer, uint64_t now) {
-    (void)now;
-    dli_renew_withdraw(DLI_CONTAINER_OF(dl_client_t, batch_timer, timer));
-}
-
-void dli_renew_withdraw(dl_client_t *client) {
-    if (client->batch_request.pending) {
-        /* Entries that have been answered keep their answers. */
-        dl_status_t status = dli_request_withdraw(client, &client->batch_request);
-        dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
-        for (size_t i = 0; i < client->batch_len; i++) {
-            if (client->batch[i].status == DL_EIO) {
-                client->batch[i].status = status;
-            }
-        }
-        stop_listening(client);
-    }
-    apply_batch(client);
-}
-
 void dli_renew_carry_on(dl_client_t *client) {
-    bool has_work = client->batch_len > 0 || client->lanes[DLI_LANE_RENEW].jobs != NULL;
-    if (client->batch_request.pending || !has_work) {
+    if (client->batch_request.pending) {
         return;
     }
     apply_batch(client);
-    uint64_t now = dli_now();
-    client->batch_len = take_batch(client, now);
-    if (client->batch_len == 0) {
-        return;
+    if (client->due != NULL) {
+        client->batch_timer.fire = fire;
+        client->batch_request = (dli_request_t){.kind = DLI_ASK_RENEW,
+                                                .with.deadline_ns = DLI_NEVER,
+                                                .renewals = client->batch,
+                                                .start = start,
+                                                .ended = ended,
+                                                .timer = &client->batch_timer,
+                                                .lane = DLI_LANE_RENEW};
+        dli_request_begin(client, &client->batch_request);
     }
-    client->batch_called_ns = now;
-    client->batch_request = (dli_request_t){.kind = DLI_ASK_RENEW,
-                                            .with = {.deadline_ns = now + budget_ns(client)},
-                                            .renewals = client->batch,
-                                            .n = client->batch_len,
-                                            .ended = ended};
-    client->batch_timer.fire = fire;
-    dli_request_begin(client, &client->batch_request);
-    dli_loop_listen(client, true);
-    dli_loop_at(client, &client->batch_timer, client->batch_request.with.deadline_ns);
+}
+
+void dli_renew_stop(dl_client_t *client) {
+    if (client->batch_request.pending) {
+        withdraw(client);
+    }
+    apply_batch(client);
+    while (client->due != NULL) {
+        leave_queue(client);
+    }
 }

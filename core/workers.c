@@ -5,57 +5,49 @@
 #include "core.h"
 
 /*
- * One worker renews: a batch may hang, and a slow free or claim must not delay it. Some free, unlock, extend
- * and inspect. A bounded number claims. They start when they are needed and stay until the client closes.
- * Whoever is idle sleeps on a condition of its own, so that one thing to do wakes one thread.
+ * One worker renews: a batch may hang, and a slow free or claim must not delay it. Some free in the
+ * background. Some unlock, extend and inspect for queues. A bounded number claims. They start when they are
+ * needed and stay until the client closes. Whoever is idle sleeps on a condition of its own, so that one
+ * thing to do wakes one thread.
  */
 
 static const size_t worker_max[DLI_LANES] = {
-    [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = DLI_FREE_WORKERS, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
-
-/* A backend is asked by whoever releases the mutex next. */
-static bool has_job(const dl_client_t *client, dli_lane_kind_t kind) {
-    return client->lanes[kind].jobs != NULL && client->inner == NULL;
-}
+    [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = 2, [DLI_LANE_UNLOCK] = 4, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
 
 static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
-    return client->lanes[kind].first != NULL || has_job(client, kind) ||
+    return client->lanes[kind].first != NULL ||
            (kind == DLI_LANE_FREE && (client->unwatch != NULL || dli_has_chores(client)));
 }
 
 /* ---- a worker ----------------------------------------------------------------------------------- */
 
-/* Asks the driver for the first operation of the lane. */
-static void carry(dli_worker_t *worker) {
-    dl_client_t *client = worker->client;
-    dli_lane_t *lane = &client->lanes[worker->lane];
-    dli_op_t *op = lane->first;
-    if (!dli_op_leave_lane(op)) {
+/* The first of a lane; worker NULL: on the thread that closes the client. */
+static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
+    dli_request_t *request = lane->first;
+    dli_lane_remove(client, request);
+    if (!request->start(request, worker != NULL ? worker->park : NULL)) {
         return;
     }
-    op->park = worker->park;
-    if (lane->idle == NULL && lane->count == worker_max[worker->lane]) {
-        op->wait_ms = 0; /* on the server it waits only while others could do what comes meanwhile */
+    if (lane->idle == NULL && lane->count == worker_max[request->lane]) {
+        request->with.wait_ms =
+            0; /* it waits on the server only while others could do what comes meanwhile */
     }
-    worker->waits = op->ask == DLI_ASK_TRY && op->wait_ms > 0;
-    dli_call_ask(op);
-    worker->waits = false;
-    op->park = NULL;
-    dli_op_answered(op);
+    if (worker != NULL) {
+        worker->waits = request->with.wait_ms > 0;
+    }
+    dl_status_t status = dli_request_carry_out(client, request);
+    if (worker != NULL) {
+        worker->waits = false;
+    }
+    request->ended(request, status);
 }
 
-static void work(dli_worker_t *worker) {
-    dl_client_t *client = worker->client;
-    dli_lane_t *lane = &client->lanes[worker->lane];
-    lane->was_job = has_job(client, worker->lane) && (lane->first == NULL || !lane->was_job);
-    if (worker->lane == DLI_LANE_RENEW) {
-        dli_renew_batch(client);
-    } else if (lane->was_job) {
-        dli_free_try(dli_lane_take_job(client, worker->lane), dli_call_deadline(client));
-    } else if (lane->first != NULL) {
-        carry(worker);
+bool dli_lane_carry(dl_client_t *client, dli_lane_kind_t kind) {
+    bool has_one = client->lanes[kind].first != NULL;
+    if (has_one) {
+        carry(client, &client->lanes[kind], NULL);
     }
-    dli_tidy(client);
+    return has_one;
 }
 
 static void *worker_main(void *arg) {
@@ -66,7 +58,10 @@ static void *worker_main(void *arg) {
     dli_lock_client(client);
     while (!client->stop_threads) {
         if (has_work(client, worker->lane)) {
-            work(worker);
+            if (lane->first != NULL) {
+                carry(client, lane, worker);
+            }
+            dli_tidy(client);
             continue;
         }
         dli_before_wait(client);
@@ -148,39 +143,21 @@ bool dli_lanes_call_again(dl_client_t *client) {
     return lacks;
 }
 
-void dli_lane_push(dli_op_t *op) {
-    dli_lane_t *lane = &op->client->lanes[op->lane];
-    op->place = DLI_OP_IN_LANE;
-    op->next_in = NULL;
-    op->prev_in = lane->last;
-    *(lane->last != NULL ? &lane->last->next_in : &lane->first) = op;
-    lane->last = op;
-    call_worker(op->client, op->lane);
+void dli_lane_push(dl_client_t *client, dli_request_t *request) {
+    dli_lane_t *lane = &client->lanes[request->lane];
+    request->in_lane = true;
+    request->next = NULL;
+    request->prev = lane->last;
+    *(lane->last != NULL ? &lane->last->next : &lane->first) = request;
+    lane->last = request;
+    call_worker(client, request->lane);
 }
 
-void dli_lane_remove(dli_op_t *op) {
-    dli_lane_t *lane = &op->client->lanes[op->lane];
-    dli_timer_clear(&op->client->loop.timers, &op->timer);
-    *(op->prev_in != NULL ? &op->prev_in->next_in : &lane->first) = op->next_in;
-    *(op->next_in != NULL ? &op->next_in->prev_in : &lane->last) = op->prev_in;
-}
-
-void dli_lane_job(dli_claim_t *claim, dli_lane_kind_t kind) {
-    dli_lane_t *lane = &claim->client->lanes[kind];
-    claim->next_job[kind] = NULL;
-    *(lane->jobs != NULL ? &lane->jobs_last->next_job[kind] : &lane->jobs) = claim;
-    lane->jobs_last = claim;
-    if (has_job(claim->client, kind)) {
-        call_worker(claim->client, kind);
-    }
-}
-
-dli_claim_t *dli_lane_take_job(dl_client_t *client, dli_lane_kind_t kind) {
-    dli_claim_t *claim = client->lanes[kind].jobs;
-    if (claim != NULL) {
-        client->lanes[kind].jobs = claim->next_job[kind];
-    }
-    return claim;
+void dli_lane_remove(dl_client_t *client, dli_request_t *request) {
+    dli_lane_t *lane = &client->lanes[request->lane];
+    request->in_lane = false;
+    *(request->prev != NULL ? &request->prev->next : &lane->first) = request->next;
+    *(request->next != NULL ? &request->next->prev : &lane->last) = request->prev;
 }
 
 void dli_lane_chores(dl_client_t *client) {
@@ -210,12 +187,4 @@ void dli_workers_stop(dl_client_t *client) {
         }
         lane->count = 0;
     }
-    dli_claim_t *claim;
-    dli_lock_client(client);
-    dli_renew_withdraw(client);
-    while ((claim = dli_lane_take_job(client, DLI_LANE_RENEW)) != NULL) {
-        claim->renew_queued = false;
-        dli_claim_unref(claim);
-    }
-    dli_unlock_client(client);
 }
