@@ -365,7 +365,8 @@ static void sleep_until(dl_client_t *client, uint64_t until_ns) {
                                             {.fd = loop->session_epoll_fd, .events = POLLIN},
                                             {.fd = loop->resume_fd, .events = POLLIN}};
     if (!loop->listening && (has_to_listen(loop) || loop->tend_ns <= dli_now())) {
-        listen_until(client, NULL, fds, 3, until_ns);
+        /* Where nobody waits it only looks, and leaves listening to the next caller that waits. */
+        listen_until(client, NULL, fds, 3, has_to_listen(loop) ? until_ns : 0);
         dli_loop_hand_over(client); /* somebody may have found it listening */
         dli_unlock_client(client);
     } else {

@@ -368,7 +368,8 @@ void ct_listener_leaves(ct_t *ct, dl_client_t *client);
 void ct_hooks_end(ct_t *ct);
 
 /* Stops the next matching call at this point, as if its process had been stopped there: pause, wait until the
- * call has arrived, do something, go. client NULL: any; name NULL: any. Each pause catches one call. */
+ * call has arrived, do something, go. client NULL: any; name NULL: any. Each pause catches one call. LISTEN:
+ * one of a caller, not of the client's own thread. */
 typedef struct ct_pause ct_pause_t;
 ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, const char *name);
 void ct_pause_await(ct_t *ct, ct_pause_t *pause, int64_t within_ms);

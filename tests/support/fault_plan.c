@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/owner.h"
 #include "core/sys.h"
 #include "support/alloc_fail.h"
 #include "support/fault.h"
@@ -202,6 +203,9 @@ static void run_hooks(const fault_run_t *run, ct_when_t when) {
 }
 
 static void stand_at_pauses(const ct_call_t *call, ct_when_t when) {
+    if (call->op == CT_OP_LISTEN && dli_thread_known() == NULL) {
+        return; /* the client's own thread, which makes no calls */
+    }
     pthread_mutex_lock(&mutex);
     for (ct_pause_t *p = pauses; p != NULL; p = p->next) {
         if (p->op != call->op || p->when != when || p->arrived || !call_matches(call, p->client, p->name)) {
