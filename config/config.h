@@ -1,9 +1,12 @@
-/* config.h - what the core asks of the configuration loader. */
+/* config.h - what opening asks of the configuration loader. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_CONFIG_H
 #define DLI_CONFIG_H
 
 #include "dlock/driver.h"
+
+/* The backend that needs no configuration; `use` may name it all the same. */
+#define DLI_BACKEND_BUILT_IN "local"
 
 /* A parsed configuration. It remembers where every word stood. */
 typedef struct dli_config dli_config_t;

@@ -8,8 +8,6 @@
 
 #define DLI_BACKENDS_MAX 1000
 #define DLI_BACKEND_NAME_MAX 63
-/* The backend that needs no configuration; `use` may name it all the same. */
-#define DLI_BACKEND_BUILT_IN "local"
 
 typedef struct dli_backend {
     const dli_node_t *name;

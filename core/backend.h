@@ -83,7 +83,7 @@ typedef struct dli_backend {
     bool (*flush)(void *state);
 } dli_backend_t;
 
-/* As dl_client_open_driver. */
+/* As dl_client_open_driver (open/open.c). */
 dl_status_t dli_client_open_backend(const dli_backend_t *backend, const char *options, size_t len,
                                     dl_client_t **client, dl_error_t *err);
 

@@ -510,7 +510,7 @@ void dli_lock_unref(dl_lock_t *lock); /* not the last one of a closed client's *
 /* Drops a reference on a handle, and releases the mutex. */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
-/* client.c and close.c: every function with the mutex held unless it says so */
+/* close.c: every function with the mutex held unless it says so */
 bool dli_forked(const dl_client_t *client); /* needs no mutex */
 /* Counts a call in; DL_ECLOSED once the client is closing. Every DL_OK needs a dli_call_leave. */
 dl_status_t dli_call_enter(dl_client_t *client);
@@ -818,10 +818,5 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mu
 /* Without the mutex. */
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
-
-/* driver_check.c: copies the author's table into a whole one and checks it. inner NULL: it is a whole driver.
- */
-dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner, dl_driver_t *table,
-                            dl_error_t *err);
 
 #endif

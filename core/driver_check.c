@@ -3,7 +3,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "core.h"
+#include "client.h"
+#include "error.h"
+#include "layout.h"
 #include "options.h"
 
 #define CAPS_KNOWN \

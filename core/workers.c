@@ -28,9 +28,9 @@ static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
     if (!request->start(request, worker != NULL ? worker->park : NULL)) {
         return;
     }
+    /* It waits on the server only while others could do what comes meanwhile. */
     if (lane->idle == NULL && lane->count == worker_max[request->lane]) {
-        request->with.wait_ms =
-            0; /* it waits on the server only while others could do what comes meanwhile */
+        request->with.wait_ms = 0;
     }
     if (worker != NULL) {
         worker->waits = request->with.wait_ms > 0;

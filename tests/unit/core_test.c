@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/client.h"
 #include "core/core.h"
 #include "drivers/registry.h"
 
