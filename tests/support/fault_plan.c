@@ -6,6 +6,7 @@
 #include "core/owner.h"
 #include "core/sys.h"
 #include "support/alloc_fail.h"
+#include "support/ct.h"
 #include "support/fault.h"
 
 /* More calls than any case looks at; beyond it they are only counted. */
@@ -35,6 +36,7 @@ struct ct_pause {
     ct_when_t when;
     int client;
     char name[DL_NAME_MAX + 1];
+    bool of_caller; /* it catches only a thread that calls */
     int arrived, gone;
 };
 
@@ -203,12 +205,11 @@ static void run_hooks(const fault_run_t *run, ct_when_t when) {
 }
 
 static void stand_at_pauses(const ct_call_t *call, ct_when_t when) {
-    if (call->op == CT_OP_LISTEN && dli_thread_known() == NULL) {
-        return; /* the client's own thread, which makes no calls */
-    }
+    bool is_caller = dli_thread_known() != NULL; /* the client's own thread makes no calls */
     pthread_mutex_lock(&mutex);
     for (ct_pause_t *p = pauses; p != NULL; p = p->next) {
-        if (p->op != call->op || p->when != when || p->arrived || !call_matches(call, p->client, p->name)) {
+        if (p->op != call->op || p->when != when || p->arrived || (p->of_caller && !is_caller) ||
+            !call_matches(call, p->client, p->name)) {
             continue;
         }
         p->arrived = 1;
@@ -446,11 +447,11 @@ void ct_hooks_end(ct_t *ct) {
 }
 
 ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, const char *name) {
-    (void)ct;
     ct_pause_t *p = alloc_real(sizeof *p);
     p->op = op;
     p->when = when;
     p->client = fault_number_of(client);
+    p->of_caller = op == CT_OP_LISTEN && ct->door == CT_DOOR_BLOCKING;
     set_text(p->name, sizeof p->name, name);
     pthread_mutex_lock(&mutex);
     make_cond();
