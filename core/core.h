@@ -792,6 +792,8 @@ void dli_call_note(dl_client_t *client, dl_status_t status);
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text);
 void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text);
 void dli_event_warning(dl_client_t *client, const char *text);
+/* To who reads the client's events now. */
+void dli_event_route(dli_event_t *event);
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
 /* What an event says; and it is gone. */
 void dli_event_give(dli_event_t *event, dl_event_t *out);

@@ -32,12 +32,8 @@ void dli_event_discard(dli_event_t *event) {
     }
 }
 
-static void push(dl_client_t *client, dli_event_t *event) {
-    event->client = client;
-    event->entry = (dli_entry_t){.is_event = true};
-    if (event->hold != NULL) {
-        dli_hold_ref(event->hold);
-    }
+void dli_event_route(dli_event_t *event) {
+    dl_client_t *client = event->client;
     if (client->event_queue != NULL && (event->embedded || client->event_count < QUEUE_MAX)) {
         dli_queue_put_event(client->event_queue, event);
         return;
@@ -48,6 +44,7 @@ static void push(dl_client_t *client, dli_event_t *event) {
         return;
     }
     bool first = client->events == NULL;
+    event->entry.next = NULL;
     *(first ? &client->events : &client->events_last->next) = &event->entry;
     client->events_last = &event->entry;
     if (++client->event_count > QUEUE_MAX) {
@@ -59,6 +56,15 @@ static void push(dl_client_t *client, dli_event_t *event) {
     } else if (first) {
         dli_eventfd_raise(client->event_fd);
     }
+}
+
+static void push(dl_client_t *client, dli_event_t *event) {
+    event->client = client;
+    event->entry = (dli_entry_t){.is_event = true};
+    if (event->hold != NULL) {
+        dli_hold_ref(event->hold);
+    }
+    dli_event_route(event);
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {

@@ -360,25 +360,49 @@ dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
     return status;
 }
 
-/* What waits of a client that closes, or of all (NULL). With the queue's mutex; returns the entries. */
+/* What waits of a client, in its order. */
 static dli_entry_t *take_events(dl_queue_t *queue, const dl_client_t *client) {
-    dli_entry_t *taken = NULL, *last = NULL, **at = &queue->first;
+    pthread_mutex_lock(&queue->mutex);
+    dli_entry_t *taken = NULL, **taken_end = &taken, *last = NULL, **at = &queue->first;
     while (*at != NULL) {
         dli_entry_t *entry = *at;
         if (entry->is_event && ((dli_event_t *)(void *)entry)->client == client) {
             *at = entry->next;
-            entry->next = taken;
-            taken = entry;
+            *taken_end = entry;
+            taken_end = &entry->next;
         } else {
             last = entry;
             at = &entry->next;
         }
     }
+    *taken_end = NULL;
     queue->last = last;
     if (taken != NULL && queue->first == NULL) {
         dli_eventfd_lower(queue->fd);
     }
+    pthread_mutex_unlock(&queue->mutex);
     return taken;
+}
+
+/* To who reads the client's events now, or to nobody. */
+static void give_back(dli_entry_t *entry, bool discard) {
+    dli_event_t *event = (dli_event_t *)(void *)entry;
+    event->client->refs--; /* not the last: the caller has one, or the client is not closed */
+    event->client->event_count--;
+    if (discard) {
+        dli_event_discard(event);
+    } else {
+        dli_event_route(event);
+    }
+}
+
+static void give_back_all(dl_queue_t *queue, const dl_client_t *client, bool discard) {
+    dli_entry_t *entry = take_events(queue, client);
+    while (entry != NULL) {
+        dli_entry_t *next = entry->next;
+        give_back(entry, discard);
+        entry = next;
+    }
 }
 
 void dli_queue_forget_client(dl_client_t *client) {
@@ -386,15 +410,7 @@ void dli_queue_forget_client(dl_client_t *client) {
     if (queue == NULL) {
         return;
     }
-    pthread_mutex_lock(&queue->mutex);
-    dli_entry_t *entry = take_events(queue, client);
-    pthread_mutex_unlock(&queue->mutex);
-    while (entry != NULL) {
-        dli_entry_t *next = entry->next;
-        dli_event_discard((dli_event_t *)(void *)entry);
-        client->refs--;
-        entry = next;
-    }
+    give_back_all(queue, client, true);
     dli_queue_leave(client);
 }
 
@@ -403,9 +419,12 @@ void dli_queue_forget_client(dl_client_t *client) {
 static void drop_entries(dl_queue_t *queue) {
     dli_entry_t *entry;
     while ((entry = take(queue)) != NULL) {
-        if (entry->is_event) {
-            dl_completion_t unread;
-            give_event((dli_event_t *)(void *)entry, &unread);
+        if (entry->is_event) { /* it had waited here when its client was given to another queue */
+            dl_client_t *client = ((dli_event_t *)(void *)entry)->client;
+            dli_lock_client(client);
+            client->refs++;
+            give_back(entry, client->closed);
+            dli_client_unref_and_unlock(client);
         } else {
             dli_op_t *op = (dli_op_t *)(void *)entry;
             dl_client_t *client = op->client;
@@ -452,7 +471,10 @@ void dl_queue_free(dl_queue_t *queue) {
     dl_client_t *client;
     while ((client = take_client(queue)) != NULL) {
         dli_lock_client(client);
-        client->event_queue = NULL;
+        if (client->event_queue == queue) {
+            client->event_queue = NULL;
+            give_back_all(queue, client, false);
+        }
         dli_client_unref_and_unlock(client);
     }
     dli_link_t *next;

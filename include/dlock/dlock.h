@@ -417,8 +417,8 @@ typedef struct dl_queue dl_queue_t;
 DL_API DL_MUST_CHECK dl_status_t dl_queue_new(dl_queue_t **queue, dl_error_t *err);
 /*
  * Cancels what is under way, without waiting for it: its tags never come back. What was acquired and not
- * taken is freed in the background. The last call on the queue; in a forked child it closes the descriptor
- * only.
+ * taken is freed in the background. Events that were not taken come again where the client's events go now,
+ * in most cases dl_event_next. The last call on the queue; in a forked child it closes the descriptor only.
  */
 DL_API void dl_queue_free(dl_queue_t *queue);
 /* A descriptor that is readable while something waits to be taken. Belongs to the queue; only poll it. */
@@ -489,7 +489,8 @@ DL_API dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id);
 /*
  * Has the client's events come out of this queue, in one order with its completions: the loss of a lock never
  * comes before the completion that it was acquired by. NULL: dl_event_next gives them again. A callback is
- * taken away. Events that wait go along; those that wait when the client closes are dropped.
+ * taken away. Events that wait for dl_event_next go along; those that wait in another queue stay there, to be
+ * taken. Those that wait when the client closes are dropped.
  * DL_EINVAL, DL_ECLOSED, DL_EFORKED.
  */
 DL_API dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client);

@@ -172,6 +172,34 @@ CT_CASE(queue, events_are_moved_to_another_queue_and_none_is_missed, .traits = C
     dl_queue_free(first);
 }
 
+static void expect_lost_next(ct_t *ct, dl_client_t *c, const char *name) {
+    dl_event_t event = DL_EVENT_INIT;
+    CT_EQ(dl_event_next(c, &event), DL_OK);
+    CT_STR_EQ(event.name, name);
+}
+
+CT_CASE(queue, freed_gives_back_the_events_that_nobody_took, .traits = CT_BLOCKING) {
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_queue_t *first = new_queue(ct), *second = new_queue(ct);
+    CT_EQ(dl_queue_events(first, a), DL_OK);
+    CT_EQ(dl_queue_events(first, b), DL_OK);
+    lose(ct, a, "one of a");
+    lose(ct, b, "of b");
+    lose(ct, a, "two of a");
+    CT_EQ(dl_queue_events(second, b), DL_OK); /* what has come stays behind, until its queue goes */
+    dl_queue_free(first);
+    CT_CHECK(ct_await_readable(ct, dl_event_fd(a), 0));
+    expect_lost_next(ct, a, "one of a");
+    expect_lost_next(ct, a, "two of a");
+    CT_CHECK(!ct_await_readable(ct, dl_event_fd(a), 0));
+    expect_lost(ct, second, b, "of b");
+    lose(ct, b, "of b and nobody's");
+    ct_close(ct, b);
+    expect_nothing(ct, second);
+    dl_queue_free(second);
+    CT_EQ(ct_stats(ct, a).events_dropped, 0);
+}
+
 CT_CASE(queue, serves_two_clients, .traits = CT_BLOCKING) {
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     dl_lock_t *mine = ct_lock_owned(ct, a, "shared", 1), *theirs = ct_lock_owned(ct, b, "shared", 1);
