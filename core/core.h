@@ -106,10 +106,9 @@ typedef struct dli_event {
     dl_event_kind_t kind;
     dl_status_t status;
     int64_t valid_ms;
-    const char *text; /* static, or `own_text` */
+    const char *text; /* static, or behind it */
     dl_client_t *client;
     dli_hold_t *hold; /* NULL: about the backend */
-    char own_text[160];
 } dli_event_t;
 
 /* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */

@@ -8,6 +8,8 @@
 
 /* As many unread events are kept; beyond it the oldest go, and are counted. */
 #define QUEUE_MAX 262144u
+/* Of the text of one that is not a loss, as long as dl_event_t's. */
+#define TEXT_SIZE sizeof(((dl_event_t *)0)->text)
 
 static dli_event_t *pop(dl_client_t *client) {
     dli_entry_t *entry = client->events;
@@ -77,17 +79,18 @@ void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
 
 static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_status_t status, dli_hold_t *hold,
                               const char *text) {
-    dli_event_t *event = calloc(1, sizeof *event);
+    dli_event_t *event = calloc(1, sizeof *event + TEXT_SIZE);
     if (event == NULL) {
         client->stats.events_dropped++;
         return NULL;
     }
+    char *copy = (char *)(event + 1);
     event->kind = kind;
     event->status = status;
     event->hold = hold;
     event->valid_ms = hold != NULL ? dli_hold_valid_ms(hold) : 0;
-    (void)snprintf(event->own_text, sizeof event->own_text, "%s", text);
-    event->text = event->own_text;
+    (void)snprintf(copy, TEXT_SIZE, "%s", text);
+    event->text = copy;
     return event;
 }
 
