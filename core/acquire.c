@@ -137,7 +137,8 @@ static dli_next_t reentered(dli_op_t *op, uint32_t level) {
 static dli_next_t level_told(dli_op_t *op) {
     dli_hold_t *hold = op->hold;
     /* The core's count decides; a count that could not be written is no error. */
-    if (hold->state != DLI_HOLD_LIVE || (op->answer != DL_OK && op->longer)) {
+    bool is_stopped = op->answer == DL_ECANCELED || op->answer == DL_ECLOSED;
+    if (hold->state != DLI_HOLD_LIVE || is_stopped || (op->answer != DL_OK && op->longer)) {
         dli_hold_give_up_level(hold);
         return end(op, op->answer);
     }
@@ -212,6 +213,15 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
 
 /* It was late, and its turn has passed. */
 static dli_next_t back_to_its_turn(dli_op_t *op) {
+    if (op->hold != NULL) {
+        dli_hold_unref(op->hold);
+        op->hold = NULL;
+    }
+    if (op->claim != NULL) {
+        dli_claim_unref(op->claim);
+        op->claim = NULL;
+    }
+    op->trouble_ns = 0;
     op->step = dli_acquire_step;
     return DLI_STEP;
 }
@@ -472,6 +482,7 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
         return begin_to_try(op);
     }
     if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
+        dli_gate_polled(gate);
         return fail(op, op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
     }
     status = dli_op_can_wait(op);

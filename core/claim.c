@@ -44,7 +44,7 @@ void dli_claim_unref(dli_claim_t *claim) {
         return;
     }
     dl_client_t *client = claim->client;
-    dli_gate_unref(client, claim->gate);
+    dli_gate_unref(claim->gate);
     dli_heap_give_back(&client->loop.timers);
     if (client->driver->hold_size == 0) {
         free(claim); /* the driver has nothing to drop */

@@ -134,7 +134,7 @@ static void end_holds(dl_client_t *client) {
             dli_hold_give_up_level(gate->current);
         }
         next = dli_gate_after(client, gate);
-        dli_gate_unref(client, gate);
+        dli_gate_unref(gate);
     }
     dli_free_all(client);
 }

@@ -180,7 +180,8 @@ struct dli_hold {
 /* One name in this process: at most one holder, one operation that asks the server, the others in a queue. */
 struct dli_gate {
     dli_node_t link; /* in client->gates */
-    unsigned refs;   /* handles, claims, holds */
+    dl_client_t *client;
+    unsigned refs; /* handles, claims, holds */
     dli_op_t *first, *last;
     dli_op_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
@@ -189,9 +190,10 @@ struct dli_gate {
     bool woken;        /* since the last try began */
     bool hears;        /* releases are heard, says the driver */
     bool unwatch;      /* in client->unwatch: nobody waits any more */
+    bool polled;       /* found busy since its timer was set */
     bool unwatching;   /* the driver is ending the watch: there must be no other yet */
     dli_gate_t *next_unwatch;
-    dli_timer_t timer;    /* while others wait: does the one whose turn it is go on? */
+    dli_timer_t timer;    /* once it was found busy: does the one whose turn it is go on? */
     const dli_op_t *late; /* it did not, when that was looked at last */
     uint64_t late_ns;     /* since then */
     size_t name_len;
@@ -668,7 +670,7 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
 dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate);
 /* NULL: nobody uses the name. */
 dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len);
-void dli_gate_unref(dl_client_t *client, dli_gate_t *gate);
+void dli_gate_unref(dli_gate_t *gate);
 /* A starved loop must not keep a dead hold alive: one whose validity is over is lost. */
 void dli_gate_expire(dli_gate_t *gate, uint64_t now);
 /* The owner's hold at this gate, live or lost; NULL: none. */
@@ -678,6 +680,8 @@ void dli_gate_take(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
 /* Out of the queue, or the turn passed on. */
 void dli_gate_leave(dli_gate_t *gate, dli_op_t *op);
+/* It was found busy: whose turn it is has to go on. */
+void dli_gate_polled(dli_gate_t *gate);
 /* Lets the next one in if nobody holds and nobody tries. */
 void dli_gate_next(dli_gate_t *gate);
 /* Pokes the queued operations of the hold's owner: its standing has changed. */

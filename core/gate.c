@@ -35,10 +35,11 @@ dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len
  */
 static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, timer, timer);
-    if (gate->first == NULL) {
+    if (gate->first == NULL && !gate->polled) {
         return;
     }
-    dl_client_t *client = gate->first->client;
+    gate->polled = false;
+    dl_client_t *client = gate->client;
     dli_loop_at(client, timer, now + LATE_NS);
     dli_op_t *op = gate->active;
     if (op != NULL && now >= op->due_ns && gate->late == op && gate->late_ns == op->due_ns) {
@@ -50,6 +51,9 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     gate->late_ns = gate->late != NULL ? gate->late->due_ns : 0;
     if (gate->current != NULL && gate->current->state == DLI_HOLD_RELEASING &&
         now >= gate->current->claim->valid_until_ns) {
+        /* A renewal whose answer was lost may have kept it there. */
+        dli_claim_t *claim = gate->current->claim;
+        dli_free_add(claim, false, now + dli_ms(claim->lease_ms));
         dli_hold_end(gate->current);
     }
 }
@@ -69,6 +73,7 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
         dli_heap_give_back(&client->loop.timers);
         return NULL;
     }
+    gate->client = client;
     gate->timer.fire = look_at_turn;
     memcpy(gate->name, name, len);
     gate->name_len = len;
@@ -77,8 +82,9 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     return gate;
 }
 
-void dli_gate_unref(dl_client_t *client, dli_gate_t *gate) {
+void dli_gate_unref(dli_gate_t *gate) {
     if (--gate->refs == 0) {
+        dl_client_t *client = gate->client;
         dli_table_remove(&client->gates, &gate->link);
         dli_timer_clear(&client->loop.timers, &gate->timer);
         dli_heap_give_back(&client->loop.timers);
@@ -111,6 +117,13 @@ void dli_gate_take(dli_gate_t *gate, dli_op_t *op) {
     gate->active = op;
 }
 
+void dli_gate_polled(dli_gate_t *gate) {
+    gate->polled = true;
+    if (gate->timer.place == 0) {
+        dli_loop_at(gate->client, &gate->timer, dli_now() + LATE_NS);
+    }
+}
+
 /* Of an owner at a gate. */
 static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
     uint64_t key = gate->link.hash ^ owner->number;
@@ -124,9 +137,7 @@ void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
     *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
     gate->last = op;
     dli_table_add(&op->client->queued, &op->by_owner, hash_of(gate, &op->owner));
-    if (gate->timer.place == 0) {
-        dli_loop_at(op->client, &gate->timer, dli_now() + LATE_NS);
-    }
+    dli_gate_polled(gate);
 }
 
 static void dequeue(dli_gate_t *gate, dli_op_t *op) {
@@ -195,6 +206,6 @@ void dli_gates_unwatch(dl_client_t *client) {
                 dli_op_poke(gate->active);
             }
         }
-        dli_gate_unref(client, gate);
+        dli_gate_unref(gate);
     }
 }

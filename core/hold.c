@@ -33,7 +33,7 @@ void dli_hold_unref(dli_hold_t *hold) {
     if (hold->owner.thread != NULL) {
         dli_thread_unref(hold->owner.thread);
     }
-    dli_gate_unref(hold->client, hold->gate);
+    dli_gate_unref(hold->gate);
     free(hold);
 }
 

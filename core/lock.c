@@ -84,7 +84,7 @@ dl_status_t dl_lock_open_owned(dl_client_t *client, const char *name, uint64_t o
 
 void dli_lock_unref(dl_lock_t *lock) {
     if (--lock->refs == 0) {
-        dli_gate_unref(lock->client, lock->gate);
+        dli_gate_unref(lock->gate);
         lock->client->refs--;
         free(lock);
     }

@@ -240,7 +240,9 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
     }
     struct pollfd fds[2 + DL_LISTEN_MAX] = {
         {.fd = op->park->fd, .events = POLLIN},
-        {.fd = op->cancel != NULL ? op->cancel->fd : -1, .events = POLLIN},
+        /* What a cancel does not end would spin on it. */
+        {.fd = op->cancel != NULL && (!op->request.pending || op->ask == DLI_ASK_TRY) ? op->cancel->fd : -1,
+         .events = POLLIN},
     };
     if (op->listens || op->request.pending) {
         sleep_listening(op, fds, until_ns);
@@ -291,7 +293,7 @@ static void free_left_behind(dl_client_t *client) {
         gate->refs++; /* its last hold may end */
         client->threads_exited |= !free_left_behind_at(gate);
         next = dli_gate_after(client, gate);
-        dli_gate_unref(client, gate);
+        dli_gate_unref(gate);
     }
 }
 
@@ -351,6 +353,7 @@ static uint64_t turn(dl_client_t *client) {
     if (client->threads_exited && !client->closing) {
         free_left_behind(client);
     }
+    dli_calls_watch(client);
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);

@@ -51,7 +51,7 @@ static void do_chores(dl_client_t *client) {
 
 /* What waits for nothing, and is done by every thread. */
 static bool has_calls(const dl_client_t *client) {
-    return client->to_flush || client->to_watch != NULL || client->unwatch != NULL;
+    return client->to_flush || client->unwatch != NULL;
 }
 
 void dli_tidy(dl_client_t *client) {
@@ -62,7 +62,6 @@ void dli_tidy(dl_client_t *client) {
             dli_requests_flush(client);
         }
         dli_gates_unwatch(client);
-        dli_calls_watch(client);
         if (dli_has_chores(client) && !punctual) {
             do_chores(client);
         }

@@ -199,9 +199,7 @@ static void end_run(dli_op_t *op) {
  * call (siglongjmp) leaves it whole. The thread ends it with its next call to the same client, or as it ends.
  */
 
-static void end_left(dli_thread_t *thread) {
-    dli_op_t *op = thread->calls;
-    thread->calls = op->outer;
+static void end_left(dli_op_t *op) {
     if (dli_forked(op->client)) {
         return; /* the parent's; the little memory stays */
     }
@@ -222,21 +220,28 @@ static void end_left(dli_thread_t *thread) {
 }
 
 /* Neither the driver nor a thread that sleeps makes a call to this client. The log's function may. */
-static bool has_left(const dli_thread_t *thread, const dl_client_t *client) {
-    const dli_op_t *op = thread->calls;
-    return op != NULL && op->client == client && (op->asks || op->sleeps);
+static bool end_one_left(dli_thread_t *thread, const dl_client_t *client) {
+    for (dli_op_t **at = &thread->calls; *at != NULL; at = &(*at)->outer) {
+        dli_op_t *op = *at;
+        if (op->client == client && (op->asks || op->sleeps)) {
+            *at = op->outer;
+            end_left(op);
+            return true;
+        }
+    }
+    return false;
 }
 
 void dli_op_end_left(const dl_client_t *client) {
     dli_thread_t *thread = dli_thread_known();
-    while (thread != NULL && has_left(thread, client)) {
-        end_left(thread);
-    }
+    while (thread != NULL && end_one_left(thread, client)) {}
 }
 
 void dli_end_calls(dli_thread_t *thread) {
     while (thread->calls != NULL) {
-        end_left(thread);
+        dli_op_t *op = thread->calls;
+        thread->calls = op->outer;
+        end_left(op);
     }
 }
 
@@ -287,7 +292,12 @@ static void make_ready(dli_op_t *op) {
 }
 
 void dli_op_give_up(dli_op_t *op) {
-    if (op->kind == DL_OP_ACQUIRE && op->status == DL_OK && op->hold != NULL) {
+    if (op->kind != DL_OP_ACQUIRE || op->status != DL_OK || op->hold == NULL) {
+        return;
+    }
+    if (op->hold->state == DLI_HOLD_LIVE && op->hold->levels > 1) {
+        dli_hold_left_level(op->hold, dli_now()); /* the lease of the levels that stay counts again */
+    } else {
         dli_hold_give_up_level(op->hold);
     }
 }
@@ -311,12 +321,14 @@ static void complete(dli_op_t *op) {
     free(op);
 }
 
-/* The driver's watch, which waits for nothing, is called by whoever releases the mutex next. */
+/* A backend's watch, which waits for nothing, is called by the loop. */
 static void ask(dli_op_t *op) {
+    dl_client_t *client = op->client;
     op->place = DLI_OP_ASKED;
-    if (op->ask == DLI_ASK_WATCH) {
-        op->next_in = op->client->to_watch;
-        op->client->to_watch = op;
+    if (op->ask == DLI_ASK_WATCH && client->inner != NULL) {
+        op->next_in = client->to_watch;
+        client->to_watch = op;
+        dli_loop_wake(client);
     } else {
         dli_call_begin(op);
     }

@@ -202,14 +202,17 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
     dli_op_free_and_unlock(op);
 }
 
-static void give_event(dli_event_t *event, dl_completion_t *out) {
+/* False: its client was closed meanwhile. */
+static bool give_event(dli_event_t *event, dl_completion_t *out) {
     dl_client_t *client = event->client;
     *out = (dl_completion_t){.kind = DL_OP_EVENT, .client = client, .with.event = DL_EVENT_INIT};
     dli_lock_client(client);
+    bool is_open = !client->closed;
     dli_event_give(event, &out->with.event);
     out->status = out->with.event.status;
     client->event_count--;
     dli_client_unref_and_unlock(client);
+    return is_open;
 }
 
 /* NULL: nothing waits. */
@@ -239,14 +242,14 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
     size_t n = 0;
     dli_entry_t *entry;
     pthread_mutex_lock(&queue->taking);
-    for (; n < max && (entry = take(queue)) != NULL; n++) {
+    while (n < max && (entry = take(queue)) != NULL) {
         dl_completion_t whole;
-        if (entry->is_event) {
-            give_event((dli_event_t *)(void *)entry, &whole);
-        } else {
+        if (!entry->is_event) {
             give_op((dli_op_t *)(void *)entry, &whole);
+        } else if (!give_event((dli_event_t *)(void *)entry, &whole)) {
+            continue;
         }
-        dli_layout_give_any(&dli_layout_completion, (char *)array + n * size, size, &whole);
+        dli_layout_give_any(&dli_layout_completion, (char *)array + n++ * size, size, &whole);
     }
     pthread_mutex_unlock(&queue->taking);
     return n;
@@ -266,7 +269,8 @@ static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
 
 /* With the client's mutex. */
 static dl_status_t cancel(dli_op_t *op) {
-    bool asks = op->place == DLI_OP_ASKED && !op->request.in_lane && op->kind != DL_OP_ACQUIRE;
+    bool may_end = op->kind == DL_OP_ACQUIRE && op->ask != DLI_ASK_LEVEL && op->ask != DLI_ASK_RENEW;
+    bool asks = op->place == DLI_OP_ASKED && !op->request.in_lane && !may_end;
     if (op->place == DLI_OP_ENDED || op->kind == DL_OP_UNLOCK || asks) {
         return DL_EBUSY;
     }

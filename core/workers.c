@@ -185,6 +185,8 @@ void dli_workers_stop(dl_client_t *client) {
             dli_sys->thread_join(lane->workers[i].thread);
             pthread_cond_destroy(&lane->workers[i].has_work);
         }
+        dli_lock_client(client);
         lane->count = 0;
+        dli_unlock_client(client);
     }
 }
