@@ -247,3 +247,48 @@ CT_CASE(backend, a_batch_without_an_answer_is_followed_by_another, HERE) {
     ct_pause_go(ct, pause);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
+
+/* ---- what cannot be ended early ---------------------------------------------------------------- */
+
+static void cancel_soon(ct_t *ct, void *arg) {
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_TRY), ==, 2, SOON_MS);
+    dl_cancel_trigger(arg);
+}
+
+CT_CASE(backend, a_cancel_that_ends_nothing_wakes_nobody, HERE) {
+    dl_client_t *c = ct_open(ct, "latency: 40ms");
+    dl_lock_t *lock = ct_lock(ct, c, "longer");
+    dl_cancel_t *cancel;
+    CT_OK(dl_cancel_new(&cancel, CT_ERR));
+    take(ct, lock, ct_lease_ms(ct) / 2);
+    ct_fault(ct, CT_OP_TRY, CT_NEVER, 1); /* the second level is one with this server */
+    ct_thread_t *thread = ct_thread(ct, cancel_soon, cancel);
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    opts.lease_ms = ct_lease_ms(ct);
+    opts.cancel = cancel;
+    int64_t before_ms = ct_now_ms(ct);
+    CT_STATUS(dl_acquire(lock, &opts, CT_ERR), DL_EUNKNOWN);
+    CT_BETWEEN(ct_now_ms(ct) - before_ms, ct_call_timeout_ms(ct), ct_call_timeout_ms(ct) + 100);
+    ct_join(ct, thread);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    dl_cancel_free(cancel);
+}
+
+CT_CASE(backend, a_watch_of_a_queue_needs_no_caller, HERE) {
+    readers_t r = {.caller = pthread_self()};
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_queue_t *queue = new_queue(ct);
+    dl_lock_t *held = ct_lock(ct, a, "held"), *lock = ct_lock_owned(ct, b, "held", 1);
+    CT_OK(dl_lock(held, CT_ERR));
+    ct_hook(ct, CT_OP_WATCH, CT_BEFORE, NULL, note_reader, &r);
+    uint64_t id = begin_lock(ct, queue, lock);
+    while (__atomic_load_n(&r.by_others, __ATOMIC_SEQ_CST) == 0) {
+        CT_EQ(dl_hold_count(lock), 0); /* which takes and releases the client's mutex */
+        ct_sleep_ms(ct, 1);
+    }
+    ct_hook(ct, CT_OP_WATCH, CT_BEFORE, NULL, NULL, NULL);
+    CT_EQ(r.by_caller, 0);
+    CT_OK(dl_unlock(held, CT_ERR));
+    (void)take_of(ct, queue, id, DL_OK, SOON_MS);
+    dl_queue_free(queue);
+}

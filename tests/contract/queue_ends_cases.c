@@ -579,3 +579,36 @@ CT_CASE(queue, outlives_handles_and_clients, .traits = CT_BLOCKING) {
     ct_expect_free(ct, "mine", 0);
     dl_queue_free(s.queue);
 }
+
+/* ---- levels ------------------------------------------------------------------------------------ */
+
+CT_CASE(queue, freed_gives_up_the_renewals_of_the_level_that_nobody_took, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock_owned(ct, c, "levels", 1);
+    dl_queue_t *taken = new_queue(ct), *freed = new_queue(ct);
+    lock_by(ct, taken, lock, ct_lease_ms(ct));
+    (void)begin_lock(ct, freed, lock);
+    CT_CHECK(ct_await_readable(ct, dl_queue_fd(freed), SOON_MS));
+    CT_EQ(dl_hold_count(lock), 2);
+    dl_queue_free(freed);
+    CT_EQ(dl_hold_count(lock), 1);
+    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, 1,
+                  2 * ct_lease_ms(ct)); /* with the lease of the level that is left */
+    dl_queue_free(taken);
+}
+
+CT_CASE(queue, a_cancel_of_a_level_that_is_asked_for_is_too_late, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock_owned(ct, c, "levels", 1);
+    dl_queue_t *queue = new_queue(ct);
+    lock_by(ct, queue, lock, ct_lease_ms(ct) / 2);
+    ct_op_t op = ct_caps(ct) & DL_CAP_SERVER_COUNT ? CT_OP_TRY : CT_OP_RENEW;
+    ct_pause_t *pause = ct_pause(ct, op, CT_BEFORE, c, "levels");
+    uint64_t id = begin_acquire(ct, queue, lock, DL_WAIT_FOREVER, ct_lease_ms(ct));
+    ct_pause_await(ct, pause, SOON_MS);
+    CT_EQ(dl_op_cancel(queue, id), DL_EBUSY);
+    ct_pause_go(ct, pause);
+    (void)take_of(ct, queue, id, DL_OK, SOON_MS);
+    CT_EQ(dl_hold_count(lock), 2);
+    dl_queue_free(queue);
+}

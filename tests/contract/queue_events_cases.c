@@ -1,5 +1,6 @@
 /* queue_events_cases.c - contract: losses and other events of clients that come out of a completion queue. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "queues.h"
@@ -253,4 +254,44 @@ CT_CASE(queue, events_are_given_to_no_queue_by_a_closed_client, .traits = CT_BLO
     ct_close(ct, c);
     expect_nothing(ct, queue);
     dl_queue_free(queue);
+}
+
+CT_CASE(queue, events_that_a_closed_client_has_left_in_an_old_queue_are_nobodys, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_queue_t *queue = new_queue(ct);
+    CT_EQ(dl_queue_events(queue, c), DL_OK);
+    lose(ct, c, "before");
+    CT_EQ(dl_queue_events(NULL, c), DL_OK);
+    ct_close(ct, c);
+    dl_completion_t done;
+    CT_EQ(dl_queue_take(queue, &done, sizeof done, 1), 0);
+    expect_nothing(ct, queue);
+    dl_queue_free(queue);
+}
+
+typedef struct mover {
+    dl_client_t *client;
+    dl_queue_t *to;
+} mover_t;
+
+static void move(ct_t *ct, void *arg) {
+    const mover_t *m = arg;
+    CT_EQ(dl_queue_events(m->to, m->client), DL_OK);
+}
+
+CT_CASE(queue, events_are_moved_while_their_queue_is_freed, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    mover_t mover = {.client = c, .to = new_queue(ct)};
+    for (int i = 0; i < 20; i++) {
+        dl_queue_t *from = new_queue(ct);
+        CT_EQ(dl_queue_events(from, c), DL_OK);
+        ct_thread_t *thread = ct_thread(ct, move, &mover);
+        dl_queue_free(from);
+        ct_join(ct, thread);
+        char name[16];
+        snprintf(name, sizeof name, "after %d", i);
+        lose(ct, c, name);
+        expect_lost(ct, mover.to, c, name);
+    }
+    dl_queue_free(mover.to);
 }

@@ -242,6 +242,94 @@ CT_CASE(stopped, in_its_unlock_it_is_waited_for_no_longer_than_its_lease, .needs
     end_caller(ct, &next, DL_OK);
 }
 
+CT_CASE(stopped, its_turn_passes_to_those_who_only_try, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
+    static const ct_op_t where[] = {CT_OP_TRY, CT_OP_RELEASE};
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "tried");
+    for (size_t i = 0; i < sizeof where / sizeof where[0]; i++) {
+        caller_t head = CALLER(ct_lock(ct, c, "tried"), DL_WAIT_FOREVER);
+        ct_pause_t *pause = ct_pause(ct, where[i], CT_BEFORE, c, "tried");
+        start_caller(ct, &head);
+        ct_pause_await(ct, pause, 5000);
+        CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
+        CT_AWAIT(dl_trylock(lock, NULL) == DL_OK,
+                 ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
+        CT_OK(dl_unlock(lock, CT_ERR));
+        ct_pause_go(ct, pause);
+        ct_join(ct, head.thread);
+        CT_EQ(head.status, DL_OK);
+    }
+}
+
+/* Renewals whose answers are lost make the server keep it for longer than the client knows. */
+CT_CASE(stopped, what_its_unlock_did_not_free_is_freed, .needs = DL_CAP_LEASE,
+        .traits = CT_VIRTUAL | CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "left");
+    caller_t head = CALLER(lock, DL_WAIT_FOREVER), next = CALLER(ct_lock(ct, c, "left"), DL_WAIT_FOREVER);
+    head.keep = ct_latch(ct, 1);
+    next.keep = ct_latch(ct, 1);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RELEASE, CT_BEFORE, c, "left");
+    ct_fault(ct, CT_OP_RENEW, CT_LOSE_REPLY, -1);
+    start_caller(ct, &head);
+    ct_sleep_ms(ct, ct_lease_ms(ct) * 9 / 10);
+    ct_latch_down(ct, head.keep);
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, &next);
+    CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 2, ct_lease_ms(ct) / 10 + SOON_MS);
+    ct_pause_go(ct, pause);
+    ct_join(ct, head.thread);
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &next, DL_OK);
+    ct_expect_free(ct, "left", ct_tolerance_ms(ct));
+}
+
+/* Its claim and its hold go, and it is one level more. */
+CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
+        .traits_not = CT_BACKEND) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head = CALLER(ct_lock_owned(ct, c, "shared", 7), DL_WAIT_FOREVER);
+    caller_t next = CALLER(ct_lock_owned(ct, c, "shared", 7), DL_WAIT_FOREVER);
+    head.keep = ct_latch(ct, 1);
+    next.keep = ct_latch(ct, 1);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "shared");
+    start_caller(ct, &head);
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, &next);
+    CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + SOON_MS);
+    ct_pause_go(ct, pause);
+    CT_AWAIT_THAT(ct_stats(ct, c).reentered, ==, 1, ct_call_timeout_ms(ct) + SOON_MS);
+    CT_EQ(dl_hold_count(head.lock), 2);
+    ct_latch_down(ct, head.keep);
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &head, DL_OK);
+    end_caller(ct, &next, DL_OK);
+    CT_EQ(ct_stats(ct, c).held_now, 0);
+    ct_expect_free(ct, "shared", ct_tolerance_ms(ct));
+}
+
+CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING | CT_VIRTUAL,
+        .traits_not = CT_BACKEND) {
+    dl_client_t *c = ct_open(ct, NULL);
+    caller_t head = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
+    caller_t next = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
+    next.keep = ct_latch(ct, 1);
+    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    start_caller(ct, &head);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_TRY), ==, 1, 5000);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "asked");
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, &next);
+    CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + SOON_MS);
+    ct_pause_go(ct, pause);
+    CT_AWAIT_THAT(ct_stats(ct, c).waiting_now, ==, 1, 5000);
+    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1); /* which is new trouble, and worth another try */
+    ct_latch_down(ct, next.keep);
+    end_caller(ct, &next, DL_OK);
+    end_caller(ct, &head, DL_OK);
+}
+
 /* ---- one that jumps --------------------------------------------------------------------------- */
 
 static _Thread_local sigjmp_buf back;
@@ -370,4 +458,29 @@ CT_CASE(stopped, one_that_left_a_request_by_a_jump_calls_again, .needs = DL_CAP_
     CT_EQ(dl_hold_count(other), 0);
     CT_OK(dl_unlock(lock, CT_ERR));
     ct_expect_free(ct, "other", ct_tolerance_ms(ct));
+}
+
+/* In whatever order it left its calls to two clients. */
+CT_CASE(stopped, one_that_left_two_clients_by_jumps_calls_and_closes_the_first, .needs = DL_CAP_LEASE,
+        .traits = CT_BLOCKING, .traits_not = CT_BACKEND) {
+    dl_client_t *clients[2] = {ct_open(ct, NULL), ct_open(ct, NULL)};
+    sigjmp_buf here;
+    ct_hook(ct, CT_OP_TRY, CT_AFTER, "left", jump_here, &here);
+    for (volatile int i = 0; i < 2; i++) {
+        dl_lock_t *lock = ct_lock(ct, clients[i], i == 0 ? "left" : "left too");
+        if (i == 1) {
+            ct_hook(ct, CT_OP_TRY, CT_AFTER, "left too", jump_here, &here);
+        }
+        if (sigsetjmp(here, 1) == 0) {
+            (void)dl_lock(lock, CT_ERR);
+            CT_CHECKF(0, "no jump");
+        }
+    }
+    ct_hook(ct, CT_OP_TRY, CT_AFTER, NULL, NULL, NULL);
+    dl_lock_t *again = ct_lock(ct, clients[0], "left");
+    CT_OK(dl_lock(again, CT_ERR));
+    CT_OK(dl_unlock(again, CT_ERR));
+    ct_close(ct, clients[0]);
+    ct_close(ct, clients[1]);
+    ct_expect_free(ct, "left too", ct_tolerance_ms(ct));
 }
