@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 #define DL_VERSION_MAJOR 0
-#define DL_VERSION_MINOR 1
+#define DL_VERSION_MINOR 2
 #define DL_VERSION_PATCH 0
-#define DL_VERSION_STRING "0.1.0"
+#define DL_VERSION_STRING "0.2.0"
 
 #if defined(__GNUC__)
 #define DL_API __attribute__((visibility("default")))
@@ -42,7 +42,7 @@ extern "C" {
  *   size that no release up to the library's had, such as that of a newer header, is DL_EINVAL.
  * - "Longest" is the longest time a call blocks. call_timeout is an option of the backend, 2 s unless
  *   configured. Every call named with call_timeout ends by call_timeout + 100 ms.
- * - Since 0.1 applies to everything here.
+ * - Since 0.1 applies to everything here, unless its comment says otherwise.
  */
 
 /* ---- statuses ---------------------------------------------------------------------------------- */
@@ -86,7 +86,7 @@ typedef struct dl_error {
 DL_API const char *dl_status_name(dl_status_t status);
 /* One line that says what the status means. Static text. */
 DL_API const char *dl_status_text(dl_status_t status);
-/* The version of the library at run time, such as "0.1.0". Static text. */
+/* The version of the library at run time, such as "0.2.0". Static text. */
 DL_API const char *dl_version(void);
 
 /* ---- client ------------------------------------------------------------------------------------ */
