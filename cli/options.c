@@ -144,6 +144,14 @@ static int no_child(const command_t *command) {
     return usage_error("the command to run must follow '--': dlock run %s", command->args);
 }
 
+/* Who is used to `dlock compare BACKEND` may write `dlock check BACKEND`. */
+static int too_many(const char *word, const command_t *command) {
+    bool has_backend = (command->bit & (IN_CHECK | IN_INIT)) != 0;
+    return usage_error("'%s' is one word too many: dlock %s%s%s%s", plain(word), command->name,
+                       command->args[0] != '\0' ? " " : "", command->args,
+                       has_backend ? "; name a backend with -b" : "");
+}
+
 /* The first word that is no option is the subcommand, what follows are its arguments. */
 static int take_word(const char *word, options_t *options) {
     if (options->command == NULL) {
@@ -154,8 +162,7 @@ static int take_word(const char *word, options_t *options) {
         if (options->command->bit == IN_RUN) {
             return no_child(options->command);
         }
-        return usage_error("'%s' is one word too many: dlock %s %s", plain(word), options->command->name,
-                           options->command->args);
+        return too_many(word, options->command);
     }
     options->args[options->arg_count++] = word;
     return 0;

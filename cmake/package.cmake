@@ -6,7 +6,7 @@ if(NOT CMAKE_INSTALL_PREFIX STREQUAL "/usr" OR NOT DLOCK_DPKG)
   return()
 endif()
 set(library libdlock${PROJECT_VERSION_MAJOR})
-# Older than 0.1.0-1, which a distribution would call its own first package.
+# Older than revision 1, which a distribution would call its own first package.
 set(revision 0.1)
 set(made ${PROJECT_BINARY_DIR}/debian)
 set(sources ${PROJECT_SOURCE_DIR}/cmake/debian)

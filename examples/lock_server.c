@@ -8,6 +8,10 @@
  *   UNLOCK name   UNLOCKED name, or ERROR name DL_ELOST: what was done under it was not protected
  *   INFO          INFO held N waiting M
  * and hears LOST name while it holds. Whoever hangs up waits no longer, and holds nothing any more.
+ *
+ * Try it: nc 127.0.0.1 PORT in two terminals. Type LOCK a in both, then UNLOCK a in the first. For thousands
+ * of clients, the server and the program they are in each need a hard limit of descriptors (ulimit -Hn) above
+ * their number.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -39,6 +43,10 @@ static dl_queue_t *queue;
 static int epoll, listener, signals, accepting;
 static guest_t **guests; /* by descriptor */
 static size_t guests_max;
+
+/* Each loss looks through all guests, so there are no more than this even where a process may have 10^9
+ * descriptors. */
+#define GUESTS_LIMIT 65536
 
 /* A guest that does not read its answers, so that there is no room for one, is shown out. */
 #define SAY(guest, ...)                                                                                 \
@@ -192,7 +200,7 @@ static void on_connection(void) {
     }
     if (fd < 0)
         return;
-    if ((guests[fd] = calloc(1, sizeof **guests)) == NULL) {
+    if ((size_t)fd >= guests_max || (guests[fd] = calloc(1, sizeof **guests)) == NULL) {
         close(fd);
         return;
     }
@@ -231,7 +239,7 @@ static int open_port(int port) {
     return fd;
 }
 
-/* As many guests as this process may have descriptors. */
+/* As many guests as this process may have descriptors, up to the limit. */
 static int open_room(int port) {
     struct rlimit limit;
     sigset_t ends;
@@ -241,7 +249,7 @@ static int open_room(int port) {
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return -1;
     limit.rlim_cur = limit.rlim_max;
-    guests_max = limit.rlim_cur;
+    guests_max = limit.rlim_max < GUESTS_LIMIT ? limit.rlim_max : GUESTS_LIMIT;
     guests = calloc(guests_max, sizeof *guests);
     epoll = epoll_create1(EPOLL_CLOEXEC);
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || guests == NULL || epoll < 0 ||

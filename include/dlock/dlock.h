@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 #define DL_VERSION_MAJOR 0
-#define DL_VERSION_MINOR 1
+#define DL_VERSION_MINOR 2
 #define DL_VERSION_PATCH 0
-#define DL_VERSION_STRING "0.1.0"
+#define DL_VERSION_STRING "0.2.0"
 
 #if defined(__GNUC__)
 #define DL_API __attribute__((visibility("default")))
@@ -26,8 +26,8 @@ extern "C" {
 /*
  * Conventions of this header
  *
- * - Every fallible call returns a dl_status_t. `err` is always the last argument, belongs to the
- *   caller and may be NULL; it is written on every outcome other than DL_OK and left alone on DL_OK.
+ * - Every fallible call returns a dl_status_t. `err`, where there is one, is the last argument, belongs to
+ *   the caller and may be NULL; it is written on every outcome other than DL_OK and left alone on DL_OK.
  * - Times are milliseconds in int64_t. They are measured by CLOCK_BOOTTIME: a suspended machine counts.
  * - Objects come by out-parameter and belong to the caller, who ends them with the matching close or
  *   free. On failure the out-parameter is set to NULL. close(NULL) and free(NULL) do nothing.
@@ -42,7 +42,7 @@ extern "C" {
  *   size that no release up to the library's had, such as that of a newer header, is DL_EINVAL.
  * - "Longest" is the longest time a call blocks. call_timeout is an option of the backend, 2 s unless
  *   configured. Every call named with call_timeout ends by call_timeout + 100 ms.
- * - Since 0.1 applies to everything here.
+ * - Since 0.1 applies to everything here, unless its comment says otherwise.
  */
 
 /* ---- statuses ---------------------------------------------------------------------------------- */
@@ -86,7 +86,7 @@ typedef struct dl_error {
 DL_API const char *dl_status_name(dl_status_t status);
 /* One line that says what the status means. Static text. */
 DL_API const char *dl_status_text(dl_status_t status);
-/* The version of the library at run time, such as "0.1.0". Static text. */
+/* The version of the library at run time, such as "0.2.0". Static text. */
 DL_API const char *dl_version(void);
 
 /* ---- client ------------------------------------------------------------------------------------ */
@@ -100,8 +100,8 @@ typedef struct dl_client dl_client_t;
  * path     NULL: the file named by $DLOCK_CONFIG, else $XDG_CONFIG_HOME/dlock/dlock.yaml (or
  *          ~/.config/dlock/dlock.yaml), else /etc/dlock/dlock.yaml, whichever exists first.
  * backend  NULL: $DLOCK_BACKEND, else the file's `use:`. The name "local" is built in: where the
- *          configuration does not define it, it is an SQLite file of the calling user, and needs no
- *          configuration file at all.
+ *          configuration does not define it, it is an SQLite file of the calling user (root's is under
+ *          /var/lib/dlock, whatever HOME and XDG_STATE_HOME say), and needs no configuration file at all.
  *
  * Returns DL_OK; DL_ECONFIG (no file, bad file, unknown backend or driver: the message is
  * `file:line:column: what, and what was expected`), DL_EIO, DL_EAUTH, DL_EPROTO, DL_ENOTSUP (the

@@ -59,6 +59,8 @@ Test(command_usage, wrong_usage_is_64_and_one_line_that_helps) {
         {{"run", "x", "true"},
          "the command to run must follow '--': dlock run NAME [options] -- command [argument ...]"},
         {{"status", "x", "y"}, "'y' is one word too many: dlock status NAME"},
+        {{"check", "x"}, "'x' is one word too many: dlock check; name a backend with -b"},
+        {{"version", "x"}, "'x' is one word too many: dlock version"},
         {{"status", "x", "--wait", "3s"}, "'dlock status' has no option --wait; see 'dlock help status'"},
         {{"unlock", "x"},
          "'dlock unlock' takes the lock from whoever holds it, who may go on working as if it had it; say "
