@@ -274,21 +274,38 @@ CT_CASE(backend, a_cancel_that_ends_nothing_wakes_nobody, HERE) {
     dl_cancel_free(cancel);
 }
 
+typedef struct listener {
+    readers_t *readers;
+    caller_t caller;
+} listener_t;
+
+static void wait_listening(ct_t *ct, void *arg) {
+    listener_t *l = arg;
+    l->readers->caller = pthread_self();
+    run_caller(ct, &l->caller);
+}
+
 CT_CASE(backend, a_watch_of_a_queue_needs_no_caller, HERE) {
-    readers_t r = {.caller = pthread_self()};
+    readers_t r = {.by_caller = 0};
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
     dl_queue_t *queue = new_queue(ct);
-    dl_lock_t *held = ct_lock(ct, a, "held"), *lock = ct_lock_owned(ct, b, "held", 1);
+    dl_lock_t *held = ct_lock(ct, a, "held"), *other = ct_lock(ct, a, "other");
     CT_OK(dl_lock(held, CT_ERR));
-    ct_hook(ct, CT_OP_WATCH, CT_BEFORE, NULL, note_reader, &r);
-    uint64_t id = begin_lock(ct, queue, lock);
-    while (__atomic_load_n(&r.by_others, __ATOMIC_SEQ_CST) == 0) {
-        CT_EQ(dl_hold_count(lock), 0); /* which takes and releases the client's mutex */
-        ct_sleep_ms(ct, 1);
-    }
+    CT_OK(dl_lock(other, CT_ERR));
+    listener_t l = {.readers = &r, .caller = CALLER(ct_lock(ct, b, "other"), DL_WAIT_FOREVER)};
+    ct_thread_t *thread = ct_thread(ct, wait_listening, &l);
+    ct_await_hearing(ct, b, "other", SOON_MS);
+    ct_hook(ct, CT_OP_WATCH, CT_BEFORE, "held", note_reader, &r);
+    uint64_t id =
+        begin_lock(ct, queue, ct_lock_owned(ct, b, "held", 1)); /* the answer is read by the caller */
+    ct_await_hearing(ct, b, "held", SOON_MS);
     ct_hook(ct, CT_OP_WATCH, CT_BEFORE, NULL, NULL, NULL);
     CT_EQ(r.by_caller, 0);
+    CT_EQ(r.by_others, 1);
     CT_OK(dl_unlock(held, CT_ERR));
     (void)take_of(ct, queue, id, DL_OK, SOON_MS);
+    CT_OK(dl_unlock(other, CT_ERR));
+    ct_join(ct, thread);
+    CT_EQ(l.caller.unlocked, DL_OK);
     dl_queue_free(queue);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "callers.h"
+#include "core/core.h"
 
 /* Far longer than any wait here: who does not hear of a release is found out. */
 #define LONG_LEASE_MS 60000
@@ -285,6 +286,14 @@ CT_CASE(stopped, what_its_unlock_did_not_free_is_freed, .needs = DL_CAP_LEASE,
     ct_expect_free(ct, "left", ct_tolerance_ms(ct));
 }
 
+/* Each claim, each gate has one. */
+static size_t reserved_places(dl_client_t *client) {
+    dli_lock_client(client);
+    size_t reserved = client->loop.timers.reserved;
+    dli_unlock_client(client);
+    return reserved;
+}
+
 /* Its claim and its hold go, and it is one level more. */
 CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
         .traits_not = CT_BACKEND) {
@@ -293,6 +302,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
     caller_t next = CALLER(ct_lock_owned(ct, c, "shared", 7), DL_WAIT_FOREVER);
     head.keep = ct_latch(ct, 1);
     next.keep = ct_latch(ct, 1);
+    size_t reserved = reserved_places(c);
     ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "shared");
     start_caller(ct, &head);
     ct_pause_await(ct, pause, 5000);
@@ -307,6 +317,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
     end_caller(ct, &next, DL_OK);
     CT_EQ(ct_stats(ct, c).held_now, 0);
     ct_expect_free(ct, "shared", ct_tolerance_ms(ct));
+    CT_AWAIT(reserved_places(c) == reserved, 5000);
 }
 
 CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING | CT_VIRTUAL,
