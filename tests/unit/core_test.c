@@ -174,11 +174,11 @@ Test(gate, names_are_exact_and_a_gate_goes_with_its_last_reference) {
     cr_assert_neq(a, capital);
     cr_assert_neq(space, capital);
     cr_assert_eq(client.gates.len, 3);
-    dli_gate_unref(&client, again);
+    dli_gate_unref(again);
     cr_assert_eq(client.gates.len, 3);
-    dli_gate_unref(&client, a);
-    dli_gate_unref(&client, space);
-    dli_gate_unref(&client, capital);
+    dli_gate_unref(a);
+    dli_gate_unref(space);
+    dli_gate_unref(capital);
     cr_assert_eq(client.gates.len, 0);
     free(client.gates.chains);
     free(client.loop.timers.at);
@@ -196,8 +196,8 @@ Test(gate, thousands_of_names_are_found_again_while_the_table_grows) {
     for (int i = 0; i < 5000; i++) {
         int n = snprintf(name, sizeof name, "n%d", i);
         cr_assert_eq(dli_gate_get(&client, name, (size_t)n), gates[i]);
-        dli_gate_unref(&client, gates[i]);
-        dli_gate_unref(&client, gates[i]);
+        dli_gate_unref(gates[i]);
+        dli_gate_unref(gates[i]);
     }
     cr_assert_eq(client.gates.len, 0);
     free(client.gates.chains);
