@@ -245,17 +245,20 @@ CT_CASE(stopped, in_its_unlock_it_is_waited_for_no_longer_than_its_lease, .needs
 
 CT_CASE(stopped, its_turn_passes_to_those_who_only_try, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
         .traits_not = CT_BACKEND) {
-    static const ct_op_t where[] = {CT_OP_TRY, CT_OP_RELEASE};
+    static const struct {
+        ct_op_t op;
+        const char *name;
+    } where[] = {{CT_OP_TRY, "tried"}, {CT_OP_RELEASE, "tried too"}};
     dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "tried");
     for (size_t i = 0; i < sizeof where / sizeof where[0]; i++) {
-        caller_t head = CALLER(ct_lock(ct, c, "tried"), DL_WAIT_FOREVER);
-        ct_pause_t *pause = ct_pause(ct, where[i], CT_BEFORE, c, "tried");
+        dl_lock_t *lock = ct_lock(ct, c, where[i].name);
+        caller_t head = CALLER(ct_lock(ct, c, where[i].name), DL_WAIT_FOREVER);
+        ct_pause_t *pause = ct_pause(ct, where[i].op, CT_BEFORE, c, where[i].name);
         start_caller(ct, &head);
         ct_pause_await(ct, pause, 5000);
         CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
-        CT_AWAIT(dl_trylock(lock, NULL) == DL_OK,
-                 ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
+        CT_AWAIT_THAT(dl_trylock(lock, NULL), ==, DL_OK,
+                      ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + SOON_MS);
         CT_OK(dl_unlock(lock, CT_ERR));
         ct_pause_go(ct, pause);
         ct_join(ct, head.thread);
@@ -317,7 +320,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
     end_caller(ct, &next, DL_OK);
     CT_EQ(ct_stats(ct, c).held_now, 0);
     ct_expect_free(ct, "shared", ct_tolerance_ms(ct));
-    CT_AWAIT(reserved_places(c) == reserved, 5000);
+    CT_AWAIT_THAT(reserved_places(c), ==, reserved, 5000);
 }
 
 CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING | CT_VIRTUAL,
@@ -327,9 +330,11 @@ CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_B
     caller_t next = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     next.keep = ct_latch(ct, 1);
     ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    ct_pause_t *failed = ct_pause(ct, CT_OP_TRY, CT_AFTER, c, "asked");
     start_caller(ct, &head);
-    CT_AWAIT_THAT(ct_calls(ct, CT_OP_TRY), ==, 1, 5000);
+    ct_pause_await(ct, failed, 5000);
     ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "asked");
+    ct_pause_go(ct, failed);
     ct_pause_await(ct, pause, 5000);
     start_caller(ct, &next);
     CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + SOON_MS);
