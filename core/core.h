@@ -280,7 +280,6 @@ struct dli_op {
     uint64_t until_ns; /* of the wait */
     dli_timer_t timer;
     dl_status_t status; /* in the end */
-    dl_error_t err;     /* of the last answer, later of the end */
 
     /* What is asked, and the answer */
     dli_ask_kind_t ask;
@@ -291,13 +290,7 @@ struct dli_op {
     int64_t wait_ms;  /* on the server */
     uint64_t ask_until_ns;
     uint64_t called_ns;
-    union {
-        dl_grant_t grant;
-        dl_renewal_t renewal;
-        dl_watch_t *watch;
-    } with;
     dl_lock_info_t *info;
-    dli_request_t request;
     dli_claim_t *claim; /* a reference: what is asked about */
     dli_hold_t *hold;   /* a reference */
 
@@ -326,6 +319,15 @@ struct dli_op {
     dl_queue_t *queue; /* NULL: nobody takes its completion */
     void *tag;
     uint64_t id;
+
+    /* Not zeroed as it begins */
+    dl_error_t err; /* of the last answer, later of the end */
+    union {
+        dl_grant_t grant;
+        dl_renewal_t renewal;
+        dl_watch_t *watch;
+    } with;
+    dli_request_t request;
 };
 
 /* ---- queues (queue.c) --------------------------------------------------------------------------- */

@@ -4,7 +4,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 static const struct {
     const char *name;
@@ -77,7 +76,9 @@ dl_status_t dli_fail_plain(dl_error_t *err, dl_status_t status) {
 }
 
 void dli_error_clear(dl_error_t *err) {
-    memset(err, 0, sizeof *err);
+    err->status = DL_OK;
+    err->native = 0;
+    err->message[0] = '\0';
 }
 
 dl_status_t dli_error_give(dl_error_t *to, const dl_error_t *from, dl_status_t status) {

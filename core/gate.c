@@ -157,6 +157,9 @@ void dli_gate_next(dli_gate_t *gate) {
 }
 
 void dli_gate_look_again(const dli_hold_t *hold) {
+    if (hold->gate->first == NULL) {
+        return;
+    }
     dli_node_t *at = dli_table_find(&hold->client->queued, hash_of(hold->gate, &hold->owner));
     for (; at != NULL; at = dli_table_next(at)) {
         dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_owner, at);

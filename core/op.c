@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core.h"
 
@@ -51,11 +52,14 @@ static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
 }
 
 static void fill(dli_op_t *op, const dli_asked_t *asked) {
-    *op = (dli_op_t){.kind = asked->kind,
-                     .step = asked->step,
-                     .lease_ms = asked->lease_ms,
-                     .tag = asked->tag,
-                     .opts = asked->opts};
+    memset(op, 0, offsetof(dli_op_t, err)); /* the rest is large, and is filled before it is read */
+    dli_error_clear(&op->err);
+    op->request.pending = op->request.in_lane = false;
+    op->kind = asked->kind;
+    op->step = asked->step;
+    op->lease_ms = asked->lease_ms;
+    op->tag = asked->tag;
+    op->opts = asked->opts;
     if (op->kind == DL_OP_INSPECT) {
         op->info = (dl_lock_info_t *)(void *)(op + 1);
         *op->info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
@@ -108,7 +112,7 @@ dl_status_t dli_op_stop_reason(const dli_op_t *op) {
 
 dli_next_t dli_op_end(dli_op_t *op, dl_status_t status) {
     op->status = status;
-    if (op->err.status != status || op->err.message[0] == '\0') {
+    if (status != DL_OK && (op->err.status != status || op->err.message[0] == '\0')) {
         dli_fail_plain(&op->err, status);
     }
     return DLI_DONE;

@@ -198,7 +198,7 @@ static void apply_batch(dl_client_t *client) {
 }
 
 void dli_renew_carry_on(dl_client_t *client) {
-    if (client->batch_request.pending) {
+    if (client->batch_request.pending || (client->batch_len == 0 && client->due == NULL)) {
         return;
     }
     apply_batch(client);
