@@ -59,13 +59,13 @@ typedef struct dli_heap {
 
 /* ---- tables (table.c) ---------------------------------------------------------------------------- */
 
-typedef struct dli_node {
-    struct dli_node *next, *prev;
+typedef struct dli_chained {
+    struct dli_chained *next, *prev;
     uint64_t hash;
-} dli_node_t;
+} dli_chained_t;
 
 typedef struct dli_chain {
-    dli_node_t *first, *last;
+    dli_chained_t *first, *last;
 } dli_chain_t;
 
 /* By hashes. Zeroed it is empty; adding cannot fail, and `chains` is to be freed. */
@@ -179,7 +179,7 @@ struct dli_hold {
 
 /* One name in this process: at most one holder, one operation that asks the server, the others in a queue. */
 struct dli_gate {
-    dli_node_t link; /* in client->gates */
+    dli_chained_t link; /* in client->gates */
     dl_client_t *client;
     unsigned refs; /* handles, claims, holds */
     dli_op_t *first, *last;
@@ -262,9 +262,9 @@ struct dli_op {
     dli_op_t *next, *prev;           /* in client->ops, while it runs */
     dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
     dli_op_t *next_in, *prev_in;     /* in client->ready or to_watch, or loop.sleepers */
-    dli_node_t by_claim;             /* in claim->users */
-    dli_node_t by_owner;             /* in client->queued, while it is in the queue of its gate */
-    dli_node_t by_id;                /* in its queue, until it is taken */
+    dli_chained_t by_claim;          /* in claim->users */
+    dli_chained_t by_owner;          /* in client->queued, while it is in the queue of its gate */
+    dli_chained_t by_id;             /* in its queue, until it is taken */
     dli_owner_t owner;               /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
@@ -547,15 +547,15 @@ bool dli_heap_is_sound(const dli_heap_t *heap);
 /* table.c */
 uint64_t dli_hash(const void *bytes, size_t len);
 /* At its end; and out of it. */
-void dli_chain_add(dli_chain_t *chain, dli_node_t *link);
-void dli_chain_remove(dli_chain_t *chain, dli_node_t *link);
-void dli_table_add(dli_table_t *table, dli_node_t *link, uint64_t hash);
-void dli_table_remove(dli_table_t *table, dli_node_t *link);
+void dli_chain_add(dli_chain_t *chain, dli_chained_t *link);
+void dli_chain_remove(dli_chain_t *chain, dli_chained_t *link);
+void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash);
+void dli_table_remove(dli_table_t *table, dli_chained_t *link);
 /* The oldest with this hash, and the next with the same. */
-dli_node_t *dli_table_find(dli_table_t *table, uint64_t hash);
-dli_node_t *dli_table_next(const dli_node_t *link);
+dli_chained_t *dli_table_find(dli_table_t *table, uint64_t hash);
+dli_chained_t *dli_table_next(const dli_chained_t *link);
 /* Of all, in no order: the first (link NULL), and the next. */
-dli_node_t *dli_table_after(dli_table_t *table, const dli_node_t *link);
+dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link);
 
 /* loop.c */
 /* Starts the client's thread if it does not run; 0 or an errno. */

@@ -15,7 +15,7 @@ dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate) {
 }
 
 static dli_gate_t *find(dl_client_t *client, const char *name, size_t len, uint64_t hash) {
-    dli_node_t *at = dli_table_find(&client->gates, hash);
+    dli_chained_t *at = dli_table_find(&client->gates, hash);
     for (; at != NULL; at = dli_table_next(at)) {
         dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, link, at);
         if (gate->name_len == len && memcmp(gate->name, name, len) == 0) {
@@ -160,7 +160,7 @@ void dli_gate_look_again(const dli_hold_t *hold) {
     if (hold->gate->first == NULL) {
         return;
     }
-    dli_node_t *at = dli_table_find(&hold->client->queued, hash_of(hold->gate, &hold->owner));
+    dli_chained_t *at = dli_table_find(&hold->client->queued, hash_of(hold->gate, &hold->owner));
     for (; at != NULL; at = dli_table_next(at)) {
         dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_owner, at);
         if (op->gate == hold->gate && dli_owner_equal(&op->owner, &hold->owner)) {

@@ -530,7 +530,7 @@ dli_next_t dli_claim_use(dli_op_t *op) {
 /* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
 void dli_claim_idle(dli_claim_t *claim) {
     claim->busy = false;
-    for (dli_node_t *at = claim->users.first; at != NULL; at = at->next) {
+    for (dli_chained_t *at = claim->users.first; at != NULL; at = at->next) {
         dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_claim, at);
         dli_op_poke(op);
         if (op->async) {

@@ -259,7 +259,7 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
 
 static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
     pthread_mutex_lock(&queue->mutex);
-    dli_node_t *at = dli_table_find(&queue->ops, hash_of(id));
+    dli_chained_t *at = dli_table_find(&queue->ops, hash_of(id));
     while (at != NULL && DLI_CONTAINER_OF(dli_op_t, by_id, at)->id != id) {
         at = dli_table_next(at);
     }
@@ -481,8 +481,8 @@ void dl_queue_free(dl_queue_t *queue) {
         }
         dli_client_unref_and_unlock(client);
     }
-    dli_node_t *next;
-    for (dli_node_t *at = dli_table_after(&queue->ops, NULL); at != NULL; at = next) {
+    dli_chained_t *next;
+    for (dli_chained_t *at = dli_table_after(&queue->ops, NULL); at != NULL; at = next) {
         next = dli_table_after(&queue->ops, at);
         abandon(DLI_CONTAINER_OF(dli_op_t, by_id, at));
     }

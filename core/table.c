@@ -21,14 +21,14 @@ static dli_chain_t *chain_of(dli_table_t *table, uint64_t hash) {
     return table->count == 0 ? &table->only : &table->chains[i];
 }
 
-void dli_chain_add(dli_chain_t *chain, dli_node_t *link) {
+void dli_chain_add(dli_chain_t *chain, dli_chained_t *link) {
     link->next = NULL;
     link->prev = chain->last;
     *(chain->last != NULL ? &chain->last->next : &chain->first) = link;
     chain->last = link;
 }
 
-void dli_chain_remove(dli_chain_t *chain, dli_node_t *link) {
+void dli_chain_remove(dli_chain_t *chain, dli_chained_t *link) {
     *(link->prev != NULL ? &link->prev->next : &chain->first) = link->next;
     *(link->next != NULL ? &link->next->prev : &chain->last) = link->prev;
 }
@@ -58,16 +58,16 @@ static void split(dli_table_t *table) {
     }
     table->mask = table->count > table->mask ? table->mask * 2 + 1 : table->mask;
     dli_chain_t *from = &table->chains[table->count & table->mask >> 1];
-    dli_node_t *link = from->first;
+    dli_chained_t *link = from->first;
     table->chains[table->count++] = *from = (dli_chain_t){NULL, NULL};
     while (link != NULL) {
-        dli_node_t *next = link->next;
+        dli_chained_t *next = link->next;
         dli_chain_add(chain_of(table, link->hash), link);
         link = next;
     }
 }
 
-void dli_table_add(dli_table_t *table, dli_node_t *link, uint64_t hash) {
+void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash) {
     if (table->len >= table->count) {
         split(table);
     }
@@ -76,27 +76,27 @@ void dli_table_add(dli_table_t *table, dli_node_t *link, uint64_t hash) {
     table->len++;
 }
 
-void dli_table_remove(dli_table_t *table, dli_node_t *link) {
+void dli_table_remove(dli_table_t *table, dli_chained_t *link) {
     dli_chain_remove(chain_of(table, link->hash), link);
     table->len--;
 }
 
-static dli_node_t *same(dli_node_t *link, uint64_t hash) {
+static dli_chained_t *same(dli_chained_t *link, uint64_t hash) {
     while (link != NULL && link->hash != hash) {
         link = link->next;
     }
     return link;
 }
 
-dli_node_t *dli_table_find(dli_table_t *table, uint64_t hash) {
+dli_chained_t *dli_table_find(dli_table_t *table, uint64_t hash) {
     return same(chain_of(table, hash)->first, hash);
 }
 
-dli_node_t *dli_table_next(const dli_node_t *link) {
+dli_chained_t *dli_table_next(const dli_chained_t *link) {
     return same(link->next, link->hash);
 }
 
-dli_node_t *dli_table_after(dli_table_t *table, const dli_node_t *link) {
+dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link) {
     if (link != NULL && link->next != NULL) {
         return link->next;
     }

@@ -23,7 +23,7 @@ extern "C" {
  *   not queue behind slow acquires. Callers that extend a hold use renew too, with one entry and deadlines
  *   of their own, perhaps short ones: these must not condemn the connection that the batches use. For one
  *   hold of a SESSION driver the core never runs two ops at once; for LEASE drivers a renewal may cross a
- *   release.
+ *   release, and a second release one whose thread does not go on.
  * - An op returns by `deadline_ns` (CLOCK_BOOTTIME, as env->now_ns counts) whatever the server does, and
  *   soon after one of the `stop` descriptors becomes readable. A request that was sent and has no
  *   reply by then is DL_EUNKNOWN; one that surely never left is DL_EIO.

@@ -9,7 +9,7 @@
 #define MANY 100000u
 
 typedef struct item {
-    dli_node_t link;
+    dli_chained_t link;
     uint64_t key;
 } item_t;
 
@@ -21,7 +21,7 @@ static void add(dli_table_t *table, size_t i, uint64_t key) {
 }
 
 static item_t *find(dli_table_t *table, uint64_t key) {
-    dli_node_t *at = dli_table_find(table, dli_hash(&key, sizeof key));
+    dli_chained_t *at = dli_table_find(table, dli_hash(&key, sizeof key));
     while (at != NULL && DLI_CONTAINER_OF(item_t, link, at)->key != key) {
         at = dli_table_next(at);
     }
@@ -32,7 +32,7 @@ static size_t longest_chain(const dli_table_t *table) {
     size_t longest = 0;
     for (size_t i = 0; i < table->count; i++) {
         size_t len = 0;
-        for (const dli_node_t *link = table->chains[i].first; link != NULL; link = link->next) {
+        for (const dli_chained_t *link = table->chains[i].first; link != NULL; link = link->next) {
             len++;
         }
         longest = len > longest ? len : longest;
@@ -42,7 +42,8 @@ static size_t longest_chain(const dli_table_t *table) {
 
 static size_t count_all(dli_table_t *table) {
     size_t n = 0;
-    for (dli_node_t *link = dli_table_after(table, NULL); link != NULL; link = dli_table_after(table, link)) {
+    for (dli_chained_t *link = dli_table_after(table, NULL); link != NULL;
+         link = dli_table_after(table, link)) {
         n++;
     }
     return n;
@@ -83,7 +84,7 @@ Test(table, what_has_one_hash_stays_in_its_order) {
     }
     size_t i = 0;
     uint64_t key = 7;
-    dli_node_t *at = dli_table_find(&table, dli_hash(&key, sizeof key));
+    dli_chained_t *at = dli_table_find(&table, dli_hash(&key, sizeof key));
     for (; at != NULL; at = dli_table_next(at), i += 100) {
         cr_assert_eq(DLI_CONTAINER_OF(item_t, link, at), &items[i]);
     }
