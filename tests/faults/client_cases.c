@@ -100,9 +100,11 @@ CT_CASE(faults, row03_stopped_between_sending_and_reading_until_after_validity) 
     end_caller(ct, &one_try, DL_ELOST);
     ct_expect_free(ct, "row 3", ct_tolerance_ms(ct));
     CT_EQ(ct_stats(ct, c).acquired, 0);
-    /* A call that may wait goes on with a hold of its own; the dead one is never it. */
-    pause = pause_before_reading(ct, c);
-    caller_t waiting = CALLER(lock, DL_WAIT_FOREVER);
+    /* A call that may wait goes on with a hold of its own; the dead one is never it. The first client has a
+     * thread of its own now, for the free, and that might read the answer. */
+    dl_client_t *other = ct_open(ct, NULL);
+    pause = pause_before_reading(ct, other);
+    caller_t waiting = CALLER(ct_lock(ct, other, "row 3"), DL_WAIT_FOREVER);
     start_caller(ct, &waiting);
     ct_pause_await(ct, pause, 5000);
     ct_sleep_ms(ct, lease_ms);

@@ -279,12 +279,15 @@ static inline dl_status_t free_it(uint64_t hold_id) {
     return dli_redlock_release(&client, NULL, &request, &err);
 }
 
-/* Every node has a connection that is ready. */
+/* Every node has a connection that is ready, and no answer of one is still to be read. */
 static inline void connect_all(void) {
     cr_assert_eq(try_it(1), DL_OK, "%s", err.message);
     AWAIT_THAT(have(OWNER ":1"), ==, client.n);
     cr_assert_eq(free_it(1), DL_OK, "%s", err.message);
     AWAIT(is_free());
+    for (size_t i = 0; i < client.n; i++) {
+        AWAIT_THAT(atomic_load(&client.nodes[i].backlog), ==, 0);
+    }
     spread_counters(8100000000000000);
 }
 
