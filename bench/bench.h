@@ -58,6 +58,7 @@ void queue_scale(dl_client_t *client, unsigned scale);
 /* Each prints one line a figure. `scale` multiplies how much is measured; 1 takes a few seconds. */
 void bench_pair(const char *folder, unsigned scale);
 void bench_handoff(const char *folder, unsigned scale);
+void bench_crowd(const char *folder, unsigned scale);
 void bench_many(const char *folder, unsigned scale);
 void bench_queue_pair(const char *folder, unsigned scale);
 void bench_queue_scale(const char *folder, unsigned scale);

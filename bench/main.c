@@ -20,22 +20,26 @@ static const struct {
 } benches[] = {
     {"pair", bench_pair},
     {"handoff", bench_handoff},
+    {"crowd", bench_crowd},
     {"many", bench_many},
     {"queue-pair", bench_queue_pair},
     {"queue-scale", bench_queue_scale},
 #ifdef DLOCK_BENCH_REDIS
     {"redis-pair", bench_redis_pair},
     {"redis-handoff", bench_redis_handoff},
+    {"redis-crowd", bench_redis_crowd},
     {"redis-threads", bench_redis_threads},
     {"redis-queue-pair", bench_redis_queue_pair},
     {"redis-queue-scale", bench_redis_queue_scale},
     {"redlock-pair", bench_redlock_pair},
+    {"redlock-crowd", bench_redlock_crowd},
 #endif
 #ifdef DLOCK_BENCH_MYSQL
     {"mysql-pair", bench_mysql_pair},
     {"mysql-many", bench_mysql_many},
     {"mysql-queue-scale", bench_mysql_queue_scale},
     {"mysql-wake", bench_mysql_wake},
+    {"mysql-crowd", bench_mysql_crowd},
 #endif
 };
 

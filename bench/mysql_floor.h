@@ -41,6 +41,7 @@ void bare_lock_release_row(bare_lock_t *bare);
 void bench_mysql_many(const char *folder, unsigned scale);
 void bench_mysql_queue_scale(const char *folder, unsigned scale);
 void bench_mysql_pair(const char *folder, unsigned scale);
+void bench_mysql_crowd(const char *folder, unsigned scale);
 void bench_mysql_wake(const char *folder, unsigned scale);
 
 #endif

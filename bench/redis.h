@@ -44,6 +44,9 @@ void bare_release(bare_t *bare);
 int bare_set(bare_t *bare);
 void bare_compare_and_delete(bare_t *bare);
 
+/* Bare publish and SET NX PX, opened with a layout: each user is subscribed, and tries at each message. */
+extern const way_t redis_bare_way;
+
 /* A process that passes on what comes to the port that is returned, to this one, and back, each way so many
  * milliseconds later. It ends with this program. */
 int relay_start(int port, int delay_ms);
@@ -51,6 +54,8 @@ int relay_start(int port, int delay_ms);
 void bench_redlock_pair(const char *folder, unsigned scale);
 void bench_redis_pair(const char *folder, unsigned scale);
 void bench_redis_handoff(const char *folder, unsigned scale);
+void bench_redis_crowd(const char *folder, unsigned scale);
+void bench_redlock_crowd(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);
 void bench_redis_queue_pair(const char *folder, unsigned scale);
 void bench_redis_queue_scale(const char *folder, unsigned scale);
