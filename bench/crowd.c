@@ -157,7 +157,8 @@ static void run_round(const crowd_t *crowd, const way_t *way, unsigned scale, re
     }
     (void)pthread_barrier_wait(&shared->begin);
     uint64_t begin_ns = now_ns(), round_ns = scale * (uint64_t)ROUND_NS;
-    struct timespec time = {.tv_sec = (time_t)(round_ns / 1000000000u), .tv_nsec = (long)(round_ns % 1000000000u)};
+    struct timespec time = {.tv_sec = (time_t)(round_ns / 1000000000u),
+                            .tv_nsec = (long)(round_ns % 1000000000u)};
     (void)nanosleep(&time, NULL);
     atomic_store(&shared->stop, 1);
     uint64_t took_ns = now_ns() - begin_ns;
@@ -200,8 +201,8 @@ void crowd_compare(const crowd_t *crowd, const way_t *floor, const way_t *ours, 
         }
         run_round(crowd, ours, scale, &b);
     }
-    printf("%s: %d processes of %d threads, held for %u us:\n", crowd->title, crowd->processes, crowd->threads,
-           crowd->hold_us);
+    printf("%s: %d processes of %d threads, held for %u us:\n", crowd->title, crowd->processes,
+           crowd->threads, crowd->hold_us);
     print(ours, &b);
     if (floor != NULL) {
         print(floor, &a);

@@ -4,6 +4,7 @@
 #define DLI_BACKEND_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "dlock/driver.h"
 
@@ -30,6 +31,7 @@ typedef enum dli_ask_kind {
 
 /* Made by the core, before it begins; its memory stays until it has ended or was withdrawn. What each kind
  * means is said at the ops of dl_driver_t. A table that blocks is asked the same, by a worker (workers.c). */
+#define DLI_REQUEST_ROOM 128 /* bytes of the backend's own in each */
 typedef struct dli_park dli_park_t;
 typedef struct dli_timer dli_timer_t;
 typedef struct dli_request dli_request_t;
@@ -47,6 +49,7 @@ struct dli_request {
     /* The backend says so once, unless the request was withdrawn. It only marks: it calls no op of the
      * backend. The request is the core's again. */
     void (*ended)(dli_request_t *request, dl_status_t status);
+    bool leads; /* its caller asks lead_fds for it */
     /* The core's (call.c) */
     bool (*start)(dli_request_t *request, dli_park_t *park);
     dli_timer_t *timer;
@@ -56,6 +59,7 @@ struct dli_request {
     /* The backend's, or the lane's, while it is pending */
     dli_request_t *next, *prev;
     void *place;
+    max_align_t room[DLI_REQUEST_ROOM / sizeof(max_align_t)]; /* not cleared */
 };
 
 /* What the core lends to a backend beside dl_driver_env_t. */
@@ -70,6 +74,8 @@ typedef struct dli_backend {
      * there must be; watch and unwatch with NOTIFY. SESSION and NATIVE_WAIT it cannot have. */
     const dl_driver_t *driver;
     bool inspects, forces; /* it takes INSPECT, FORCE */
+    /* Do these options ask for it, and not for the driver's own table? NULL: all do. */
+    bool (*fits)(const dl_option_value_t *options);
     /* Before open. env lives as long as the state. */
     void (*attach)(void *state, const dli_backend_env_t *env);
     /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
@@ -81,6 +87,18 @@ typedef struct dli_backend {
     /* Without the mutex, perhaps by several threads at once: sends what was begun, and waits for nothing.
      * True: whoever listens is to ask listen_fds again. */
     bool (*flush)(void *state);
+    /*
+     * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
+     * mutex: what to poll, and until when at the longest; 0: another thread reads that; -1: whoever listens
+     * does. `late`: it should have come, so the other may have been stopped. *term: for what follows.
+     */
+    int (*lead_fds)(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
+                    uint64_t *until_ns);
+    /* Without the mutex, after that poll, on the same thread: reads. */
+    void (*lead)(void *state, uint64_t term, const struct pollfd *fds, size_t n);
+    /* With the mutex: it reads no more. A request that is still pending there, and that nobody reads; NULL:
+     * none. */
+    dli_request_t *(*end_lead)(void *state, uint64_t term);
 } dli_backend_t;
 
 /* As dl_client_open_driver (open/open.c). */

@@ -278,7 +278,9 @@ static void ask_backend(dli_op_t *op) {
             dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
         return;
     }
-    dli_call_begin(op);
+    make_request(op);
+    op->request.leads = op->park != NULL && client->inner->lead_fds != NULL;
+    dli_request_begin(client, &op->request);
     dli_tidy(client);
     while (op->request.pending && !dli_call_is_stopped(op) && dli_now() < op->ask_until_ns) {
         dli_loop_sleep(op, op->ask_until_ns);

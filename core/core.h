@@ -274,6 +274,7 @@ struct dli_op {
     bool asks, sleeps;         /* of a blocking call: its thread is in the driver, or asleep */
     dli_op_t *outer;           /* in thread->calls */
     uint64_t due_ns;           /* when its thread should go on at the latest */
+    uint64_t term;             /* it reads its own reply; 0: it does not */
     bool cancelled;
     bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
@@ -359,6 +360,7 @@ typedef struct dli_loop {
     dli_heap_t timers;
     bool listening; /* a thread is between the driver's listen_fds and listen */
     bool reading;   /* it is in listen */
+    bool look_anew; /* it was told to begin anew */
     uint64_t round; /* of listening: one that is late finds another */
     uint64_t late_round;
     dli_op_t *listener;               /* of the caller that listens; NULL: the loop does, or nobody */

@@ -8,6 +8,8 @@
 /* How long what the driver listens to may lie unread while nobody waits, or a caller that listens is stopped.
  */
 #define TEND_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+/* Who waits for an answer that another reads looks at that one after this. */
+#define PATIENCE_NS (10u * (uint64_t)DLI_NS_PER_MS)
 
 /* How soon a thread that could not be had is asked for again. */
 #define AGAIN_NS (100u * (uint64_t)DLI_NS_PER_MS)
@@ -74,6 +76,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     dli_loop_t *loop = &client->loop;
     uint64_t due_ns = DLI_NEVER, round = ++loop->round;
     loop->listening = true;
+    loop->look_anew = false;
     loop->listener = op;
     atomic_store(&loop->listens_to_ns, 0);
     if (op != NULL) {
@@ -136,6 +139,7 @@ void dli_loop_listen(dl_client_t *client, bool begins) {
 }
 
 void dli_loop_listen_anew(dl_client_t *client) {
+    client->loop.look_anew = true;
     if (client->loop.listener != NULL) {
         dli_park_wake(client->loop.listener->park);
     } else if (client->loop.listening) {
@@ -164,19 +168,6 @@ static void end_sleep(dli_op_t *op) {
     }
 }
 
-static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
-    dl_client_t *client = op->client;
-    if (!client->loop.listening) {
-        listen_until(client, op, fds, 2, until_ns);
-        return;
-    }
-    begin_sleep(op);
-    dli_unlock_client(client);
-    (void)sleep_at(op, fds, 2, until_ns);
-    dli_lock_client(client);
-    end_sleep(op);
-}
-
 static void end_round(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
     loop->round++;
@@ -198,6 +189,7 @@ static void look_at_listener(dl_client_t *client) {
     dli_unlock_client(client);
     bool is_late = until_ns != 0 && (dli_now() >= until_ns || dli_sys->poll(fds, n, 0) > 0);
     dli_lock_client(client);
+    is_late |= until_ns != 0 && loop->look_anew;
     if (loop->round != round || !loop->listening || loop->reading) {
         return;
     }
@@ -207,7 +199,86 @@ static void look_at_listener(dl_client_t *client) {
     loop->late_round = is_late ? round : 0;
 }
 
+/* When it looks at the thread that reads its reply: after PATIENCE_NS, after twice that, and so on. */
+static uint64_t patience_until(const dli_op_t *op) {
+    uint64_t now = dli_now(), asked_ns = now - op->called_ns;
+    return now + (asked_ns > PATIENCE_NS ? asked_ns : PATIENCE_NS);
+}
+
+/* Beside another who listens, and may be late. */
+static void sleep_beside(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
+    dl_client_t *client = op->client;
+    uint64_t look_ns = patience_until(op);
+    begin_sleep(op);
+    dli_unlock_client(client);
+    (void)sleep_at(op, fds, 2, op->request.pending ? dli_min(until_ns, look_ns) : until_ns);
+    dli_lock_client(client);
+    end_sleep(op);
+    if (op->request.pending && client->loop.listening && dli_now() >= look_ns) {
+        look_at_listener(client);
+    }
+}
+
+/* It reads no more; another whose reply is still to come does. */
+static void end_lead(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    const dli_request_t *heir = client->inner->end_lead(client->state, op->term);
+    op->term = 0;
+    if (heir != NULL && heir->leads) {
+        if (heir != &op->request) {
+            dli_park_wake(DLI_CONTAINER_OF(dli_op_t, request, (void *)(uintptr_t)heir)->park);
+        }
+    } else if (heir != NULL) {
+        dli_loop_listen_anew(client);
+    }
+}
+
+/* Another reads its reply, and may be late. */
+static void sleep_led(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
+    dli_unlock_client(op->client);
+    (void)sleep_at(op, fds, 2, dli_min(until_ns, patience_until(op)));
+    dli_lock_client(op->client);
+}
+
+/* Reads its own reply. */
+static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t until_ns) {
+    dl_client_t *client = op->client;
+    dli_unlock_client(client);
+    int ready = sleep_at(op, fds, 2 + n, until_ns);
+    for (size_t i = 0; i < 2 + n && ready <= 0; i++) {
+        fds[i].revents = 0;
+    }
+    reader = op;
+    client->inner->lead(client->state, op->term, fds + 2, n);
+    reader = NULL;
+    dli_lock_client(client);
+    end_lead(op);
+}
+
+static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
+    dl_client_t *client = op->client;
+    int leads = -1;
+    if (op->request.pending && op->request.leads) {
+        uint64_t due_ns = DLI_NEVER;
+        bool late = dli_now() >= op->called_ns + PATIENCE_NS;
+        leads = client->inner->lead_fds(client->state, &op->request, fds + 2, late, &op->term, &due_ns);
+        until_ns = leads > 0 ? dli_min(until_ns, due_ns) : until_ns;
+    }
+    if (leads > 0) {
+        sleep_leading(op, fds, (size_t)leads, until_ns);
+    } else if (leads == 0) {
+        sleep_led(op, fds, until_ns);
+    } else if (client->loop.listening) {
+        sleep_beside(op, fds, until_ns);
+    } else {
+        listen_until(client, op, fds, 2, until_ns);
+    }
+}
+
 void dli_loop_forget(dli_op_t *op) {
+    if (op->term != 0) {
+        end_lead(op);
+    }
     if (op->place == DLI_OP_WAITING) {
         end_sleep(op);
     } else if (op->client->loop.listener == op) {

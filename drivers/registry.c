@@ -18,6 +18,7 @@ typedef struct entry {
     const char *name;
     const char *build_option;
     const dl_driver_t *driver; /* NULL: not in this build */
+    const dli_backend_t *backend;
 } entry_t;
 
 static const entry_t entries[] = {
@@ -33,6 +34,7 @@ static const entry_t entries[] = {
         .build_option = "DLOCK_WITH_REDIS",
 #ifdef DLOCK_HAVE_REDIS
         .driver = &dli_redis_string_driver,
+        .backend = &dli_redis_string_backend,
 #endif
     },
     {
@@ -40,6 +42,7 @@ static const entry_t entries[] = {
         .build_option = "DLOCK_WITH_REDIS",
 #ifdef DLOCK_HAVE_REDIS
         .driver = &dli_redis_hash_driver,
+        .backend = &dli_redis_hash_backend,
 #endif
     },
     {
@@ -86,6 +89,11 @@ static const entry_t *find(const char *name) {
 const dl_driver_t *dli_registry_find(const char *name) {
     const entry_t *entry = find(name);
     return entry != NULL ? entry->driver : NULL;
+}
+
+const dli_backend_t *dli_registry_backend(const char *name) {
+    const entry_t *entry = find(name);
+    return entry != NULL ? entry->backend : NULL;
 }
 
 const dl_driver_t *dli_registry_at(size_t i) {

@@ -3,10 +3,12 @@
 #ifndef DLI_REGISTRY_H
 #define DLI_REGISTRY_H
 
-#include "dlock/driver.h"
+#include "core/backend.h"
 
 /* The table of the driver `name`; NULL when this build does not have it. */
 const dl_driver_t *dli_registry_find(const char *name);
+/* How it speaks over sockets, where the options ask for that; NULL: never. */
+const dli_backend_t *dli_registry_backend(const char *name);
 /* The i-th driver of this build; NULL past the end. */
 const dl_driver_t *dli_registry_at(size_t i);
 

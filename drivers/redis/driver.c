@@ -105,7 +105,14 @@ dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t 
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-#define LAYOUT_SCRIPTS 5
+#define LAYOUT_SCRIPTS DLI_LAYOUT_SCRIPTS
+
+const dli_script_t *dli_redis_script(const dli_redis_t *redis, size_t i) {
+    const dli_layout_t *layout = redis->layout;
+    const dli_script_t *const scripts[LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
+                                                         layout->inspect, layout->force};
+    return scripts[i];
+}
 
 /* A user that may not load scripts can still run them, each once by its text. */
 static bool may_be_missing(const redisReply *reply) {
@@ -113,16 +120,12 @@ static bool may_be_missing(const redisReply *reply) {
            (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown ", 12) == 0);
 }
 
-dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
-                                    redisReply *const *replies, dl_error_t *err) {
-    for (size_t i = 0; i < n; i++) {
-        const redisReply *reply = replies[i];
-        bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, scripts[i]->sha) == 0;
-        if (!loaded && !may_be_missing(reply)) {
-            return dli_reply_unexpected(reply, "SCRIPT LOAD", err);
-        }
-    }
-    const redisReply *run = replies[n];
+dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err) {
+    bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, script->sha) == 0;
+    return loaded || may_be_missing(reply) ? DL_OK : dli_reply_unexpected(reply, "SCRIPT LOAD", err);
+}
+
+dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err) {
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
     }
@@ -134,20 +137,30 @@ dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t
                           redis->token_key_shown, why.message);
 }
 
+dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
+                                    redisReply *const *replies, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < n && status == DL_OK; i++) {
+        status = dli_redis_judge_loaded(scripts[i], replies[i], err);
+    }
+    return status == DL_OK ? dli_redis_judge_look(redis, replies[n], err) : status;
+}
+
 /* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better
  * known now than at the first lock. All on the connection of the renewals: when a lock is held it has to be
  * there, whether or not descriptors and memory are left by then. */
 static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
-                                                         layout->inspect, layout->force};
+    const dli_script_t *scripts[LAYOUT_SCRIPTS];
+    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
+        scripts[i] = dli_redis_script(redis, (size_t)i);
+    }
     dli_commands_t commands = {0};
     redisReply *replies[LAYOUT_SCRIPTS + 1] = {NULL};
     for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
         dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
     }
     dli_slice_t key = dli_slice(redis->token_key);
-    dli_script_call_t look = {.script = layout->inspect, .keys = 1, .argc = 1, .argv = &key};
+    dli_script_call_t look = {.script = redis->layout->inspect, .keys = 1, .argc = 1, .argv = &key};
     dli_script_encode(&commands, &look, false);
     dl_status_t status;
     if (commands.out_of_memory) {
@@ -170,9 +183,19 @@ static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_err
     return status;
 }
 
+static dli_facts_t facts_of(const dli_redis_t *redis) {
+    dli_facts_t facts = {.version_number = 0};
+    if (redis->mux != NULL) {
+        return redis->mux->pipes[0].facts;
+    }
+    if (redis->link != NULL) {
+        dli_link_facts(redis->link, &facts);
+    }
+    return facts;
+}
+
 void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
-    dli_facts_t facts;
-    dli_link_facts(redis->link, &facts);
+    const dli_facts_t facts = facts_of(redis);
     if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
         char text[320];
         snprintf(text, sizeof text,
@@ -206,7 +229,8 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         status = dli_link_open(&redis->endpoint, &pool, env, &redis->link, err);
     }
     if (status == DL_OK) {
-        status = load_scripts(redis, deadline_ns, err);
+        status = redis->core == NULL ? load_scripts(redis, deadline_ns, err)
+                                     : dli_redis_open_mux(redis, values, &pool, deadline_ns, err);
     }
     if (status == DL_OK) {
         dli_redis_warn_of_eviction(redis);
@@ -221,6 +245,7 @@ void dli_redis_close(void *state, int forked) {
         return;
     }
     dli_subscriber_close(redis->subscriber, forked != 0);
+    dli_redis_close_mux(redis, forked != 0);
     dli_link_close(redis->link, forked != 0);
     dli_endpoint_free(&redis->endpoint);
     redis->subscriber = NULL;
@@ -249,10 +274,7 @@ dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len,
 
 void dli_redis_describe(void *state, char *text, size_t size) {
     const dli_redis_t *redis = state;
-    dli_facts_t facts = {.version_number = 0};
-    if (redis->link != NULL) {
-        dli_link_facts(redis->link, &facts);
-    }
+    const dli_facts_t facts = facts_of(redis);
     const char *product = strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis";
     snprintf(text, size, "%s%s%s at %s", product, facts.version[0] != '\0' ? " " : "", facts.version,
              redis->endpoint.label);

@@ -67,3 +67,5 @@ const dl_driver_t dli_redis_hash_driver = {
     .init = init_hash,
     DLI_REDIS_OPS,
 };
+
+const dli_backend_t dli_redis_hash_backend = DLI_REDIS_BACKEND(&dli_redis_hash_driver);

@@ -8,6 +8,7 @@
 #include "options.h"
 #include "redis.h"
 #include "scripts.h"
+#include "link/mux.h"
 #include "link/subscriber.h"
 
 /* Numbers below this are exact in the server's scripts, which count in double. */
@@ -54,6 +55,11 @@ struct dli_redis {
     const dli_layout_t *layout;
     dli_endpoint_t endpoint;
     dli_link_t *link;
+    /* Of a backend: requests share connections (requests.c). */
+    const dli_backend_env_t *core; /* NULL: it is none */
+    dli_mux_t *mux;
+    size_t connections;
+    size_t polled; /* descriptors of the mux, by whoever listens */
     dli_subscriber_t *subscriber;
     char prefix[DLI_PREFIX_MAX + 1];
     size_t prefix_len;
@@ -77,6 +83,9 @@ bool dli_redis_is_foreign(const redisReply *reply);
 dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
                            dl_error_t *err);
 
+/* Reports it, at most once a second. */
+void dli_redis_warn(dli_redis_t *redis, const char *text);
+
 /* ---- the ops, the same for both layouts ------------------------------------------------------------ */
 
 /* driver.c: opening and closing. The state's layout is set before. */
@@ -91,6 +100,12 @@ dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_
 dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
 void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
                         const dl_option_value_t *values, size_t at);
+/* The i-th of the scripts that are loaded by open. */
+#define DLI_LAYOUT_SCRIPTS 5
+const dli_script_t *dli_redis_script(const dli_redis_t *redis, size_t i);
+/* The answer to SCRIPT LOAD; to running a script on the token key. */
+dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err);
+dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err);
 /* Of n answers to SCRIPT LOAD, and of one to running a script on the token key: can locks be had here? */
 dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
                                     redisReply *const *replies, dl_error_t *err);
@@ -107,6 +122,20 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
 void dli_redis_unwatch(void *state, dl_watch_t *watch);
 size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n);
+
+/* requests.c: the ops of dli_backend_t */
+bool dli_redis_fits(const dl_option_value_t *values);
+void dli_redis_attach(void *state, const dli_backend_env_t *core);
+void dli_redis_begin(void *state, dli_request_t *request);
+bool dli_redis_withdraw(void *state, dli_request_t *request);
+bool dli_redis_flush(void *state);
+int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
+                       uint64_t *until_ns);
+void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n);
+dli_request_t *dli_redis_end_lead(void *state, uint64_t term);
+dl_status_t dli_redis_open_mux(dli_redis_t *redis, const dl_option_value_t *values,
+                               const dli_pool_options_t *pool, uint64_t deadline_ns, dl_error_t *err);
+void dli_redis_close_mux(dli_redis_t *redis, bool forked);
 
 /* renewals.c */
 void dli_redis_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
@@ -136,6 +165,15 @@ dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *
  * none). */
 void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys, dl_finding_fn fn,
                           void *arg);
+
+/* The backend of a driver. */
+#define DLI_REDIS_BACKEND(table)                                                              \
+    {                                                                                         \
+        .driver = (table), .inspects = true, .forces = true, .fits = dli_redis_fits,          \
+        .attach = dli_redis_attach, .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, \
+        .flush = dli_redis_flush, .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead,     \
+        .end_lead = dli_redis_end_lead                                                        \
+    }
 
 /* All but open and init, which each driver gives its layout. */
 #define DLI_REDIS_OPS                                                                                     \

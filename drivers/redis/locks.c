@@ -79,8 +79,7 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
     return dl_driver_fail(err, status, 0, "%.*s: %s", LABEL_SHOWN, redis->endpoint.label, why.message);
 }
 
-/* At most once a second. */
-static void warn(dli_redis_t *redis, const char *text) {
+void dli_redis_warn(dli_redis_t *redis, const char *text) {
     uint_fast64_t now = redis->env->now_ns();
     uint_fast64_t last = atomic_load(&redis->warned_ns);
     if ((last == 0 || now - last >= NS_PER_S) &&
@@ -296,7 +295,7 @@ static dl_status_t confirm(const attempt_t *a) {
     if (redis->shortfall == DLI_SHORTFALL_REFUSE) {
         return refuse(a, text);
     }
-    warn(redis, text);
+    dli_redis_warn(redis, text);
     return DL_OK;
 }
 
@@ -420,14 +419,22 @@ void dli_redis_unwatch(void *state, dl_watch_t *watch) {
     free(watch);
 }
 
+/* The subscriber's descriptor, if there is one, behind those of the mux. */
 size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     dli_redis_t *redis = state;
+    uint64_t mux_ns = DL_NO_DEADLINE;
     (void)max;
+    redis->polled = redis->mux != NULL ? dli_mux_listen_fds(redis->mux, fds, &mux_ns) : 0;
+    fds += redis->polled;
     dli_subscriber_fds(redis->subscriber, fds, until_ns);
-    return fds->fd >= 0 ? 1 : 0;
+    *until_ns = mux_ns < *until_ns ? mux_ns : *until_ns;
+    return redis->polled + (fds->fd >= 0);
 }
 
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redis_t *redis = state;
-    dli_subscriber_listen(redis->subscriber, n > 0 ? fds->revents : 0);
+    dli_subscriber_listen(redis->subscriber, n > redis->polled ? fds[redis->polled].revents : 0);
+    if (redis->mux != NULL) {
+        dli_mux_listen(redis->mux, fds, redis->polled);
+    }
 }

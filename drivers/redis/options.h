@@ -23,6 +23,7 @@ enum {
     DLI_REDIS_OPT_TOKEN_KEY,
     DLI_REDIS_OPT_CONNECT_TIMEOUT,
     DLI_REDIS_OPT_KEEPALIVE,
+    DLI_REDIS_OPT_CONNECTIONS,
     DLI_REDIS_POOL_BLOCK(DLI_REDIS_OPT),
     DLI_REDIS_OPT_MIN_REPLICAS,
     DLI_REDIS_OPT_REPLICA_TIMEOUT,
@@ -94,7 +95,10 @@ enum {
     DLI_REDIS_USER_OPTIONS(DLI_REDIS_OPT),                                                             \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_DATABASE, "database", DL_OPTION_INT, NULL, 0, 65535,                \
                      "The number of the database; unset: as the URL says, or 0"),                      \
-    DLI_REDIS_KEY_OPTIONS(DLI_REDIS_OPT, default_prefix), DLI_REDIS_WAY_OPTIONS(DLI_REDIS_OPT),        \
+    DLI_REDIS_KEY_OPTIONS(DLI_REDIS_OPT, default_prefix),                                              \
+    DLI_REDIS_NUMBER(DLI_REDIS_OPT_CONNECTIONS, "connections", DL_OPTION_INT, "0", 0, 4,               \
+                     "So many that requests of all threads share; 0: each request has one to itself"), \
+    DLI_REDIS_WAY_OPTIONS(DLI_REDIS_OPT),                                                              \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_REPLICAS, "min_replicas", DL_OPTION_INT, "0", 0, 100,           \
                      "So many replicas have to acknowledge a lock before it counts as taken (WAIT)"),  \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_REPLICA_TIMEOUT, "replica_timeout", DL_OPTION_DURATION, "500ms", 1, \

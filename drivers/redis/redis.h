@@ -3,10 +3,14 @@
 #ifndef DLI_REDIS_REDIS_H
 #define DLI_REDIS_REDIS_H
 
-#include "dlock/driver.h"
+#include "core/backend.h"
 
 extern const dl_driver_t dli_redis_string_driver;
 extern const dl_driver_t dli_redis_hash_driver;
 extern const dl_driver_t dli_redlock_driver;
+
+/* The same drivers, where requests of all threads share connections. */
+extern const dli_backend_t dli_redis_string_backend;
+extern const dli_backend_t dli_redis_hash_backend;
 
 #endif

@@ -69,3 +69,5 @@ const dl_driver_t dli_redis_string_driver = {
     .init = init_string,
     DLI_REDIS_OPS,
 };
+
+const dli_backend_t dli_redis_string_backend = DLI_REDIS_BACKEND(&dli_redis_string_driver);

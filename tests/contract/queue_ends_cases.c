@@ -276,7 +276,7 @@ static void hook_points(ct_t *ct, strike_t *s) {
     }
 }
 
-#define POINTS_MAX 40
+#define POINTS_MAX 100
 
 /* What the cancel said is what becomes of it. */
 CT_CASE(queue, a_cancel_at_any_point_of_a_wait_keeps_its_word, .traits = CT_BLOCKING) {

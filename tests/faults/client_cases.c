@@ -87,9 +87,21 @@ static ct_pause_t *pause_before_reading(ct_t *ct, dl_client_t *c) {
                                       : ct_pause(ct, CT_OP_TRY, CT_AFTER, c, "row 3");
 }
 
+/* Its connection is there, and it has nothing that a thread of its own would have to look after. */
+static dl_lock_t *open_and_warm(ct_t *ct, dl_client_t **c) {
+    dl_client_t *holder = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, holder, "row 3");
+    *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, *c, "row 3");
+    CT_OK(dl_lock(held, CT_ERR));
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
+    CT_OK(dl_unlock(held, CT_ERR));
+    return lock;
+}
+
 CT_CASE(faults, row03_stopped_between_sending_and_reading_until_after_validity) {
-    dl_client_t *c = ct_open(ct, NULL);
-    dl_lock_t *lock = ct_lock(ct, c, "row 3");
+    dl_client_t *c, *other;
+    dl_lock_t *lock = open_and_warm(ct, &c);
     int64_t lease_ms = ct_lease_ms(ct);
     ct_pause_t *pause = pause_before_reading(ct, c);
     caller_t one_try = CALLER(lock, 0);
@@ -102,16 +114,17 @@ CT_CASE(faults, row03_stopped_between_sending_and_reading_until_after_validity) 
     CT_EQ(ct_stats(ct, c).acquired, 0);
     /* A call that may wait goes on with a hold of its own; the dead one is never it. The first client has a
      * thread of its own now, for the free, and that might read the answer. */
-    dl_client_t *other = ct_open(ct, NULL);
+    lock = open_and_warm(ct, &other);
+    int tries = ct_calls_of(ct, CT_OP_TRY, other, "row 3");
     pause = pause_before_reading(ct, other);
-    caller_t waiting = CALLER(ct_lock(ct, other, "row 3"), DL_WAIT_FOREVER);
+    caller_t waiting = CALLER(lock, DL_WAIT_FOREVER);
     start_caller(ct, &waiting);
     ct_pause_await(ct, pause, 5000);
     ct_sleep_ms(ct, lease_ms);
     ct_pause_go(ct, pause);
     end_caller(ct, &waiting, DL_OK);
     CT_GE(waiting.valid_ms, validity_of(lease_ms) - ct_tolerance_ms(ct));
-    CT_GE(ct_calls(ct, CT_OP_TRY), 3);
+    CT_GE(ct_calls_of(ct, CT_OP_TRY, other, "row 3"), tries + 2);
     ct_expect_free(ct, "row 3", ct_tolerance_ms(ct));
 }
 

@@ -220,6 +220,19 @@ static dl_status_t drive_list(void *state, const char *prefix, size_t prefix_len
     return driven->driver->list(drive_inner(state), prefix, prefix_len, fn, arg, deadline_ns, err);
 }
 
+static dl_status_t drive_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
+                               dl_error_t *err) {
+    return driven->driver->check(drive_inner(state), fn, arg, deadline_ns, err);
+}
+
+static dl_status_t drive_check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
+    return driven->driver->check_name(drive_inner(state), name, name_len, err);
+}
+
+static void drive_describe(void *state, char *text, size_t size) {
+    driven->driver->describe(drive_inner(state), text, size);
+}
+
 static dl_status_t drive_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
                                dl_error_t *err) {
     return driven->driver->watch(drive_inner(state), name, name_len, watch, err);
@@ -251,6 +264,9 @@ const dl_driver_t *drive_table(const dli_backend_t *backend) {
     table.listen = drive_listen;
     table.listen_fds = drive_listen_fds;
     table.list = drive_list;
+    table.check = backend->driver->check != NULL ? drive_check : NULL;
+    table.check_name = backend->driver->check_name != NULL ? drive_check_name : NULL;
+    table.describe = backend->driver->describe != NULL ? drive_describe : NULL;
     table.inspect = backend->inspects ? drive_inspect : NULL;
     table.force_release = backend->forces ? drive_force : NULL;
     return &table;

@@ -213,7 +213,7 @@ void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch) {
 }
 
 /* One that has not come back for so long may have been replaced. */
-#define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+#define LATE_NS (10u * (uint64_t)DLI_NS_PER_MS)
 
 void fault_check_listen(fault_state_t *state, size_t max) {
     pthread_mutex_lock(&mutex);

@@ -353,6 +353,30 @@ static bool flush(void *state_) {
     return backend->flush(backend_state(state)) || look_again;
 }
 
+/* With the core's mutex, as end_lead. A thread's job is for whoever listens. */
+static int lead_fds(void *state_, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
+                    uint64_t *until_ns) {
+    fault_state_t *state = state_;
+    fault_job_t *job = request->place;
+    return job->noted && job->stop_fd < 0
+               ? backend->lead_fds(backend_state(state), &job->inner, fds, late, term, until_ns)
+               : -1;
+}
+
+static void lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n) {
+    fault_state_t *state = state_;
+    fault_run_t run;
+    fault_begin(&run, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
+    backend->lead(backend_state(state), term, fds, n);
+    fault_end(&run, DL_OK);
+}
+
+static dli_request_t *end_lead(void *state_, uint64_t term) {
+    fault_state_t *state = state_;
+    dli_request_t *heir = backend->end_lead(backend_state(state), term);
+    return heir == NULL || !heir->leads ? heir : ((fault_job_t *)(void *)heir)->outer;
+}
+
 size_t fault_twin_fds(fault_state_t *state, struct pollfd *fds) {
     if (state->twin.core.core == NULL) {
         return 0;
@@ -402,6 +426,9 @@ void fault_twin_wrap(const dl_driver_t *table) {
     twin.begin = begin;
     twin.withdraw = withdraw;
     twin.flush = flush;
+    twin.lead_fds = backend->lead_fds != NULL ? lead_fds : NULL;
+    twin.lead = lead;
+    twin.end_lead = end_lead;
 }
 
 dl_status_t fault_open_client(const dl_driver_t *driver, const char *yaml, dl_client_t **client,

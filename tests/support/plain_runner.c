@@ -370,10 +370,11 @@ int main(int argc, char **argv) {
     if (!choice.list) {
         fixtures_begin(only);
     }
-    for (size_t i = 0; fixture_at(i) != NULL; i++) {
-        if (only == NULL || fixture_at(i) == only) {
-            run_fixture(fixture_at(i), &choice, &counts);
-        }
+    if (only != NULL) {
+        run_fixture(only, &choice, &counts);
+    }
+    for (size_t i = 0; only == NULL && fixture_at(i) != NULL; i++) {
+        run_fixture(fixture_at(i), &choice, &counts);
     }
     wait_for_jobs(1, &counts);
     fixtures_end();

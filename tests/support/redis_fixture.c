@@ -3,9 +3,11 @@
 #include "support/redis_fixture.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "drivers/registry.h"
 #include "support/ct.h"
+#include "support/drive.h"
 #include "support/redis_server.h"
 
 static redis_server_t *server; /* of the case that this process runs; its children inherit the knowledge */
@@ -16,6 +18,10 @@ const dl_driver_t *redis_string_driver(void) {
 
 const dl_driver_t *redis_hash_driver(void) {
     return dli_registry_find("redis-hash-reentrant");
+}
+
+const dl_driver_t *redis_shared_driver(void) {
+    return drive_table(dli_registry_backend("redis-hash-reentrant"));
 }
 
 void redis_fixture_start(const char *dir) {
@@ -35,6 +41,11 @@ void redis_tcp_option(const char *dir, char *yaml, size_t size) {
 void redis_unix_option(const char *dir, char *yaml, size_t size) {
     (void)dir;
     snprintf(yaml, size, "url: \"unix://%s\"\n", server->path);
+}
+
+void redis_shared_options(const char *dir, char *yaml, size_t size) {
+    redis_tcp_option(dir, yaml, size);
+    strncat(yaml, "connections: 2\n", size - strlen(yaml) - 1);
 }
 
 redis_server_t *ct_redis(ct_t *ct) {

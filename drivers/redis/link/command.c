@@ -154,6 +154,15 @@ void dli_commands_add_words(dli_commands_t *commands, ...) {
     va_end(args);
 }
 
+void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more) {
+    if (commands->out_of_memory || !grow(commands, more->len)) {
+        commands->out_of_memory = true;
+        return;
+    }
+    put(commands, more->bytes, more->len);
+    commands->count += more->count;
+}
+
 void dli_commands_clear(dli_commands_t *commands) {
     commands->len = 0;
     commands->count = 0;

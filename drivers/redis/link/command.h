@@ -33,6 +33,8 @@ dli_slice_t dli_slice_int(char buffer[24], int64_t number);
 void dli_commands_add(dli_commands_t *commands, size_t argc, const dli_slice_t *argv);
 /* The same from C strings, ended by NULL. */
 void dli_commands_add_words(dli_commands_t *commands, ...) __attribute__((sentinel));
+/* Appends all of `more`. */
+void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more);
 /* Keeps the memory. */
 void dli_commands_clear(dli_commands_t *commands);
 void dli_commands_free(dli_commands_t *commands);

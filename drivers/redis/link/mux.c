@@ -1,0 +1,625 @@
+/* mux.c - the pipes of a server: dialling, silence and successors, and who reads. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mux.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pipe.h"
+
+#define NS_PER_MS ((uint64_t)1000000)
+/* A connection that was used this recently is taken for alive without a look, which costs a system call. Had
+ * the server gone away just now, a request would be unknown instead of sent anew; never wrong. */
+#define TRUSTED_NS NS_PER_MS
+/* A reply is late after half of call_timeout, and sooner: after so long, or so many usual round trips. */
+#define SILENCE_NS (200 * NS_PER_MS)
+/* Sooner where its caller has waited in vain: what others would send behind it would share its fate. */
+#define GIVEN_UP_NS (20 * NS_PER_MS)
+#define SILENCE_TRIPS 8
+/* So many replies owed, and another connection is worth making. */
+#define CROWDED 2
+/* Where something was sent so lately, more may be. */
+#define RECENT_NS (1000 * NS_PER_MS)
+/* The successor waits for one more round trip, which takes as long as its greeting did, and no longer. */
+#define TRIP_MIN_NS NS_PER_MS
+#define TRIP_MAX_NS (300 * NS_PER_MS)
+/* A connection that was not looked at for so long after its time. */
+#define OVERDUE_NS (50 * NS_PER_MS)
+/* Between two tries to make a successor. */
+#define RETRY_NS (20 * NS_PER_MS)
+
+dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
+                         const dli_backend_env_t *core, const dli_pool_options_t *options, size_t pipes,
+                         dl_error_t *err) {
+    mux->endpoint = endpoint;
+    mux->env = env;
+    mux->core = core;
+    mux->is_quiet = options->is_quiet;
+    mux->tests = options->test_on_borrow;
+    mux->idle_check_ns = (uint64_t)options->idle_check_ms * NS_PER_MS;
+    mux->idle_ns = (uint64_t)options->idle_timeout_ms * NS_PER_MS;
+    dli_label_init(&mux->label, options->label_key, env->client_label);
+    dl_status_t status = DL_OK;
+    for (; mux->count < pipes && status == DL_OK; mux->count++) {
+        status = dli_pipe_init(&mux->pipes[mux->count], mux, err);
+    }
+    return status;
+}
+
+void dli_mux_close(dli_mux_t *mux, bool forked) {
+    for (size_t i = 0; i < mux->count; i++) {
+        dli_pipe_free(&mux->pipes[i], forked);
+    }
+    mux->count = forked ? mux->count : 0;
+}
+
+static void report(dli_mux_t *mux, dl_log_level_t level, const char *who, const char *what) {
+    char text[512];
+    if (mux->is_quiet) {
+        return;
+    }
+    snprintf(text, sizeof text, "%s: %s", who, what);
+    mux->core->unlock(mux->core->core);
+    mux->env->report(mux->env->core, level, text);
+    mux->core->lock(mux->core->core);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+static uint64_t later(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* ---- connections begin and end ---------------------------------------------------------------------- */
+
+/* What the machine here lacks says nothing about the server. */
+static bool blames_server(dl_status_t status, bool had_begun) {
+    return status != DL_ENOMEM && (had_begun || status != DL_ELIMIT);
+}
+
+/* A connection that is being made. One whose time was over long ago is nobody's failure: nobody looked at it,
+ * for nobody wanted it. */
+static dl_status_t step_dial(dli_mux_t *mux, dli_conn_t *conn, short revents, bool *overdue,
+                             dl_error_t *err) {
+    uint64_t until_ns = dli_conn_until(conn);
+    *overdue = until_ns != DL_NO_DEADLINE && mux->env->now_ns() >= until_ns + OVERDUE_NS;
+    mux->core->unlock(mux->core->core);
+    dl_status_t status = dli_conn_step(conn, *overdue ? POLLIN | POLLOUT : revents, err);
+    mux->core->lock(mux->core->core);
+    return status;
+}
+
+/* A connection came to nothing. */
+static void note_failure(dli_pipe_t *pipe, bool blame, const dl_error_t *why) {
+    dli_mux_t *mux = pipe->mux;
+    if (!blame) {
+        dli_breaker_give_up(&mux->breaker, pipe->is_probe);
+    } else if (dli_breaker_fail(&mux->breaker, mux->env,
+                                pipe->next != NULL ? pipe->next_began_ns : pipe->began_ns, pipe->is_probe,
+                                why)) {
+        report(mux, DL_LOG_WARNING, "the server cannot be used", why->message);
+    }
+    pipe->is_probe = false;
+}
+
+/* Dials, in *conn. Lets the mutex go. DL_OK: it is under way, or ready. */
+static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
+    dli_mux_t *mux = pipe->mux;
+    uint64_t now_ns = mux->env->now_ns();
+    dl_status_t status = dli_breaker_ask(&mux->breaker, now_ns, &pipe->is_probe, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    uint64_t until_ns = now_ns + (uint64_t)mux->endpoint->connect_timeout_ms * NS_PER_MS;
+    mux->core->unlock(mux->core->core);
+    status = dli_conn_start(mux->endpoint, mux->env, until_ns, conn, err);
+    mux->core->lock(mux->core->core);
+    if (status != DL_OK) {
+        note_failure(pipe, blames_server(status, false), err);
+    }
+    return status;
+}
+
+static void close_conn(dli_mux_t *mux, dli_conn_t **conn) {
+    dli_conn_t *old = *conn;
+    *conn = NULL; /* first: a forked child must not find one that is being freed */
+    atomic_signal_fence(memory_order_release);
+    mux->core->unlock(mux->core->core);
+    dli_conn_close(old, false);
+    mux->core->lock(mux->core->core);
+}
+
+/* Another server has no memory of the old one's connections. */
+static void meet_other(dli_mux_t *mux, const dli_facts_t *facts) {
+    mux->kill_count = 0;
+    mux->may_not_kill = false;
+    dli_label_lost(&mux->label);
+    bool is_first = mux->run_id[0] == '\0';
+    snprintf(mux->run_id, sizeof mux->run_id, "%s", facts->run_id);
+    if (!is_first) {
+        report(mux, DL_LOG_WARNING, mux->endpoint->label,
+               "the server was restarted or replaced; locks that it had may be gone");
+    }
+}
+
+/* The connection of this pipe is ready. */
+static void become_ready(dli_pipe_t *pipe) {
+    dli_mux_t *mux = pipe->mux;
+    dli_facts_t facts = *dli_conn_facts(pipe->conn);
+    bool was_down = dli_breaker_mend(&mux->breaker);
+    pipe->is_probe = false;
+    if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
+        meet_other(mux, &facts);
+    }
+    dli_pipe_begin(pipe);
+    if (pipe->met) {
+        mux->env->count(mux->env->core, DL_COUNT_RECONNECT, 1);
+    }
+    pipe->met = true;
+    if (was_down) {
+        report(mux, DL_LOG_INFO, mux->endpoint->label, "the server is back");
+    }
+}
+
+/* The connection is over. One that was asked and never answered is as good as one that could not be made. */
+static void lose(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
+    bool was_good = pipe->answers > 0 || !dli_pipe_owes(pipe) || status == DL_ENOMEM;
+    dli_conn_t *conn = dli_pipe_end(pipe, status, why);
+    if (!was_good) {
+        note_failure(pipe, true, why);
+    }
+    close_conn(pipe->mux, &conn);
+}
+
+/* ---- silence ---------------------------------------------------------------------------------------- */
+
+static uint64_t trip_ns(const dli_facts_t *facts) {
+    uint64_t ns = facts->greeting_ns < TRIP_MAX_NS ? facts->greeting_ns : TRIP_MAX_NS;
+    return ns > TRIP_MIN_NS ? ns : TRIP_MIN_NS;
+}
+
+/* When the oldest reply is late, or the connection; DL_NO_DEADLINE: none is due. */
+static uint64_t late_ns(const dli_pipe_t *pipe) {
+    if (pipe->conn == NULL || (pipe->ready && !dli_pipe_owes(pipe))) {
+        return DL_NO_DEADLINE;
+    }
+    if (!pipe->ready) {
+        return pipe->began_ns + SILENCE_NS;
+    }
+    const dli_slot_t *oldest = dli_pipe_slot(pipe, pipe->head);
+    uint64_t half_ns = (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS / 2;
+    uint64_t ns =
+        later(SILENCE_TRIPS * trip_ns(&pipe->facts), oldest->request != NULL ? SILENCE_NS : GIVEN_UP_NS);
+    return oldest->sent_ns + (ns < half_ns ? ns : half_ns);
+}
+
+/* When a successor is due. */
+static uint64_t due_ns(const dli_pipe_t *pipe) {
+    uint64_t ns = late_ns(pipe);
+    return pipe->next != NULL ? DL_NO_DEADLINE : later(ns, pipe->retry_ns);
+}
+
+/* The successor takes over, ready or not. */
+static void replace(dli_pipe_t *pipe) {
+    dl_error_t why;
+    dli_conn_t *old = pipe->conn;
+    if (pipe->ready) {
+        dl_status_t status =
+            dl_driver_fail(&why, DL_EIO, ETIMEDOUT, "%s does not answer", pipe->mux->endpoint->label);
+        old = dli_pipe_end(pipe, status, &why);
+    }
+    pipe->conn = pipe->next;
+    pipe->began_ns = pipe->next_began_ns;
+    pipe->next = NULL;
+    if (pipe->next_ready) {
+        pipe->next_ready = false;
+        become_ready(pipe);
+    }
+    close_conn(pipe->mux, &old);
+}
+
+static void step_successor(dli_pipe_t *pipe, short revents) {
+    dli_mux_t *mux = pipe->mux;
+    dl_error_t err;
+    bool overdue;
+    if (pipe->next_ready) {
+        return;
+    }
+    dl_status_t status = step_dial(mux, pipe->next, revents, &overdue, &err);
+    if (status != DL_OK) {
+        note_failure(pipe, blames_server(status, true) && !overdue, &err);
+        close_conn(mux, &pipe->next);
+        pipe->retry_ns = overdue ? 0 : pipe->retry_ns;
+        pipe->again |= overdue;
+    } else if (dli_conn_is_ready(pipe->next)) {
+        pipe->next_ready = true;
+        pipe->replace_ns = pipe->ready ? mux->env->now_ns() + trip_ns(dli_conn_facts(pipe->next)) : 0;
+    }
+}
+
+/* A successor that takes much longer than the last greeting did is made anew: what swallowed its first words
+ * may be gone. */
+static uint64_t next_until_ns(const dli_pipe_t *pipe) {
+    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * trip_ns(&pipe->facts), SILENCE_NS);
+    return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
+}
+
+static void drop_successor(dli_pipe_t *pipe) {
+    dli_breaker_give_up(&pipe->mux->breaker, pipe->is_probe);
+    pipe->next_ready = false;
+    close_conn(pipe->mux, &pipe->next);
+}
+
+/* Before it is looked at, what has come was read. */
+static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
+    dli_mux_t *mux = pipe->mux;
+    uint64_t now_ns = mux->env->now_ns();
+    if (pipe->next != NULL && pipe->ready && (!dli_pipe_owes(pipe) || pipe->head != pipe->watched)) {
+        drop_successor(pipe);
+    }
+    if (pipe->next != NULL) {
+        step_successor(pipe, next_revents);
+    }
+    if (pipe->next != NULL && !pipe->next_ready && next_until_ns(pipe) <= now_ns) {
+        drop_successor(pipe);
+    }
+    if (due_ns(pipe) <= now_ns) {
+        dl_error_t err;
+        pipe->watched = pipe->head;
+        pipe->next_began_ns = now_ns;
+        dl_status_t status = dial(pipe, &pipe->next, &err);
+        pipe->retry_ns = now_ns + RETRY_NS;
+        if (status != DL_OK && pipe->ready) {
+            dli_pipe_refuse(pipe, status, &err);
+        }
+    }
+    if (pipe->next != NULL && !pipe->next_ready && dli_conn_is_ready(pipe->next)) {
+        step_successor(pipe, 0); /* a server nearby has answered already */
+    }
+    if (pipe->next != NULL && pipe->next_ready && pipe->replace_ns <= now_ns) {
+        replace(pipe);
+        pipe->again = true;
+    }
+}
+
+/* ---- a pipe ----------------------------------------------------------------------------------------- */
+
+/* No connection: makes one if something is to be sent. */
+static void connect_pipe(dli_pipe_t *pipe) {
+    dl_error_t err;
+    if (pipe->queue.first == NULL && !pipe->wanted) {
+        return;
+    }
+    pipe->wanted = false;
+    pipe->began_ns = pipe->mux->env->now_ns();
+    dl_status_t status = dial(pipe, &pipe->conn, &err);
+    if (status != DL_OK) {
+        dli_pipe_refuse(pipe, status, &err);
+    }
+}
+
+static void step_connecting(dli_pipe_t *pipe, short revents) {
+    dli_mux_t *mux = pipe->mux;
+    dl_error_t err;
+    bool overdue;
+    dl_status_t status = step_dial(mux, pipe->conn, revents, &overdue, &err);
+    if (status == DL_OK) {
+        return;
+    }
+    note_failure(pipe, blames_server(status, true) && !overdue, &err);
+    if (pipe->next != NULL) {
+        replace(pipe);
+    } else {
+        close_conn(mux, &pipe->conn);
+        if (!overdue) {
+            dli_pipe_refuse(pipe, status, &err);
+        }
+    }
+}
+
+/* Is a connection alive that was idle, by what can be seen from here? A PING goes ahead where that is little.
+ */
+static bool look_at_idle(dli_pipe_t *pipe) {
+    dli_mux_t *mux = pipe->mux;
+    uint64_t idle_ns = mux->env->now_ns() - pipe->used_ns;
+    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL || (idle_ns < TRUSTED_NS && !mux->tests)) {
+        return true;
+    }
+    mux->core->unlock(mux->core->core);
+    bool is_quiet = dli_conn_is_quiet(pipe->conn);
+    mux->core->lock(mux->core->core);
+    if (!is_quiet || idle_ns >= mux->idle_ns) {
+        return false;
+    }
+    if (mux->tests || idle_ns >= mux->idle_check_ns) {
+        dli_pipe_ping(pipe);
+    }
+    return true;
+}
+
+/* Reads and sends. */
+static void step_ready(dli_pipe_t *pipe, short revents) {
+    dl_error_t err = {.status = DL_OK};
+    if (late_ns(pipe) <= pipe->mux->env->now_ns()) {
+        revents |= POLLIN; /* nobody may have read what has come */
+    }
+    dl_status_t status = revents != 0 ? dli_pipe_receive(pipe, revents, &err) : DL_OK;
+    if (status == DL_OK && pipe->retired && !dli_pipe_owes(pipe)) {
+        status = dl_driver_fail(&err, DL_EIO, 0, "%s is no master any more", pipe->mux->endpoint->label);
+    }
+    if (status == DL_OK && !look_at_idle(pipe)) {
+        status = dl_driver_fail(&err, DL_EIO, 0, "%s: the server closed the connection",
+                                pipe->mux->endpoint->label);
+    }
+    if (status == DL_OK && late_ns(pipe) > pipe->mux->env->now_ns()) {
+        status = dli_pipe_send(pipe, &err);
+    }
+    if (status != DL_OK) {
+        lose(pipe, status, &err);
+    }
+}
+
+/* Everything that can be done for a pipe now. Whoever comes while another does it leaves it to that one. */
+static void work(dli_pipe_t *pipe, short revents, short next_revents) {
+    if (pipe->busy) {
+        pipe->again = true;
+        pipe->revents |= revents;
+        pipe->next_revents |= next_revents;
+        return;
+    }
+    pipe->busy = true;
+    do {
+        pipe->again = false;
+        if (pipe->conn == NULL) {
+            connect_pipe(pipe);
+        } else if (!pipe->ready) {
+            step_connecting(pipe, revents);
+        }
+        if (pipe->conn != NULL && !pipe->ready && dli_conn_is_ready(pipe->conn)) {
+            become_ready(pipe);
+            revents = 0;
+        }
+        if (pipe->ready) {
+            step_ready(pipe, revents);
+        }
+        if (pipe->conn != NULL) {
+            look_at_silence(pipe, next_revents);
+        }
+        pipe->again |= pipe->conn == NULL && pipe->queue.first != NULL;
+        revents = pipe->revents;
+        next_revents = pipe->next_revents;
+        pipe->revents = pipe->next_revents = 0;
+    } while (pipe->again);
+    pipe->busy = false;
+}
+
+/* ---- the owner's calls ------------------------------------------------------------------------------ */
+
+static dli_redis_queue_t *queue_of(dli_mux_t *mux, const dli_redis_request_t *request) {
+    return request->count == 0 ? &mux->nothing : &mux->pipes[request->pipe].queue;
+}
+
+void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request) {
+    request->with_source = request->forgotten = false;
+    request->sent_ns = 0;
+    request->got = 0;
+    mux->pipes[request->pipe].unled += !request->leads && request->count > 0;
+    dli_redis_queue_push(queue_of(mux, request), request);
+}
+
+bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
+    dli_pipe_t *pipe = &mux->pipes[request->pipe];
+    bool was_sent = !request->queued;
+    pipe->unled -= !request->leads && request->count > 0;
+    if (was_sent) {
+        dli_slot_t *slot = dli_pipe_slot(pipe, request->place);
+        slot->request = NULL;
+        pipe->given_up += dli_slot_is_given_up(slot);
+    } else {
+        dli_redis_queue_remove(queue_of(mux, request), request);
+    }
+    return was_sent;
+}
+
+size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
+    dli_pipe_t *wished = &mux->pipes[first + wish];
+    for (size_t i = 0; i < n && !wished->ready; i++) {
+        const dli_pipe_t *pipe = &mux->pipes[first + i];
+        if (pipe->ready && !pipe->retired) {
+            wished->wanted |= wished->conn == NULL && pipe->tail - pipe->head >= CROWDED;
+            return first + i;
+        }
+    }
+    return wished->ready ? first + wish : first;
+}
+
+bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe_at) {
+    for (size_t i = 0; i < mux->count; i++) {
+        const dli_pipe_t *pipe = &mux->pipes[i];
+        for (uint64_t at = pipe->head; pipe->given_up > 0 && at != pipe->tail; at++) {
+            const dli_slot_t *slot = dli_pipe_slot(pipe, at);
+            if (dli_slot_is_given_up(slot) && slot->claim == claim) {
+                *pipe_at = i;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Does whoever listens have to look again for this pipe? Not where callers read their own replies. */
+static bool is_overlooked(const dli_pipe_t *pipe) {
+    if (pipe->unled == 0 || pipe->term != 0) {
+        return false;
+    }
+    return (pipe->conn != NULL && !pipe->polled) || due_ns(pipe) < pipe->mux->polled_to_ns ||
+           (pipe->ready && !pipe->polled_out && !pipe->busy && dli_conn_unsent(pipe->conn) > 0);
+}
+
+bool dli_mux_flush(dli_mux_t *mux) {
+    bool look_again = false;
+    mux->core->lock(mux->core->core);
+    while (mux->nothing.first != NULL) {
+        dli_redis_request_t *request = mux->nothing.first;
+        dli_redis_queue_remove(&mux->nothing, request);
+        request->kind->ended(request, DL_OK, NULL);
+    }
+    for (size_t i = 0; i < mux->count; i++) {
+        dli_pipe_t *pipe = &mux->pipes[i];
+        bool nobody_looks = pipe->conn != NULL && !pipe->ready && pipe->queue.first == NULL;
+        if (pipe->queue.first != NULL || pipe->wanted || nobody_looks) {
+            work(pipe, nobody_looks ? POLLIN | POLLOUT : 0, 0);
+            look_again |= is_overlooked(pipe);
+        }
+    }
+    mux->core->unlock(mux->core->core);
+    return look_again;
+}
+
+/* ---- who reads -------------------------------------------------------------------------------------- */
+
+/* What to poll for this one, one descriptor or two; until when. */
+static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns) {
+    if (pipe->busy) { /* who has it may be writing */
+        fds[0] = (struct pollfd){.fd = pipe->fd, .events = POLLIN};
+        *until_ns = due_ns(pipe);
+        return 1;
+    }
+    dli_conn_want(pipe->conn, &fds[0]);
+    *until_ns = earlier(dli_conn_until(pipe->conn), due_ns(pipe));
+    if (pipe->next == NULL) {
+        return 1;
+    }
+    dli_conn_want(pipe->next, &fds[1]);
+    *until_ns = earlier(*until_ns, pipe->next_ready ? pipe->replace_ns : next_until_ns(pipe));
+    return 2;
+}
+
+static bool can_be_polled(const dli_pipe_t *pipe) {
+    return pipe->ready || (pipe->conn != NULL && !pipe->busy);
+}
+
+/* A caller that reads for so long may not be able to. */
+static bool is_led(const dli_pipe_t *pipe, uint64_t now_ns) {
+    return pipe->term != 0 && now_ns - pipe->led_ns < RECENT_NS;
+}
+
+size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns) {
+    mux->core->lock(mux->core->core);
+    uint64_t now_ns = mux->env->now_ns(), to_ns = DL_NO_DEADLINE;
+    mux->polled_count = 0;
+    for (size_t i = 0; i < mux->count; i++) {
+        dli_pipe_t *pipe = &mux->pipes[i];
+        pipe->polled = pipe->unled > 0 && !is_led(pipe, now_ns) && can_be_polled(pipe);
+        if (pipe->polled) {
+            uint64_t pipe_ns;
+            size_t at = mux->polled_count, n = want_pipe(pipe, &fds[at], &pipe_ns);
+            for (size_t k = 0; k < n; k++) {
+                mux->polled[at + k].pipe = pipe;
+                mux->polled[at + k].is_next = k > 0;
+            }
+            mux->polled_count += n;
+            pipe->polled_out = (fds[at].events & POLLOUT) != 0;
+            to_ns = earlier(to_ns, pipe_ns);
+        }
+        /* What others send meanwhile shall not have to wake this thread so that it looks for their silence.
+         */
+        if (pipe->ready && pipe->unled > 0 && now_ns - pipe->used_ns < RECENT_NS) {
+            to_ns = earlier(to_ns, now_ns + SILENCE_NS);
+        }
+    }
+    mux->polled_to_ns = *until_ns = to_ns;
+    size_t n = mux->polled_count;
+    mux->core->unlock(mux->core->core);
+    return n;
+}
+
+/* Another caller reads, and has left unread what can be read, both times that it was looked at. */
+static bool is_leader_late(dli_pipe_t *pipe) {
+    struct pollfd fd = {.fd = pipe->fd, .events = POLLIN};
+    uint64_t term = pipe->term;
+    if (pipe->busy || !pipe->ready) {
+        return false;
+    }
+    pipe->mux->core->unlock(pipe->mux->core->core);
+    bool is_late = poll(&fd, 1, 0) > 0;
+    pipe->mux->core->lock(pipe->mux->core->core);
+    is_late = is_late && pipe->term == term;
+    bool again = is_late && pipe->late_term == term;
+    pipe->late_term = is_late ? term : 0;
+    return again;
+}
+
+int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
+                     uint64_t *term, uint64_t *until_ns) {
+    dli_pipe_t *pipe = &mux->pipes[request->pipe];
+    bool is_free = pipe->term == 0 || (late && is_leader_late(pipe));
+    if (!is_free || pipe->polled || !can_be_polled(pipe)) {
+        return 0;
+    }
+    pipe->term = *term = ++mux->terms * DLI_PIPES_MAX + request->pipe;
+    pipe->led_ns = mux->env->now_ns();
+    return (int)want_pipe(pipe, fds, until_ns);
+}
+
+void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n) {
+    dli_pipe_t *pipe = &mux->pipes[term % DLI_PIPES_MAX];
+    mux->core->lock(mux->core->core);
+    if (pipe->term == term) {
+        work(pipe, fds[0].revents, n > 1 ? fds[1].revents : 0);
+    }
+    mux->core->unlock(mux->core->core);
+}
+
+dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term) {
+    dli_pipe_t *pipe = &mux->pipes[term % DLI_PIPES_MAX];
+    if (pipe->term != term) {
+        return NULL;
+    }
+    pipe->term = 0;
+    for (uint64_t at = pipe->head; at != pipe->tail; at++) {
+        dli_redis_request_t *request = dli_pipe_slot(pipe, at)->request;
+        if (request != NULL && (pipe->unled == 0 || !request->leads)) {
+            return request;
+        }
+    }
+    return pipe->queue.first;
+}
+
+void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
+    mux->core->lock(mux->core->core);
+    for (size_t i = 0; i < n && i < mux->polled_count; i++) {
+        dli_pipe_t *pipe = mux->polled[i].pipe;
+        if (mux->polled[i].is_next) {
+            continue; /* with the one before */
+        }
+        bool has_next = i + 1 < mux->polled_count && mux->polled[i + 1].is_next;
+        pipe->polled = false;
+        work(pipe, fds[i].revents, has_next ? fds[i + 1].revents : 0);
+    }
+    mux->core->unlock(mux->core->core);
+}
+
+bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over, uint64_t deadline_ns) {
+    struct pollfd fds[2 * DLI_PIPES_MAX];
+    uint64_t until_ns;
+    mux->core->lock(mux->core->core);
+    dli_mux_begin(mux, request);
+    mux->core->unlock(mux->core->core);
+    (void)dli_mux_flush(mux);
+    while (!*over && mux->env->now_ns() < deadline_ns) {
+        size_t n = dli_mux_listen_fds(mux, fds, &until_ns);
+        (void)mux->env->poll(fds, n, earlier(until_ns, deadline_ns));
+        dli_mux_listen(mux, fds, n);
+    }
+    if (!*over) {
+        mux->core->lock(mux->core->core);
+        (void)dli_mux_withdraw(mux, request);
+        mux->core->unlock(mux->core->core);
+    }
+    return *over;
+}

@@ -1,0 +1,173 @@
+/* mux.h - requests of all threads on few connections, back to back: replies find theirs by position. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLI_REDIS_MUX_H
+#define DLI_REDIS_MUX_H
+
+#include "core/backend.h"
+#include "drivers/breaker.h"
+#include "label.h"
+#include "link.h"
+
+/*
+ * A multiplexer has a few pipes. Each is one connection, dialled when it is needed, whose requests the server
+ * carries out in order. The free of a claim that was given up, and whose reply is still to come, goes behind
+ * it on the same pipe; nothing has to be hunted.
+ *
+ *   order      giving up costs a request its place and nothing else: the reply is dropped when it comes.
+ *   combining  what begins while somebody writes or reads goes out with the next write.
+ *   silence    a pipe whose oldest reply is late dials a successor beside it. It takes over only if the reply
+ *              is still missing one round trip after it was ready. What had not left goes out there; what had
+ *              is DL_EUNKNOWN.
+ *   kills      if claims had left on a connection that is over, the next free says CLIENT KILL ID of it
+ * first, on whatever connection to the same server it goes out, so that no such claim can come behind its
+ *              free. Nothing else kills. Where the user may not, or the run id is not known, a late claim
+ * lasts until its lease ends.
+ *
+ * Everything is guarded by the core's mutex, which is let go for system calls; who has a pipe then is `busy`,
+ * and does what others leave for it meanwhile.
+ */
+typedef struct dli_mux dli_mux_t;
+typedef struct dli_pipe dli_pipe_t;
+typedef struct dli_redis_request dli_redis_request_t;
+
+#define DLI_PIPES_MAX 10
+/* Why a claim is refused while so many replies are to come on its pipe. */
+#define DLI_PIPE_CLAIMS_MAX 4096
+
+typedef struct dli_redis_queue {
+    dli_redis_request_t *first, *last;
+} dli_redis_queue_t;
+
+/* What requests of one kind are. All are called with the mutex held. */
+typedef struct dli_redis_kind {
+    dli_intent_t intent;
+    bool says_label;
+    /* Appends command i. The first one by its script's text, if with_source: those behind it then know it. */
+    void (*encode)(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands);
+    /* false: this is no answer to that, and nothing on this connection is in its place any more. */
+    bool (*replied)(dli_redis_request_t *request, size_t i, const redisReply *reply);
+    /* DL_OK: all replies have come. Otherwise why says why there are none, or not all. It may begin it anew,
+     * as another kind. */
+    void (*ended)(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why);
+} dli_redis_kind_t;
+
+/* In memory of its owner's, from begin to ended or withdraw. */
+struct dli_redis_request {
+    /* By the owner */
+    const dli_redis_kind_t *kind;
+    size_t count;   /* commands; 0: it only ends, at the next flush */
+    size_t pipe;    /* its number */
+    uint64_t claim; /* CLAIM, FREE: of this hold */
+    /* The multiplexer's */
+    dli_redis_request_t *next, *prev; /* in a queue */
+    uint64_t place;                   /* of its slot, once it was sent */
+    uint64_t sent_ns;
+    size_t got;
+    bool queued, with_source, forgotten; /* the server does not know the script */
+    bool leads;                          /* by the owner: its caller asks dli_mux_lead_fds */
+};
+
+/* What the server owes for one request, or for what goes ahead of requests. */
+typedef struct dli_slot {
+    dli_redis_request_t *request; /* NULL: given up, or it is no request */
+    size_t left;                  /* replies */
+    uint64_t sent_ns, at;         /* at: bytes of this connection before it */
+    enum { DLI_SLOT_REQUEST, DLI_SLOT_LABEL, DLI_SLOT_KILL, DLI_SLOT_PING } kind;
+    dli_intent_t intent;
+    uint64_t claim; /* or, of a kill, the number of the connection */
+} dli_slot_t;
+
+#define DLI_KILLS_MAX 32
+
+struct dli_pipe {
+    dli_mux_t *mux;
+    dli_redis_queue_t queue; /* to be sent */
+    size_t given_up;         /* claims that were sent and withdrawn, whose replies are still to come */
+    dli_slot_t *slots;       /* a ring, of a power of two */
+    size_t cap;
+    uint64_t head, tail; /* numbers of the oldest slot and of the next */
+    bool busy;           /* a thread has it, and looks again before it lets go */
+    bool again;
+    short revents, next_revents; /* that others saw meanwhile */
+    dli_conn_t *conn, *next;     /* next: the successor. A forked child looks at both */
+    bool ready, next_ready;
+    int fd;                   /* of conn, once it is ready */
+    bool polled, polled_out;  /* by whoever listens; for room to write, too */
+    size_t unled;             /* requests that are queued or sent, whose callers do not read themselves */
+    uint64_t term, late_term; /* who reads: a caller; whom another found late */
+    uint64_t led_ns;          /* since when */
+    bool retired;             /* its server is no master: what is owed comes, and no more is sent */
+    bool pinged;              /* it was idle for long: first an answer, then requests */
+    bool met;                 /* a connection was ready once */
+    uint64_t sent;            /* bytes of this connection */
+    uint64_t answers;         /* of this connection */
+    uint64_t used_ns;         /* when something was sent or came last */
+    uint64_t began_ns, next_began_ns; /* dialling */
+    uint64_t retry_ns;                /* no successor is dialled before */
+    bool wanted;                      /* a connection, although nothing is to be sent on it yet */
+    uint64_t replace_ns;              /* once the successor is ready; with watched */
+    uint64_t watched;                 /* the oldest slot when the successor was dialled */
+    bool is_probe;
+    dli_facts_t facts; /* of conn */
+    dli_commands_t out;
+};
+
+struct dli_mux {
+    const dli_endpoint_t *endpoint;
+    const dl_driver_env_t *env;
+    const dli_backend_env_t *core;
+    size_t count;
+    bool is_quiet;          /* whoever has it tells when the server goes and comes */
+    bool tests;             /* PING a connection that was idle at all */
+    uint64_t idle_check_ns; /* PING one that was idle for so long */
+    uint64_t idle_ns;       /* close one that was idle for so long */
+    dli_breaker_t breaker;
+    dli_label_t label;
+    char run_id[41]; /* of the last server; "": not known */
+    bool may_not_kill;
+    struct {
+        int64_t id;
+        uint32_t said; /* on these pipes' connections */
+    } kills[DLI_KILLS_MAX];
+    size_t kill_count;
+    struct {
+        dli_pipe_t *pipe;
+        bool is_next;
+    } polled[2 * DLI_PIPES_MAX];
+    size_t polled_count;
+    dli_redis_queue_t nothing; /* requests without commands */
+    uint64_t polled_to_ns;     /* until when, at the longest */
+    uint64_t terms;
+    dli_pipe_t pipes[DLI_PIPES_MAX];
+};
+
+/* Zeroed before. No I/O. label_key NULL: none. */
+dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
+                         const dli_backend_env_t *core, const dli_pool_options_t *options, size_t pipes,
+                         dl_error_t *err);
+/* Nothing is under way. Safe on a zeroed one. */
+void dli_mux_close(dli_mux_t *mux, bool forked);
+
+/* As the ops of dli_backend_t: with the mutex held, without it, without it. */
+void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request);
+bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request);
+bool dli_mux_flush(dli_mux_t *mux);
+/* Of the n pipes from `first` on: the one that is wished for (from 0) if it is connected; else one that is,
+ * and the wished one is connected where those are busy. With the mutex held. */
+size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
+/* Where the free of this claim has to go: the pipe on which it was given up, and may yet be carried out.
+ * false: anywhere. With the mutex held. */
+bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
+/* Begins a request, and listens until it has ended, while nobody else does: *over is set by its `ended`. It
+ * is withdrawn at the deadline: false. Without the mutex. */
+bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over, uint64_t deadline_ns);
+/* As listen_fds and listen. */
+size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
+void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
+/* As lead_fds, lead and end_lead. */
+int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
+                     uint64_t *term, uint64_t *until_ns);
+void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n);
+dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term);
+
+#endif

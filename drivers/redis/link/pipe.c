@@ -1,0 +1,469 @@
+/* pipe.c - one ordered connection of a multiplexer: its queue, what the server owes, and how it ends. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pipe.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_CAP 64
+/* So much goes into one write, so that nobody waits long for the first of it to leave. */
+#define WRITE_BYTES ((size_t)32 * 1024)
+/* So much memory is kept for the next write. */
+#define KEPT_BYTES ((size_t)64 * 1024)
+/* While so much did not leave yet, nothing is added to it. */
+#define UNSENT_BYTES ((size_t)64 * 1024)
+#define REPLIES 64
+
+dl_status_t dli_pipe_init(dli_pipe_t *pipe, dli_mux_t *mux, dl_error_t *err) {
+    pipe->mux = mux;
+    pipe->slots = calloc(FIRST_CAP, sizeof *pipe->slots);
+    pipe->cap = pipe->slots != NULL ? FIRST_CAP : 0;
+    return pipe->slots != NULL ? DL_OK : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+}
+
+void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
+    dli_conn_close(pipe->conn, forked);
+    dli_conn_close(pipe->next, forked);
+    if (!forked) {
+        pipe->conn = pipe->next = NULL;
+        free(pipe->slots);
+        pipe->slots = NULL;
+        dli_commands_free(&pipe->out);
+    }
+}
+
+/* ---- the queue -------------------------------------------------------------------------------------- */
+
+void dli_redis_queue_push(dli_redis_queue_t *queue, dli_redis_request_t *request) {
+    request->next = NULL;
+    request->prev = queue->last;
+    *(queue->last != NULL ? &queue->last->next : &queue->first) = request;
+    queue->last = request;
+    request->queued = true;
+}
+
+static void push_front(dli_redis_queue_t *queue, dli_redis_request_t *request) {
+    request->prev = NULL;
+    request->next = queue->first;
+    *(queue->first != NULL ? &queue->first->prev : &queue->last) = request;
+    queue->first = request;
+    request->queued = true;
+}
+
+void dli_redis_queue_remove(dli_redis_queue_t *queue, dli_redis_request_t *request) {
+    *(request->prev != NULL ? &request->prev->next : &queue->first) = request->next;
+    *(request->next != NULL ? &request->next->prev : &queue->last) = request->prev;
+    request->queued = false;
+}
+
+/* The request is its owner's again, who may begin it anew at once. */
+static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t status,
+                     const dl_error_t *why) {
+    pipe->unled -= !request->leads;
+    request->kind->ended(request, status, why);
+}
+
+void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
+    const dli_redis_request_t *last = pipe->queue.last;
+    for (bool more = last != NULL; more;) {
+        dli_redis_request_t *request = pipe->queue.first;
+        more = request != last; /* what was begun since then is another matter */
+        dli_redis_queue_remove(&pipe->queue, request);
+        end_with(pipe, request, status, why);
+    }
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------ */
+
+/* Without room nothing is sent until replies have made some: there always is for the first. */
+static bool make_room(dli_pipe_t *pipe, uint64_t slots) {
+    if (pipe->tail - pipe->head + slots <= pipe->cap) {
+        return true;
+    }
+    dli_slot_t *ring = malloc(2 * pipe->cap * sizeof *ring);
+    if (ring == NULL) {
+        return false;
+    }
+    for (uint64_t i = pipe->head; i != pipe->tail; i++) {
+        ring[i & (2 * pipe->cap - 1)] = *dli_pipe_slot(pipe, i);
+    }
+    free(pipe->slots);
+    pipe->slots = ring;
+    pipe->cap *= 2;
+    return true;
+}
+
+static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t now_ns) {
+    dli_slot_t *slot = dli_pipe_slot(pipe, pipe->tail++);
+    *slot = (dli_slot_t){.kind = kind, .left = replies, .sent_ns = now_ns, .at = pipe->sent + pipe->out.len};
+    return slot;
+}
+
+/* ---- sending ---------------------------------------------------------------------------------------- */
+
+/* What ends without memory is all of it, or nothing. */
+static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
+    dli_commands_t *out = &pipe->out;
+    size_t len = out->len, count = out->count;
+    for (size_t i = 0; i < request->count && !out->out_of_memory; i++) {
+        request->kind->encode(request, i, request->with_source && i == 0, out);
+    }
+    if (out->out_of_memory) {
+        out->len = len;
+        out->count = count;
+        out->out_of_memory = false;
+        return false;
+    }
+    return true;
+}
+
+/* For people: it goes ahead of a claim or a renewal now and then, and may be left out. */
+static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint64_t now_ns) {
+    dli_label_t *label = &pipe->mux->label;
+    if (request->kind->says_label && dli_label_is_due(label, now_ns)) {
+        (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
+        dli_commands_append(&pipe->out, &label->say);
+        if (pipe->out.out_of_memory) {
+            pipe->out.out_of_memory = false;
+            pipe->tail--;
+            dli_label_lost(label);
+        }
+    }
+}
+
+static size_t number_of(const dli_pipe_t *pipe) {
+    return (size_t)(pipe - pipe->mux->pipes);
+}
+
+/* What this connection has not said yet of what has to be killed. */
+static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
+    dli_mux_t *mux = pipe->mux;
+    uint32_t here = 1u << number_of(pipe);
+    char id[24];
+    for (size_t i = 0; i < mux->kill_count; i++) {
+        if ((mux->kills[i].said & here) != 0) {
+            continue;
+        }
+        const dli_slice_t argv[] = {dli_slice("CLIENT"), dli_slice("KILL"), dli_slice("ID"),
+                                    dli_slice_int(id, mux->kills[i].id)};
+        add_slot(pipe, DLI_SLOT_KILL, 1, now_ns)->claim = (uint64_t)mux->kills[i].id;
+        dli_commands_add(&pipe->out, sizeof argv / sizeof argv[0], argv);
+        if (pipe->out.out_of_memory) {
+            pipe->out.out_of_memory = false;
+            pipe->tail--;
+            return false;
+        }
+        mux->kills[i].said |= here;
+    }
+    return true;
+}
+
+/* DL_OK; DL_ENOMEM: it has to wait until something else has ended. */
+static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t now_ns) {
+    if (!make_room(pipe, 2 + DLI_KILLS_MAX)) {
+        return DL_ENOMEM;
+    }
+    if (request->kind->intent == DLI_FREE && !say_kills(pipe, now_ns)) {
+        return DL_ENOMEM;
+    }
+    say_label(pipe, request, now_ns);
+    dli_slot_t *slot = add_slot(pipe, DLI_SLOT_REQUEST, request->count, now_ns);
+    if (!encode(pipe, request)) {
+        pipe->tail--;
+        return DL_ENOMEM;
+    }
+    slot->request = request;
+    slot->intent = request->kind->intent;
+    slot->claim = request->claim;
+    dli_redis_queue_remove(&pipe->queue, request);
+    request->place = pipe->tail - 1;
+    request->sent_ns = now_ns;
+    request->got = 0;
+    return DL_OK;
+}
+
+/* Puts what may leave into one write. */
+static void gather(dli_pipe_t *pipe) {
+    dli_commands_t *out = &pipe->out;
+    dli_redis_request_t *next;
+    uint64_t now_ns = pipe->mux->env->now_ns();
+    for (dli_redis_request_t *request = pipe->queue.first; request != NULL && out->len < WRITE_BYTES;
+         request = next) {
+        next = request->next;
+        if (request->kind->intent == DLI_CLAIM && pipe->tail - pipe->head >= DLI_PIPE_CLAIMS_MAX) {
+            continue; /* frees get in always */
+        }
+        if (put(pipe, request, now_ns) == DL_OK) {
+            continue;
+        }
+        if (out->len == 0 && !dli_pipe_owes(pipe)) {
+            dl_error_t why;
+            dli_redis_queue_remove(&pipe->queue, request);
+            end_with(pipe, request, dl_driver_fail(&why, DL_ENOMEM, 0, "out of memory"), &why);
+        } else {
+            break;
+        }
+    }
+}
+
+/* What has been put into `out`. */
+static dl_status_t write_out(dli_pipe_t *pipe, dl_error_t *err) {
+    const dli_backend_env_t *core = pipe->mux->core;
+    dli_commands_t *out = &pipe->out;
+    pipe->used_ns = pipe->mux->env->now_ns();
+    core->unlock(core->core);
+    dl_status_t status = dli_conn_send(pipe->conn, out->bytes, out->len, err);
+    core->lock(core->core);
+    pipe->sent += out->len;
+    if (out->cap > KEPT_BYTES) {
+        dli_commands_free(out);
+    } else {
+        dli_commands_clear(out);
+    }
+    return status;
+}
+
+dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
+    const dl_driver_env_t *env = pipe->mux->env;
+    dl_status_t status = DL_OK;
+    do {
+        uint64_t before = pipe->tail;
+        if (!pipe->retired && !pipe->pinged && dli_conn_unsent(pipe->conn) < UNSENT_BYTES) {
+            gather(pipe);
+            env->count(env->core, DL_COUNT_ROUND_TRIP, pipe->tail - before);
+        }
+        if (pipe->out.len == 0) {
+            return status;
+        }
+        status = write_out(pipe, err);
+    } while (status == DL_OK && pipe->queue.first != NULL);
+    return status;
+}
+
+void dli_pipe_ping(dli_pipe_t *pipe) {
+    static const dli_slice_t ping = {"PING", 4};
+    (void)add_slot(pipe, DLI_SLOT_PING, 1, pipe->mux->env->now_ns());
+    dli_commands_add(&pipe->out, 1, &ping);
+    pipe->pinged = true;
+}
+
+/* ---- replies ---------------------------------------------------------------------------------------- */
+
+static bool is_of_replica(const redisReply *reply) {
+    return reply->type == REDIS_REPLY_ERROR &&
+           (dli_reply_is_error(reply, "READONLY") || dli_reply_is_error(reply, "MASTERDOWN"));
+}
+
+static void retire_all(dli_mux_t *mux) {
+    for (size_t i = 0; i < mux->count; i++) {
+        mux->pipes[i].retired = mux->pipes[i].ready;
+    }
+}
+
+static dl_status_t fail_sense(const dli_pipe_t *pipe, dl_error_t *err) {
+    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server's answer makes no sense",
+                          pipe->mux->endpoint->label);
+}
+
+static void forget_kill(dli_mux_t *mux, size_t at) {
+    mux->kill_count--;
+    memmove(&mux->kills[at], &mux->kills[at + 1], (mux->kill_count - at) * sizeof mux->kills[0]);
+}
+
+/* The kill is over, unless it is refused. */
+static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
+    dli_mux_t *mux = pipe->mux;
+    bool refused = reply->type == REDIS_REPLY_ERROR && !dli_reply_is_error(reply, "ERR");
+    for (size_t i = mux->kill_count; i > 0; i--) {
+        if (refused || mux->kills[i - 1].id == (int64_t)id) {
+            forget_kill(mux, i - 1);
+        }
+    }
+    if (refused && !mux->may_not_kill) {
+        char text[640];
+        mux->may_not_kill = true;
+        snprintf(text, sizeof text,
+                 "%s: this user may not kill connections (CLIENT KILL); a claim that was given up can still "
+                 "be carried out after its release, and then lasts until its lease ends: %.200s",
+                 mux->endpoint->label, reply->str);
+        mux->core->unlock(mux->core->core);
+        mux->env->report(mux->env->core, DL_LOG_WARNING, text);
+        mux->core->lock(mux->core->core);
+    }
+}
+
+static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request, const redisReply *reply,
+                                  dl_error_t *err) {
+    size_t i = request->got++;
+    if (!request->with_source && dli_reply_is_error(reply, "NOSCRIPT")) {
+        request->forgotten = true;
+        return DL_OK;
+    }
+    if (request->forgotten && request->kind->intent == DLI_CLAIM) {
+        return DL_OK; /* what came behind it */
+    }
+    return request->kind->replied(request, i, reply) ? DL_OK : fail_sense(pipe, err);
+}
+
+/* All of its replies have come. */
+static void end_request(dli_pipe_t *pipe, dli_redis_request_t *request) {
+    if (request->forgotten) {
+        request->forgotten = false;
+        request->with_source = true;
+        push_front(&pipe->queue, request);
+    } else {
+        end_with(pipe, request, DL_OK, NULL);
+    }
+}
+
+static dl_status_t answer(dli_pipe_t *pipe, const redisReply *reply, dl_error_t *err) {
+    dli_mux_t *mux = pipe->mux;
+    if (!dli_pipe_owes(pipe)) {
+        return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server says more than it was asked",
+                              mux->endpoint->label);
+    }
+    uint64_t number = pipe->head;
+    dli_slot_t slot = *dli_pipe_slot(pipe, number);
+    dl_status_t status = DL_OK;
+    pipe->answers++;
+    if (slot.kind == DLI_SLOT_PING) {
+        pipe->pinged = false;
+    } else if (slot.kind == DLI_SLOT_LABEL) {
+        dli_label_answer(&mux->label, reply, mux->env->now_ns());
+    } else if (slot.kind == DLI_SLOT_KILL) {
+        note_kill(pipe, slot.claim, reply);
+    } else if (is_of_replica(reply)) {
+        retire_all(mux);
+    }
+    if (slot.request != NULL) {
+        status = answer_request(pipe, slot.request, reply, err);
+    }
+    /* The mutex was let go for a report: the slot may have been given up, or moved. */
+    dli_slot_t *now = dli_pipe_slot(pipe, number);
+    if (--now->left > 0 || status != DL_OK) {
+        return status;
+    }
+    slot.request = now->request;
+    pipe->head++;
+    pipe->given_up -= dli_slot_is_given_up(now);
+    if (slot.request != NULL) {
+        end_request(pipe, slot.request);
+    }
+    return DL_OK;
+}
+
+/* Takes up to REPLIES. */
+static size_t take(dli_pipe_t *pipe, redisReply *replies[REPLIES], dl_status_t *status, dl_error_t *err) {
+    size_t n = 0;
+    while (n < REPLIES) {
+        replies[n] = NULL;
+        *status = dli_conn_next(pipe->conn, &replies[n], err);
+        if (*status != DL_OK || replies[n] == NULL) {
+            break;
+        }
+        n++;
+    }
+    return n;
+}
+
+dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
+    const dli_backend_env_t *core = pipe->mux->core;
+    redisReply *replies[REPLIES];
+    dl_status_t status, came = DL_OK;
+    size_t n;
+    core->unlock(core->core);
+    status = dli_conn_step(pipe->conn, revents, err);
+    do {
+        dl_error_t end = {.status = DL_OK};
+        n = status == DL_OK ? take(pipe, replies, &came, &end) : 0;
+        core->lock(core->core);
+        for (size_t i = 0; i < n && status == DL_OK; i++) {
+            status = answer(pipe, replies[i], err);
+        }
+        if (status == DL_OK && came != DL_OK) {
+            status = came;
+            *err = end;
+        }
+        if (n > 0) {
+            pipe->used_ns = pipe->mux->env->now_ns();
+        }
+        core->unlock(core->core);
+        for (size_t i = 0; i < n; i++) {
+            freeReplyObject(replies[i]);
+        }
+    } while (status == DL_OK && n == REPLIES);
+    core->lock(core->core);
+    return status;
+}
+
+/* ---- a connection's beginning and end --------------------------------------------------------------- */
+
+void dli_pipe_begin(dli_pipe_t *pipe) {
+    pipe->ready = true;
+    pipe->retired = pipe->pinged = false;
+    pipe->sent = pipe->answers = 0;
+    pipe->head = pipe->tail = 0;
+    pipe->facts = *dli_conn_facts(pipe->conn);
+    struct pollfd fd;
+    dli_conn_want(pipe->conn, &fd);
+    pipe->fd = fd.fd;
+    pipe->used_ns = pipe->mux->env->now_ns();
+    dli_commands_clear(&pipe->out);
+    for (size_t i = 0; i < pipe->mux->kill_count; i++) {
+        pipe->mux->kills[i].said &= ~(1u << number_of(pipe));
+    }
+}
+
+static void add_kill(dli_pipe_t *pipe) {
+    dli_mux_t *mux = pipe->mux;
+    if (pipe->facts.run_id[0] == '\0' || strcmp(pipe->facts.run_id, mux->run_id) != 0 || mux->may_not_kill) {
+        return;
+    }
+    if (mux->kill_count == DLI_KILLS_MAX) {
+        forget_kill(mux, 0);
+    }
+    mux->kills[mux->kill_count].id = pipe->facts.client_id;
+    mux->kills[mux->kill_count++].said = 0;
+}
+
+/* It had left: what the server did is not known, but for what only reads. */
+static void end_sent(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t status,
+                     const dl_error_t *why) {
+    dl_error_t unknown;
+    if (status != DL_EPROTO && request->kind->intent != DLI_READ) {
+        status =
+            dl_driver_fail(&unknown, DL_EUNKNOWN, why->native, "the outcome is unknown: %s", why->message);
+        why = &unknown;
+    }
+    end_with(pipe, request, status, why);
+}
+
+dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
+    dli_conn_t *conn = pipe->conn;
+    uint64_t unsent = dli_conn_unsent(conn), left = pipe->sent > unsent ? pipe->sent - unsent : 0;
+    bool may_claim = false;
+    pipe->conn = NULL; /* first: a forked child must not find one that is being freed */
+    atomic_signal_fence(memory_order_release);
+    pipe->ready = pipe->retired = pipe->pinged = false;
+    pipe->given_up = 0;
+    uint64_t head = pipe->head;
+    while (pipe->tail != head) {
+        dli_slot_t slot = *dli_pipe_slot(pipe, --pipe->tail);
+        bool has_left = slot.at < left;
+        may_claim |= has_left && slot.intent == DLI_CLAIM && slot.kind == DLI_SLOT_REQUEST;
+        if (slot.kind == DLI_SLOT_LABEL) {
+            dli_label_lost(&pipe->mux->label);
+        }
+        if (slot.request != NULL && has_left) {
+            end_sent(pipe, slot.request, status, why);
+        } else if (slot.request != NULL) {
+            push_front(&pipe->queue, slot.request);
+        }
+    }
+    if (may_claim) {
+        add_kill(pipe);
+    }
+    return conn;
+}

@@ -1,0 +1,726 @@
+/* requests.c - what the core asks of one server: each request is a script or two on one of the pipes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lock.h"
+
+#define NS_PER_MS ((uint64_t)1000000)
+/* Less time than this is none to hear of replicas in. */
+#define REPLICAS_NS (20 * NS_PER_MS)
+
+/* In the room of the core's request. */
+typedef struct ask {
+    dli_redis_request_t wire; /* first */
+    dli_redis_t *redis;
+    dli_request_t *request;
+    dl_status_t status; /* what the replies mean */
+    size_t at;          /* RENEW: the entry that is encoded, or answered, next */
+    int64_t replicas;   /* TRY: so many know of it */
+    bool sent;          /* as an earlier kind */
+} ask_t;
+
+static_assert(sizeof(ask_t) <= DLI_REQUEST_ROOM, "a request's room is too small");
+
+static ask_t *ask_of(dli_redis_request_t *wire) {
+    return (ask_t *)(void *)wire;
+}
+
+static void end(ask_t *a, dl_status_t status) {
+    a->request->ended(a->request, status);
+}
+
+static dl_error_t *err_of(const ask_t *a, dl_error_t *unread) {
+    return a->request->err != NULL ? a->request->err : unread;
+}
+
+/* Ends it, for a reason of the link's. */
+static void end_why(ask_t *a, dl_status_t status, const dl_error_t *why) {
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    *err = *why;
+    err->status = status;
+    end(a, status);
+}
+
+/* An answer that made no sense: the request may have been carried out all the same. */
+static dl_status_t in_doubt(dl_status_t status) {
+    return status == DL_EPROTO ? DL_EUNKNOWN : status;
+}
+
+static void encode_call(dli_commands_t *commands, const dli_script_t *script, size_t keys, size_t argc,
+                        const dli_slice_t *argv, bool with_source) {
+    dli_script_call_t call = {script, keys, argc, argv};
+    dli_script_encode(commands, &call, with_source);
+}
+
+/* ---- pipes ------------------------------------------------------------------------------------------ */
+
+/* Owners are numbered, one after the other. */
+static size_t wish(const dli_redis_t *redis, const char *owner) {
+    const char *number = owner != NULL ? strrchr(owner, ':') : NULL;
+    return number != NULL ? strtoul(number + 1, NULL, 10) % redis->connections : 0;
+}
+
+/* What one thread asks has one pipe, where that is connected. */
+static size_t usual_pipe(const dli_redis_t *redis, const dl_request_t *with) {
+    return dli_mux_choose(redis->mux, 0, redis->connections, wish(redis, with->owner));
+}
+
+/* Renewals have a pipe of their own; so have claims that wait for replicas. */
+static size_t renewal_pipe(const dli_redis_t *redis) {
+    return redis->connections;
+}
+
+static bool has_replicas(const dli_redis_t *redis, const dl_request_t *with) {
+    return redis->min_replicas > 0 && with->level == 1;
+}
+
+static size_t claim_pipe(const dli_redis_t *redis, const dl_request_t *with) {
+    size_t first = redis->connections + 1;
+    return has_replicas(redis, with)
+               ? dli_mux_choose(redis->mux, first, redis->connections, wish(redis, with->owner))
+               : usual_pipe(redis, with);
+}
+
+static size_t free_pipe(const dli_redis_t *redis, const dl_request_t *with) {
+    size_t pipe;
+    return dli_mux_find_claim(redis->mux, with->hold_id, &pipe) ? pipe : usual_pipe(redis, with);
+}
+
+/* ---- taking ----------------------------------------------------------------------------------------- */
+
+static bool is_durable(const ask_t *a) {
+    return has_replicas(a->redis, &a->request->with);
+}
+
+static void encode_script(const ask_t *a, bool with_source, dli_commands_t *commands) {
+    const dl_request_t *r = &a->request->with;
+    dli_key_t key, channel, peers;
+    char hold_id[24], level[24], lease_ms[24], floor[24];
+    dli_redis_key(a->redis, r->name, r->name_len, &key);
+    dli_slice_t argv[9] = {{key.at, key.len},
+                           dli_slice(a->redis->token_key),
+                           dli_slice(r->owner),
+                           dli_slice_int(hold_id, (int64_t)r->hold_id),
+                           dli_slice_int(level, r->level),
+                           dli_slice_int(lease_ms, r->lease_ms),
+                           dli_slice_int(floor, (int64_t)r->token_floor)};
+    size_t words = 7;
+    if (r->level > 1) { /* which may find that the hold is over, and then tells those who wait */
+        a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
+        a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+        argv[words++] = (dli_slice_t){channel.at, channel.len};
+        argv[words++] = (dli_slice_t){peers.at, peers.len};
+    }
+    encode_call(commands, a->redis->layout->acquire, 2, words, argv, with_source);
+}
+
+/* At most half of what is left of the call. WAIT takes 0 as for ever. */
+static int64_t replicas_wait_ms(const ask_t *a) {
+    uint64_t now = a->redis->env->now_ns(), deadline_ns = a->request->with.deadline_ns;
+    uint64_t half_ms = deadline_ns > now ? (deadline_ns - now) / 2 / NS_PER_MS : 0;
+    uint64_t wait_ms = (uint64_t)a->redis->replica_timeout_ms;
+    wait_ms = wait_ms < half_ms ? wait_ms : half_ms;
+    return wait_ms > 0 ? (int64_t)wait_ms : 1;
+}
+
+/* The script, and behind it on the same connection the wait for the replicas. */
+static void encode_claim(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    ask_t *a = ask_of(wire);
+    char replicas[24], wait_ms[24];
+    if (i == 0) {
+        encode_script(a, with_source, commands);
+        return;
+    }
+    const dli_slice_t argv[3] = {dli_slice("WAIT"), dli_slice_int(replicas, a->redis->min_replicas),
+                                 dli_slice_int(wait_ms, replicas_wait_ms(a))};
+    dli_commands_add(commands, 3, argv);
+}
+
+/* false: it makes no sense. */
+static bool judge_busy(ask_t *a, const redisReply *reply) {
+    dl_grant_t *grant = a->request->grant;
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    int64_t left_ms, ours;
+    if (reply->elements < 3 || !dli_reply_int(reply->element[0], &left_ms) ||
+        !dli_reply_int(reply->element[2], &ours)) {
+        return false;
+    }
+    grant->busy_ms = left_ms < 0 ? -1 : left_ms;
+    grant->busy_is_dlock = ours == 1;
+    a->status = left_ms < 0 ? dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without an end")
+                            : dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+                                             dl_driver_duration(left_ms).text);
+    return true;
+}
+
+static bool judge_claim(ask_t *a, const redisReply *reply) {
+    const dl_request_t *with = &a->request->with;
+    dl_grant_t *grant = a->request->grant;
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    int64_t number;
+    bool fresh = with->level == 1;
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        return judge_busy(a, reply);
+    }
+    if (!fresh && dli_redis_is_foreign(reply)) {
+        a->status = dl_driver_fail(err, DL_ELOST, 0, "something else is where this hold was");
+    } else if (reply->type == REDIS_REPLY_ERROR) {
+        dli_key_t key;
+        dli_redis_key(a->redis, with->name, with->name_len, &key);
+        a->status = dli_redis_fail(a->redis, &key, reply, err);
+    } else if (!dli_reply_int(reply, &number) || number < 0 ||
+               (fresh && (uint64_t)number <= with->token_floor)) {
+        return false; /* or from a server that is out of its mind; it may have the hold */
+    } else if (number == 0) {
+        a->status =
+            dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
+    } else {
+        grant->token = fresh ? (uint64_t)number : 0;
+        grant->sent_ns = a->wire.sent_ns;
+        grant->session_fd = -1;
+        a->status = DL_OK;
+    }
+    return true;
+}
+
+static bool claim_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    ask_t *a = ask_of(wire);
+    if (i == 0) {
+        return judge_claim(a, reply);
+    }
+    if (!dli_reply_int(reply, &a->replicas) && a->status == DL_OK) {
+        dl_error_t unread;
+        a->replicas = -1;
+        (void)dli_reply_unexpected(reply, "WAIT", err_of(a, &unread));
+    }
+    return true;
+}
+
+static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_t pipe) {
+    a->sent = true;
+    a->wire.kind = kind;
+    a->wire.count = count;
+    a->wire.pipe = pipe;
+    dli_mux_begin(a->redis->mux, &a->wire);
+}
+
+static const dli_redis_kind_t refuse_kind;
+
+/* The lock is taken. Do as many replicas know of it as have to? After DL_EIO the core frees nothing, so a
+ * lock that is refused has to be gone for sure by then. */
+static void confirm(ask_t *a) {
+    dli_redis_t *redis = a->redis;
+    if (a->replicas >= redis->min_replicas || redis->shortfall != DLI_SHORTFALL_REFUSE) {
+        int64_t known = a->replicas;
+        end(a, DL_OK);
+        if (known < redis->min_replicas) {
+            char text[160];
+            snprintf(text, sizeof text, "only %lld of %lld replicas acknowledged the lock",
+                     (long long)(known > 0 ? known : 0), (long long)redis->min_replicas);
+            redis->core->unlock(redis->core->core);
+            dli_redis_warn(redis, text);
+            redis->core->lock(redis->core->core);
+        }
+        return;
+    }
+    begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->request->with));
+}
+
+static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    if (wire->got > 0 && status != DL_OK && status != DL_EPROTO && a->status != DL_OK) {
+        status = DL_OK; /* the answer counts, also where that to the WAIT behind it is missing */
+    }
+    if (status != DL_OK) {
+        end_why(a, in_doubt(status), why);
+    } else if (a->status == DL_OK && is_durable(a)) {
+        confirm(a);
+    } else {
+        end(a, a->status);
+    }
+}
+
+static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
+                                            .says_label = true,
+                                            .encode = encode_claim,
+                                            .replied = claim_replied,
+                                            .ended = claim_ended};
+
+/* ---- freeing ---------------------------------------------------------------------------------------- */
+
+static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_commands_t *commands) {
+    const dl_request_t *r = &a->request->with;
+    char hold_id[24], level_text[24];
+    dli_key_t key, channel, peers;
+    dli_redis_key(a->redis, r->name, r->name_len, &key);
+    a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
+    a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+    const dli_slice_t argv[] = {{key.at, key.len},
+                                dli_slice(r->owner),
+                                dli_slice_int(hold_id, (int64_t)r->hold_id),
+                                dli_slice_int(level_text, level),
+                                {channel.at, channel.len},
+                                {peers.at, peers.len}};
+    encode_call(commands, a->redis->layout->release, 1, sizeof argv / sizeof argv[0], argv, with_source);
+}
+
+static void encode_release(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    const ask_t *a = ask_of(wire);
+    (void)i;
+    encode_free(a, a->request->with.level, with_source, commands);
+}
+
+static bool release_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    ask_t *a = ask_of(wire);
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    int64_t number;
+    (void)i;
+    if (dli_reply_int(reply, &number)) {
+        a->status = DL_OK;
+        return number >= 0 && number <= 1;
+    }
+    if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
+        a->status =
+            dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
+        return true;
+    }
+    dli_key_t key;
+    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+    a->status = dli_redis_fail(a->redis, &key, reply, err);
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
+static void release_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    if (status != DL_OK) {
+        end_why(a, in_doubt(status), why);
+    } else {
+        end(a, a->status);
+    }
+}
+
+static const dli_redis_kind_t release_kind = {
+    .intent = DLI_FREE, .encode = encode_release, .replied = release_replied, .ended = release_ended};
+
+static void encode_refuse(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    (void)i;
+    encode_free(ask_of(wire), 0, with_source, commands);
+}
+
+static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    dl_error_t unread;
+    (void)why;
+    char text[160];
+    snprintf(text, sizeof text, "only %lld of %lld replicas acknowledged the lock",
+             (long long)(a->replicas > 0 ? a->replicas : 0), (long long)a->redis->min_replicas);
+    if (status != DL_OK || (a->status != DL_OK && a->status != DL_ELOST)) {
+        end(a, dl_driver_fail(err_of(a, &unread), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome",
+                              text));
+    } else {
+        end(a, dl_driver_fail(err_of(a, &unread), DL_EIO, 0, "%s", text));
+    }
+}
+
+static const dli_redis_kind_t refuse_kind = {
+    .intent = DLI_FREE, .encode = encode_refuse, .replied = release_replied, .ended = refuse_ended};
+
+/* ---- renewing --------------------------------------------------------------------------------------- */
+
+/* A lease below 1 ms would delete the key. */
+static dl_status_t check_entry(const dl_renewal_t *r) {
+    if (r->hold_id >= DLI_EXACT_END) {
+        return DL_ELIMIT;
+    }
+    return r->lease_ms < 1 || r->lease_ms > DL_LEASE_MAX_MS ? DL_EINVAL : DL_OK;
+}
+
+/* Command i is of the i-th entry that can be sent. */
+static dl_renewal_t *entry_of(ask_t *a, size_t i) {
+    a->at = i == 0 ? 0 : a->at;
+    while (check_entry(&a->request->renewals[a->at]) != DL_OK) {
+        a->at++;
+    }
+    return &a->request->renewals[a->at++];
+}
+
+static void encode_renewal(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    ask_t *a = ask_of(wire);
+    const dli_redis_t *redis = a->redis;
+    const dl_renewal_t *r = entry_of(a, i);
+    char hold_id[24], lease_ms[24];
+    dli_key_t key, channel, peers;
+    dli_redis_key(redis, r->name, r->name_len, &key);
+    redis->layout->channel(redis, r->name, r->name_len, &channel);
+    redis->layout->peers(redis, r->name, r->name_len, &peers);
+    const dli_slice_t argv[] = {{key.at, key.len},
+                                dli_slice(r->owner),
+                                dli_slice_int(hold_id, (int64_t)r->hold_id),
+                                dli_slice_int(lease_ms, r->lease_ms),
+                                {channel.at, channel.len},
+                                {peers.at, peers.len}};
+    encode_call(commands, redis->layout->renew, 1, sizeof argv / sizeof argv[0], argv, with_source);
+}
+
+static bool renewal_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    ask_t *a = ask_of(wire);
+    dl_renewal_t *r = entry_of(a, i);
+    dl_error_t err;
+    dli_key_t key;
+    int64_t number;
+    r->sent_ns = wire->sent_ns;
+    if (dli_reply_int(reply, &number)) {
+        r->status = number == 1 ? DL_OK : DL_ELOST;
+        return number == 0 || number == 1;
+    }
+    dli_redis_key(a->redis, r->name, r->name_len, &key);
+    r->status = dli_redis_is_foreign(reply) ? DL_ELOST : dli_redis_fail(a->redis, &key, reply, &err);
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
+static void renewal_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    (void)why;
+    for (size_t i = wire->got > 0 ? a->at : 0; i < a->request->n && status != DL_OK; i++) {
+        dl_renewal_t *r = &a->request->renewals[i];
+        r->status = check_entry(r) == DL_OK ? in_doubt(status) : r->status;
+    }
+    end(a, DL_OK);
+}
+
+static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
+                                              .says_label = true,
+                                              .encode = encode_renewal,
+                                              .replied = renewal_replied,
+                                              .ended = renewal_ended};
+
+/* ---- looking, and freeing by force ------------------------------------------------------------------ */
+
+static void encode_inspect(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    const ask_t *a = ask_of(wire);
+    dli_key_t key;
+    (void)i;
+    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+    const dli_slice_t argv[] = {{key.at, key.len}};
+    encode_call(commands, a->redis->layout->inspect, 1, 1, argv, with_source);
+}
+
+static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    ask_t *a = ask_of(wire);
+    dl_lock_info_t *info = a->request->info;
+    dl_error_t unread;
+    (void)i;
+    *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
+    a->status = DL_OK;
+    if (reply->type != REDIS_REPLY_NIL && !dli_redis_read_info(a->redis, reply, info)) {
+        dli_key_t key;
+        dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+        a->status = dli_redis_fail(a->redis, &key, reply, err_of(a, &unread));
+        return reply->type == REDIS_REPLY_ERROR;
+    }
+    return true;
+}
+
+/* Who holds it, for people: whatever goes wrong, nobody is named. */
+static void encode_label(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    const ask_t *a = ask_of(wire);
+    dli_key_t key;
+    (void)i;
+    (void)with_source;
+    dli_redis_label_key(a->redis, a->request->info, &key);
+    const dli_slice_t argv[] = {{"GET", 3}, {key.at, key.len}};
+    dli_commands_add(commands, 2, argv);
+}
+
+static bool label_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    (void)i;
+    dli_redis_read_label(reply, ask_of(wire)->request->info);
+    return true;
+}
+
+static void label_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    (void)status;
+    (void)why;
+    end(ask_of(wire), DL_OK);
+}
+
+static const dli_redis_kind_t label_kind = {
+    .intent = DLI_READ, .encode = encode_label, .replied = label_replied, .ended = label_ended};
+
+static void inspect_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    dli_key_t key = {.len = 0};
+    if (status != DL_OK) {
+        end_why(a, status, why);
+        return;
+    }
+    if (a->status == DL_OK && a->request->info->held) {
+        dli_redis_label_key(a->redis, a->request->info, &key);
+    }
+    if (key.len > 0) {
+        begin_as(a, &label_kind, 1, wire->pipe);
+    } else {
+        end(a, a->status);
+    }
+}
+
+static const dli_redis_kind_t inspect_kind = {
+    .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = inspect_ended};
+
+static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    const ask_t *a = ask_of(wire);
+    const dl_request_t *r = &a->request->with;
+    dli_key_t key, channel, peers;
+    (void)i;
+    dli_redis_key(a->redis, r->name, r->name_len, &key);
+    a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
+    a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+    const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}, {peers.at, peers.len}};
+    encode_call(commands, a->redis->layout->force, 1, sizeof argv / sizeof argv[0], argv, with_source);
+}
+
+static bool force_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    ask_t *a = ask_of(wire);
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    int64_t number;
+    (void)i;
+    if (dli_reply_int(reply, &number)) {
+        a->status = number == 1 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+        return number >= 0 && number <= 1;
+    }
+    dli_key_t key;
+    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+    a->status = dli_redis_fail(a->redis, &key, reply, err);
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
+static void force_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    if (status != DL_OK) {
+        end_why(a, status, why);
+    } else {
+        end(a, a->status);
+    }
+}
+
+static const dli_redis_kind_t force_kind = {
+    .intent = DLI_FREE, .encode = encode_force, .replied = force_replied, .ended = force_ended};
+
+/* ---- what the core calls ---------------------------------------------------------------------------- */
+
+/* Nothing of it can be sent. */
+static dl_status_t check(const ask_t *a) {
+    const dli_request_t *request = a->request;
+    const dl_request_t *with = &request->with;
+    dl_error_t unread;
+    dl_error_t *err = err_of(a, &unread);
+    if (request->kind > DLI_ASK_LEVEL && request->kind != DLI_ASK_RELEASE) {
+        return DL_OK;
+    }
+    if (with->hold_id >= DLI_EXACT_END || with->token_floor >= DLI_EXACT_END - 1) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for this server");
+    }
+    if (request->kind == DLI_ASK_RELEASE) {
+        return DL_OK;
+    }
+    if (with->lease_ms < 1 || with->lease_ms > DL_LEASE_MAX_MS) {
+        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(with->lease_ms).text);
+    }
+    /* A lock that the replicas have to know of is not begun without time to hear of them. */
+    if (is_durable(a) && a->redis->env->now_ns() + REPLICAS_NS > with->deadline_ns) {
+        return dl_driver_fail(err, DL_EIO, 0, "no time is left to hear from %lld replicas",
+                              (long long)a->redis->min_replicas);
+    }
+    return DL_OK;
+}
+
+static size_t count_renewals(const dli_request_t *request) {
+    size_t count = 0;
+    for (size_t i = 0; i < request->n; i++) {
+        dl_renewal_t *r = &request->renewals[i];
+        r->status = check_entry(r);
+        count += r->status == DL_OK;
+        r->status = r->status == DL_OK ? DL_EIO : r->status;
+    }
+    return count;
+}
+
+/* What cannot be sent ends from the next flush, as everything does. */
+static void refused_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    (void)status;
+    (void)why;
+    end(a, a->status);
+}
+
+static const dli_redis_kind_t refused_kind = {.intent = DLI_PLAIN, .ended = refused_ended};
+
+static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
+    static const dli_redis_kind_t *const kinds[] = {
+        [DLI_ASK_TRY] = &claim_kind,       [DLI_ASK_LEVEL] = &claim_kind,     [DLI_ASK_RENEW] = &renewal_kind,
+        [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &force_kind,
+    };
+    ask_t *a = (ask_t *)(void *)request->room;
+    *a = (ask_t){.redis = redis, .request = request};
+    a->wire.leads = request->leads;
+    a->wire.kind = kinds[request->kind];
+    a->wire.count = 1;
+    a->wire.claim = request->with.hold_id;
+    if (request->kind == DLI_ASK_RENEW) {
+        a->wire.pipe = renewal_pipe(redis);
+        a->wire.count = count_renewals(request);
+    } else if (request->kind <= DLI_ASK_LEVEL) {
+        a->wire.pipe = claim_pipe(redis, &request->with);
+        a->wire.count = is_durable(a) ? 2 : 1;
+    } else if (request->kind == DLI_ASK_RELEASE) {
+        a->wire.pipe = free_pipe(redis, &request->with);
+    } else {
+        a->wire.pipe = usual_pipe(redis, &request->with);
+    }
+    a->status = check(a);
+    if (a->status != DL_OK || a->wire.count == 0) {
+        a->wire.kind = &refused_kind;
+        a->wire.count = 0;
+    }
+    return a;
+}
+
+void dli_redis_begin(void *state, dli_request_t *request) {
+    dli_redis_t *redis = state;
+    dli_mux_begin(redis->mux, &prepare(redis, request)->wire);
+}
+
+bool dli_redis_withdraw(void *state, dli_request_t *request) {
+    dli_redis_t *redis = state;
+    ask_t *a = (ask_t *)(void *)request->room;
+    bool was_sent = dli_mux_withdraw(redis->mux, &a->wire) || a->sent;
+    return was_sent && request->kind != DLI_ASK_INSPECT; /* that leaves nothing in doubt */
+}
+
+bool dli_redis_flush(void *state) {
+    dli_redis_t *redis = state;
+    return dli_mux_flush(redis->mux);
+}
+
+int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
+                       uint64_t *until_ns) {
+    dli_redis_t *redis = state;
+    const ask_t *a = (const ask_t *)(const void *)request->room;
+    return dli_mux_lead_fds(redis->mux, &a->wire, fds, late, term, until_ns);
+}
+
+void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n) {
+    const dli_redis_t *redis = state;
+    dli_mux_lead(redis->mux, term, fds, n);
+}
+
+dli_request_t *dli_redis_end_lead(void *state, uint64_t term) {
+    const dli_redis_t *redis = state;
+    dli_redis_request_t *heir = dli_mux_end_lead(redis->mux, term);
+    return heir != NULL ? ask_of(heir)->request : NULL;
+}
+
+void dli_redis_attach(void *state, const dli_backend_env_t *core) {
+    dli_redis_t *redis = state;
+    redis->core = core;
+}
+
+bool dli_redis_fits(const dl_option_value_t *values) {
+    return values[DLI_REDIS_OPT_CONNECTIONS].number > 0;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------- */
+
+/* What is said on a pipe by open: PING, or the scripts, and a look by one of them at the token key. */
+typedef struct greeting {
+    dli_redis_request_t wire; /* first */
+    const dli_redis_t *redis;
+    dl_error_t *err;
+    dl_status_t status;
+    bool over;
+} greeting_t;
+
+static void encode_greeting(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ((const greeting_t *)(const void *)wire)->redis;
+    (void)with_source;
+    if (wire->count == 1) {
+        dli_commands_add_words(commands, "PING", NULL);
+    } else if (i < DLI_LAYOUT_SCRIPTS) {
+        dli_commands_add_words(commands, "SCRIPT", "LOAD", dli_redis_script(redis, i)->source, NULL);
+    } else {
+        const dli_slice_t argv[] = {dli_slice(redis->token_key)};
+        encode_call(commands, redis->layout->inspect, 1, 1, argv, false);
+    }
+}
+
+static bool greeting_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+    greeting_t *greeting = (greeting_t *)(void *)wire;
+    const dli_redis_t *redis = greeting->redis;
+    if (wire->count > 1 && greeting->status == DL_OK) {
+        greeting->status = i < DLI_LAYOUT_SCRIPTS
+                               ? dli_redis_judge_loaded(dli_redis_script(redis, i), reply, greeting->err)
+                               : dli_redis_judge_look(redis, reply, greeting->err);
+    }
+    return true;
+}
+
+static void greeting_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    greeting_t *greeting = (greeting_t *)(void *)wire;
+    greeting->over = true;
+    if (why != NULL) {
+        *greeting->err = *why;
+        greeting->err->status = greeting->status = status;
+    }
+}
+
+/* Reading only: nothing is left behind that could be in doubt. */
+static const dli_redis_kind_t greeting_kind = {
+    .intent = DLI_READ, .encode = encode_greeting, .replied = greeting_replied, .ended = greeting_ended};
+
+static dl_status_t greet(dli_redis_t *redis, size_t pipe, size_t commands, uint64_t deadline_ns,
+                         dl_error_t *err) {
+    greeting_t greeting = {
+        .wire = {.kind = &greeting_kind, .count = commands, .pipe = pipe}, .redis = redis, .err = err};
+    if (!dli_mux_run(redis->mux, &greeting.wire, &greeting.over, deadline_ns)) {
+        return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: no answer in time", redis->endpoint.label);
+    }
+    return greeting.status;
+}
+
+dl_status_t dli_redis_open_mux(dli_redis_t *redis, const dl_option_value_t *values,
+                               const dli_pool_options_t *pool, uint64_t deadline_ns, dl_error_t *err) {
+    int64_t wished = values[DLI_REDIS_OPT_CONNECTIONS].number;
+    redis->connections = (size_t)(wished < 1 ? 1 : wished);
+    redis->mux = calloc(1, sizeof *redis->mux);
+    if (redis->mux == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    size_t pipes = redis->connections + 1 + (redis->min_replicas > 0 ? redis->connections : 0);
+    dl_status_t status =
+        dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, pool, pipes, err);
+    if (status == DL_OK) {
+        status = greet(redis, 0, DLI_LAYOUT_SCRIPTS + 1, deadline_ns, err);
+    }
+    /* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then.
+     */
+    return status == DL_OK ? greet(redis, renewal_pipe(redis), 1, deadline_ns, err) : status;
+}
+
+void dli_redis_close_mux(dli_redis_t *redis, bool forked) {
+    if (redis->mux != NULL) {
+        dli_mux_close(redis->mux, forked);
+    }
+    if (!forked) {
+        free(redis->mux);
+        redis->mux = NULL;
+    }
+}
