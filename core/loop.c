@@ -209,9 +209,10 @@ static uint64_t patience_until(const dli_op_t *op) {
 static void sleep_beside(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     dl_client_t *client = op->client;
     uint64_t look_ns = patience_until(op);
+    until_ns = op->request.pending ? dli_min(until_ns, look_ns) : until_ns;
     begin_sleep(op);
     dli_unlock_client(client);
-    (void)sleep_at(op, fds, 2, op->request.pending ? dli_min(until_ns, look_ns) : until_ns);
+    (void)sleep_at(op, fds, 2, until_ns);
     dli_lock_client(client);
     end_sleep(op);
     if (op->request.pending && client->loop.listening && dli_now() >= look_ns) {

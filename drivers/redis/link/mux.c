@@ -116,8 +116,11 @@ static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
     }
     uint64_t until_ns = now_ns + (uint64_t)mux->endpoint->connect_timeout_ms * NS_PER_MS;
     mux->core->unlock(mux->core->core);
-    status = dli_conn_start(mux->endpoint, mux->env, until_ns, conn, err);
+    status = dli_conn_start(mux->endpoint, mux->env, until_ns, &pipe->made, err);
     mux->core->lock(mux->core->core);
+    *conn = pipe->made;
+    atomic_signal_fence(memory_order_release); /* a child that is forked here finds it at least once */
+    pipe->made = NULL;
     if (status != DL_OK) {
         note_failure(pipe, blames_server(status, false), err);
     }
@@ -315,9 +318,9 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
         replace(pipe);
     } else {
         close_conn(mux, &pipe->conn);
-        if (!overdue) {
-            dli_pipe_refuse(pipe, status, &err);
-        }
+    }
+    if (!overdue && !pipe->ready) { /* nobody waits longer than connect_timeout */
+        dli_pipe_refuse(pipe, status, &err);
     }
 }
 

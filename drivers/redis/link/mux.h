@@ -90,6 +90,7 @@ struct dli_pipe {
     bool again;
     short revents, next_revents; /* that others saw meanwhile */
     dli_conn_t *conn, *next;     /* next: the successor. A forked child looks at both */
+    dli_conn_t *made; /* by who has the pipe: that is being dialled; else only a forked child looks */
     bool ready, next_ready;
     int fd;                   /* of conn, once it is ready */
     bool polled, polled_out;  /* by whoever listens; for room to write, too */

@@ -26,6 +26,9 @@ dl_status_t dli_pipe_init(dli_pipe_t *pipe, dli_mux_t *mux, dl_error_t *err) {
 void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
     dli_conn_close(pipe->conn, forked);
     dli_conn_close(pipe->next, forked);
+    if (pipe->made != pipe->conn && pipe->made != pipe->next) {
+        dli_conn_close(pipe->made, forked);
+    }
     if (!forked) {
         pipe->conn = pipe->next = NULL;
         free(pipe->slots);
