@@ -90,15 +90,17 @@ typedef struct dli_backend {
     /*
      * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
      * mutex: what to poll, and until when at the longest; 0: another thread reads that; -1: whoever listens
-     * does. `late`: it should have come, so the other may have been stopped. *term: for what follows.
+     * does. `late`: it should have come, so the other may have been stopped. *term: 0, or what end_lead
+     * gave; then for what follows.
      */
     int (*lead_fds)(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                     uint64_t *until_ns);
     /* Without the mutex, after that poll, on the same thread: reads. */
     void (*lead)(void *state, uint64_t term, const struct pollfd *fds, size_t n);
-    /* With the mutex: it reads no more. A request that is still pending there, and that nobody reads; NULL:
-     * none. */
-    dli_request_t *(*end_lead)(void *state, uint64_t term);
+    /* With the mutex: it reads no more, or never will. A request that is still pending there; NULL: none, or
+     * another reads. If its caller asks lead_fds, it is to, with this *next in *term: nobody else reads
+     * before. */
+    dli_request_t *(*end_lead)(void *state, uint64_t term, uint64_t *next);
 } dli_backend_t;
 
 /* As dl_client_open_driver (open/open.c). */

@@ -288,6 +288,7 @@ static void ask_backend(dli_op_t *op) {
     if (op->request.pending) {
         dli_call_withdraw(op);
     }
+    dli_loop_end_lead(op);      /* it may have been about to read */
     dli_loop_hand_over(client); /* it may have been the one that listened */
 }
 

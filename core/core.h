@@ -582,6 +582,8 @@ void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns);
 void dli_loop_hand_over(dl_client_t *client);
 /* Its thread has left it by a jump, and neither sleeps nor listens any more. */
 void dli_loop_forget(dli_op_t *op);
+/* Its reply is here, or it does not wait any more: if it was to read for others, another does. */
+void dli_loop_end_lead(dli_op_t *op);
 /* There is a new watch: whoever listens looks again at what is to be polled. */
 void dli_loop_listen_anew(dl_client_t *client);
 /* dl_driver_env_t.woken; without the mutex */

@@ -220,14 +220,17 @@ static void sleep_beside(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     }
 }
 
-/* It reads no more; another whose reply is still to come does. */
-static void end_lead(dli_op_t *op) {
+/* It reads no more, and another whose reply is still to come does. */
+void dli_loop_end_lead(dli_op_t *op) {
     dl_client_t *client = op->client;
-    const dli_request_t *heir = client->inner->end_lead(client->state, op->term);
+    uint64_t next, term = op->term;
     op->term = 0;
+    dli_request_t *heir = term != 0 ? client->inner->end_lead(client->state, term, &next) : NULL;
     if (heir != NULL && heir->leads) {
-        if (heir != &op->request) {
-            dli_park_wake(DLI_CONTAINER_OF(dli_op_t, request, (void *)(uintptr_t)heir)->park);
+        dli_op_t *to = DLI_CONTAINER_OF(dli_op_t, request, heir);
+        to->term = next;
+        if (to != op) {
+            dli_park_wake(to->park);
         }
     } else if (heir != NULL) {
         dli_loop_listen_anew(client);
@@ -253,7 +256,7 @@ static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t u
     client->inner->lead(client->state, op->term, fds + 2, n);
     reader = NULL;
     dli_lock_client(client);
-    end_lead(op);
+    dli_loop_end_lead(op);
 }
 
 static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
@@ -277,9 +280,7 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
 }
 
 void dli_loop_forget(dli_op_t *op) {
-    if (op->term != 0) {
-        end_lead(op);
-    }
+    dli_loop_end_lead(op);
     if (op->place == DLI_OP_WAITING) {
         end_sleep(op);
     } else if (op->client->loop.listener == op) {

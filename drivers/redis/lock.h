@@ -132,7 +132,7 @@ bool dli_redis_flush(void *state);
 int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                        uint64_t *until_ns);
 void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n);
-dli_request_t *dli_redis_end_lead(void *state, uint64_t term);
+dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next);
 dl_status_t dli_redis_open_mux(dli_redis_t *redis, const dl_option_value_t *values,
                                const dli_pool_options_t *pool, uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close_mux(dli_redis_t *redis, bool forked);

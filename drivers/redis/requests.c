@@ -623,9 +623,9 @@ void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t
     dli_mux_lead(redis->mux, term, fds, n);
 }
 
-dli_request_t *dli_redis_end_lead(void *state, uint64_t term) {
+dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
     const dli_redis_t *redis = state;
-    dli_redis_request_t *heir = dli_mux_end_lead(redis->mux, term);
+    dli_redis_request_t *heir = dli_mux_end_lead(redis->mux, term, next);
     return heir != NULL ? ask_of(heir)->request : NULL;
 }
 

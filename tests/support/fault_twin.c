@@ -371,9 +371,9 @@ static void lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n
     fault_end(&run, DL_OK);
 }
 
-static dli_request_t *end_lead(void *state_, uint64_t term) {
+static dli_request_t *end_lead(void *state_, uint64_t term, uint64_t *next) {
     fault_state_t *state = state_;
-    dli_request_t *heir = backend->end_lead(backend_state(state), term);
+    dli_request_t *heir = backend->end_lead(backend_state(state), term, next);
     return heir == NULL || !heir->leads ? heir : ((fault_job_t *)(void *)heir)->outer;
 }
 

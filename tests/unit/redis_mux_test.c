@@ -278,3 +278,15 @@ Test(redis_mux, a_server_that_is_gone_refuses_at_once_and_is_found_again) {
     cr_assert_str_eq(again.answer, "PONG");
     AWAIT(was_reported("the server is back"));
 }
+
+Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
+    options.test_on_borrow = true;
+    open_mux(server.path);
+    line_t first = line_of(&plain, "ECHO first"), next = line_of(&plain, "ECHO next");
+    run_line(&first);
+    uint64_t until_ns = env.now_ns() + 5 * MS;
+    (void)env.poll(NULL, 0, until_ns); /* so long is idle */
+    run_line(&next);
+    cr_assert_str_eq(next.answer, "next");
+    cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), 1);
+}

@@ -168,13 +168,9 @@ static void become_ready(dli_pipe_t *pipe) {
     }
 }
 
-/* The connection is over. One that was asked and never answered is as good as one that could not be made. */
+/* The connection is over. That it was made says that the server is there. */
 static void lose(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
-    bool was_good = pipe->answers > 0 || !dli_pipe_owes(pipe) || status == DL_ENOMEM;
     dli_conn_t *conn = dli_pipe_end(pipe, status, why);
-    if (!was_good) {
-        note_failure(pipe, true, why);
-    }
     close_conn(pipe->mux, &conn);
 }
 
@@ -194,9 +190,9 @@ static uint64_t late_ns(const dli_pipe_t *pipe) {
         return pipe->began_ns + SILENCE_NS;
     }
     const dli_slot_t *oldest = dli_pipe_slot(pipe, pipe->head);
+    bool is_awaited = oldest->request != NULL || oldest->kind != DLI_SLOT_REQUEST;
     uint64_t half_ns = (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS / 2;
-    uint64_t ns =
-        later(SILENCE_TRIPS * trip_ns(&pipe->facts), oldest->request != NULL ? SILENCE_NS : GIVEN_UP_NS);
+    uint64_t ns = later(SILENCE_TRIPS * trip_ns(&pipe->facts), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
     return oldest->sent_ns + (ns < half_ns ? ns : half_ns);
 }
 
@@ -329,13 +325,14 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
 static bool look_at_idle(dli_pipe_t *pipe) {
     dli_mux_t *mux = pipe->mux;
     uint64_t idle_ns = mux->env->now_ns() - pipe->used_ns;
-    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL || (idle_ns < TRUSTED_NS && !mux->tests)) {
+    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL || idle_ns < TRUSTED_NS) {
         return true;
     }
     mux->core->unlock(mux->core->core);
     bool is_quiet = dli_conn_is_quiet(pipe->conn);
     mux->core->lock(mux->core->core);
-    if (!is_quiet || idle_ns >= mux->idle_ns) {
+    pipe->met = pipe->met && idle_ns < mux->idle_ns; /* what is closed for that is not made anew, but made */
+    if (!is_quiet || !pipe->met) {
         return false;
     }
     if (mux->tests || idle_ns >= mux->idle_check_ns) {
@@ -557,15 +554,22 @@ static bool is_leader_late(dli_pipe_t *pipe) {
     return again;
 }
 
+static uint64_t new_term(dli_pipe_t *pipe) {
+    dli_mux_t *mux = pipe->mux;
+    pipe->term = ++mux->terms * DLI_PIPES_MAX + (uint64_t)(pipe - mux->pipes);
+    pipe->led_ns = mux->env->now_ns();
+    return pipe->term;
+}
+
 int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
-    bool is_free = pipe->term == 0 || (late && is_leader_late(pipe));
-    if (!is_free || pipe->polled || !can_be_polled(pipe)) {
+    bool is_own = pipe->term != 0 && pipe->term == *term;
+    bool is_free = is_own || (pipe->term == 0 && !pipe->polled) || (late && is_leader_late(pipe));
+    if (!is_free || !can_be_polled(pipe)) {
         return 0;
     }
-    pipe->term = *term = ++mux->terms * DLI_PIPES_MAX + request->pipe;
-    pipe->led_ns = mux->env->now_ns();
+    *term = new_term(pipe);
     return (int)want_pipe(pipe, fds, until_ns);
 }
 
@@ -578,19 +582,24 @@ void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_
     mux->core->unlock(mux->core->core);
 }
 
-dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term) {
+dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next) {
     dli_pipe_t *pipe = &mux->pipes[term % DLI_PIPES_MAX];
     if (pipe->term != term) {
         return NULL;
     }
     pipe->term = 0;
+    dli_redis_request_t *heir = pipe->queue.first;
     for (uint64_t at = pipe->head; at != pipe->tail; at++) {
         dli_redis_request_t *request = dli_pipe_slot(pipe, at)->request;
         if (request != NULL && (pipe->unled == 0 || !request->leads)) {
-            return request;
+            heir = request;
+            break;
         }
     }
-    return pipe->queue.first;
+    if (heir != NULL && heir->leads) {
+        *next = new_term(pipe);
+    }
+    return heir;
 }
 
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {

@@ -169,6 +169,6 @@ void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
 int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns);
 void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n);
-dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term);
+dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next);
 
 #endif
