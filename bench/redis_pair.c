@@ -101,5 +101,10 @@ void bench_redis_pair(const char *folder, unsigned scale) {
 /* The same by a queue. */
 void bench_redis_queue_pair(const char *folder, unsigned scale) {
     redis_start(folder);
-    queue_pairs(redis_open_client(&layouts[0], ""), scale);
+    for (int connections = 0; connections <= 4; connections += 4) {
+        char more[32];
+        (void)snprintf(more, sizeof more, ", connections: %d", connections);
+        printf("connections: %d\n", connections);
+        queue_pairs(redis_open_client(&layouts[0], more), scale);
+    }
 }

@@ -3,12 +3,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "redis.h"
 
-#define ROUNDS 11
+#define ROUNDS 7
 #define ROUND_NS 200000000u
-#define THREADS_MAX 64
+#define THREADS_MAX 256
 
 typedef struct worker {
     pthread_t thread;
@@ -34,9 +35,16 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* Pairs a second, of all threads together. */
-static uint64_t run_round(worker_t *workers, int threads, unsigned scale) {
-    uint64_t pairs = 0;
+static uint64_t switches(void) {
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
+}
+
+/* Pairs a second, of all threads together, and how often this process changed threads for each, in
+ * hundredths. */
+static uint64_t run_round(worker_t *workers, int threads, unsigned scale, samples_t *switched) {
+    uint64_t pairs = 0, before = switches();
     struct timespec pause = {.tv_sec = (time_t)(scale * ROUND_NS / 1000000000u),
                              .tv_nsec = (long)(scale * (uint64_t)ROUND_NS % 1000000000u)};
     atomic_store(&running, 1);
@@ -53,15 +61,20 @@ static uint64_t run_round(worker_t *workers, int threads, unsigned scale) {
         pthread_join(workers[i].thread, NULL);
         pairs += workers[i].pairs;
     }
-    return pairs * 1000000000u / (now_ns() - begin);
+    uint64_t a_second = pairs * 1000000000u / (now_ns() - begin);
+    samples_add(switched, pairs > 0 ? (switches() - before) * 100 / pairs : 0);
+    return a_second;
 }
 
-static void bench_threads(const layout_t *layout, int threads, unsigned scale) {
+/* connections 0: each request has one to itself. */
+static void bench_threads(const layout_t *layout, int threads, int connections, unsigned scale) {
     static worker_t workers[THREADS_MAX];
-    dl_client_t *client = redis_open_client(layout, "");
+    char more[32];
+    (void)snprintf(more, sizeof more, ", connections: %d", connections);
+    dl_client_t *client = redis_open_client(layout, more);
     dl_lock_t *locks[THREADS_MAX];
     dl_error_t err;
-    samples_t floor = {0}, ours = {0}, ratios = {0};
+    samples_t floor = {0}, ours = {0}, ratios = {0}, bare_switches = {0}, our_switches = {0};
     for (int i = 0; i < threads; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "thread/%d", i);
@@ -74,22 +87,26 @@ static void bench_threads(const layout_t *layout, int threads, unsigned scale) {
         for (int i = 0; i < threads; i++) {
             workers[i].lock = NULL;
         }
-        uint64_t a = run_round(workers, threads, scale);
+        uint64_t a = run_round(workers, threads, scale, &bare_switches);
         for (int i = 0; i < threads; i++) {
             workers[i].lock = locks[i];
         }
-        uint64_t b = run_round(workers, threads, scale);
+        uint64_t b = run_round(workers, threads, scale, &our_switches);
         samples_add(&floor, a);
         samples_add(&ours, b);
         samples_add(&ratios, b * 1000 / a);
     }
-    printf("%s %d threads on distinct locks: bare connections %llu pairs/s, dlock %llu pairs/s, ratio %.2f "
-           "(of %d "
-           "rounds: %.2f to %.2f)\n",
-           layout->driver, threads, (unsigned long long)samples_percentile(&floor, 50),
+    printf("%s connections: %d, %d threads on distinct locks: bare connections %llu pairs/s, dlock %llu "
+           "pairs/s, "
+           "ratio %.2f (of %d rounds: %.2f to %.2f); changes of threads a pair %.2f to %.2f\n",
+           layout->driver, connections, threads, (unsigned long long)samples_percentile(&floor, 50),
            (unsigned long long)samples_percentile(&ours, 50), (double)samples_percentile(&ratios, 50) / 1e3,
            ROUNDS, (double)samples_percentile(&ratios, 0) / 1e3,
-           (double)samples_percentile(&ratios, 100) / 1e3);
+           (double)samples_percentile(&ratios, 100) / 1e3,
+           (double)samples_percentile(&our_switches, 50) / 1e2,
+           (double)samples_percentile(&bare_switches, 50) / 1e2);
+    samples_free(&bare_switches);
+    samples_free(&our_switches);
     samples_free(&floor);
     samples_free(&ours);
     samples_free(&ratios);
@@ -101,10 +118,12 @@ static void bench_threads(const layout_t *layout, int threads, unsigned scale) {
 }
 
 void bench_redis_threads(const char *folder, unsigned scale) {
-    static const int counts[] = {1, 16, THREADS_MAX};
+    static const int counts[] = {1, 4, 8, 16, 64, THREADS_MAX}, connections[] = {0, 1, 2, 4};
     redis_start(folder);
-    for (int k = 0; k < 3; k++) {
-        bench_threads(&layouts[0], counts[k], scale);
+    for (int c = 0; c < 4; c++) {
+        for (int k = 0; k < 6; k++) {
+            bench_threads(&layouts[0], counts[k], connections[c], scale);
+        }
     }
 }
 
