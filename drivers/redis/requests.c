@@ -277,6 +277,16 @@ static void encode_release(dli_redis_request_t *wire, size_t i, bool with_source
     encode_free(a, a->request->with.level, with_source, commands);
 }
 
+/* false: it makes no sense. */
+static bool judge_error(ask_t *a, const redisReply *reply) {
+    const dl_request_t *with = &a->request->with;
+    dl_error_t unread;
+    dli_key_t key;
+    dli_redis_key(a->redis, with->name, with->name_len, &key);
+    a->status = dli_redis_fail(a->redis, &key, reply, err_of(a, &unread));
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
 static bool release_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_error_t unread;
@@ -292,10 +302,7 @@ static bool release_replied(dli_redis_request_t *wire, size_t i, const redisRepl
             dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
         return true;
     }
-    dli_key_t key;
-    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
-    a->status = dli_redis_fail(a->redis, &key, reply, err);
-    return reply->type == REDIS_REPLY_ERROR;
+    return judge_error(a, reply);
 }
 
 static void release_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
@@ -497,10 +504,7 @@ static bool force_replied(dli_redis_request_t *wire, size_t i, const redisReply 
         a->status = number == 1 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
         return number >= 0 && number <= 1;
     }
-    dli_key_t key;
-    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
-    a->status = dli_redis_fail(a->redis, &key, reply, err);
-    return reply->type == REDIS_REPLY_ERROR;
+    return judge_error(a, reply);
 }
 
 static void force_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {

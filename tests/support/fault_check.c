@@ -212,13 +212,16 @@ void fault_check_unwatch(fault_state_t *state, dl_watch_t *watch) {
     }
 }
 
-/* One that has not come back for so long may have been replaced. */
-#define LATE_NS (10u * (uint64_t)DLI_NS_PER_MS)
+/* One that has not come back for so long may have been replaced: by a caller whose reply is due, too, where
+ * listening brings replies. */
+static uint64_t late_ns(const fault_state_t *state) {
+    return (state->twin.core.core != NULL ? 10u : 1000u) * (uint64_t)DLI_NS_PER_MS;
+}
 
 void fault_check_listen(fault_state_t *state, size_t max) {
     pthread_mutex_lock(&mutex);
     int replaced = state->listens;
-    int late = replaced && dli_sys->now_ns() >= state->listening.call.begin_ns + LATE_NS;
+    int late = replaced && dli_sys->now_ns() >= state->listening.call.begin_ns + late_ns(state);
     state->listens = 1;
     state->listener = pthread_self();
     pthread_mutex_unlock(&mutex);
