@@ -14,7 +14,7 @@
  * whether a request ended or was withdrawn first: nothing in a backend needs a mutex of its own.
  *
  *   core: begin    the mutex is held; the backend only queues
- *   core: flush    without the mutex: what was begun is sent
+ *   core: flush    what was begun is sent; the mutex is released for that
  *   core: listen_fds, poll, listen    without the mutex, one thread at a time: replies are read and decoded
  *   backend: ended, from flush or listen, between env->lock and env->unlock
  */
@@ -67,6 +67,8 @@ typedef struct dli_backend_env {
     void *core;
     void (*lock)(void *core);
     void (*unlock)(void *core);
+    /* With the mutex. The caller of this request, which is pending and leads, asks lead_fds again. */
+    void (*look_again)(void *core, dli_request_t *request);
 } dli_backend_env_t;
 
 typedef struct dli_backend {
@@ -84,8 +86,8 @@ typedef struct dli_backend {
      * of the request goes. True: it may have been sent, and the server may yet carry it out; false: it surely
      * was not, and will not be. */
     bool (*withdraw)(void *state, dli_request_t *request);
-    /* Without the mutex, perhaps by several threads at once: sends what was begun, and waits for nothing.
-     * True: whoever listens is to ask listen_fds again. */
+    /* With the mutex, which is released meanwhile; perhaps by several threads at once. Sends what was begun,
+     * and waits for nothing. True: whoever listens is to ask listen_fds again. */
     bool (*flush)(void *state);
     /*
      * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
@@ -95,7 +97,7 @@ typedef struct dli_backend {
      */
     int (*lead_fds)(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                     uint64_t *until_ns);
-    /* Without the mutex, after that poll, on the same thread: reads. */
+    /* With the mutex, which is released meanwhile; after that poll, on the same thread: reads. */
     void (*lead)(void *state, uint64_t term, const struct pollfd *fds, size_t n);
     /* With the mutex: it reads no more, or never will. A request that is still pending there; NULL: none, or
      * another reads. If its caller asks lead_fds, it is to, with this *next in *term: nobody else reads

@@ -140,10 +140,7 @@ dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
 
 void dli_requests_flush(dl_client_t *client) {
     client->to_flush = false;
-    pthread_mutex_unlock(&client->mutex);
-    bool look_again = client->inner->flush(client->state);
-    pthread_mutex_lock(&client->mutex);
-    if (look_again) {
+    if (client->inner->flush(client->state)) {
         dli_loop_listen_anew(client);
     }
 }
@@ -239,7 +236,7 @@ void dli_calls_watch(dl_client_t *client) {
         client->to_watch = op->next_in;
         make_request(op);
         dli_call_prepare(op);
-        pthread_mutex_unlock(&client->mutex);
+        dli_release_client(client);
         dl_status_t answer = ask_table(client, &op->request);
         pthread_mutex_lock(&client->mutex);
         dli_call_answered(op, answer);

@@ -74,7 +74,11 @@ static void env_lock(void *core) {
 /* Whoever flushes or listens carries on what has become ready. */
 static void env_unlock(void *core) {
     dl_client_t *client = core;
-    pthread_mutex_unlock(&client->mutex);
+    dli_release_client(client);
+}
+
+static void env_look_again(void *core, dli_request_t *request) {
+    dli_park_wake(core, DLI_CONTAINER_OF(dli_op_t, request, request)->park);
 }
 
 static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_error_t *err) {
@@ -89,7 +93,8 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     client->driver = &client->table;
     client->inner = chosen->inner;
     memcpy(client->backend, chosen->backend, sizeof client->backend);
-    client->inner_env = (dli_backend_env_t){.core = client, .lock = env_lock, .unlock = env_unlock};
+    client->inner_env = (dli_backend_env_t){
+        .core = client, .lock = env_lock, .unlock = env_unlock, .look_again = env_look_again};
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;

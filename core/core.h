@@ -85,12 +85,17 @@ static inline void *dli_container_of(void *member, size_t offset) {
 
 /* ---- waiting (park.c) -------------------------------------------------------------------------- */
 
-/* Where one thread sleeps: an eventfd that makes it look up. Kept in a pool of the client. */
+/* Where one thread sleeps, until it is woken. Kept in a pool of the client. */
 struct dli_park {
-    int fd;
-    atomic_bool woken;       /* set after the write, so that a quiet descriptor costs no read */
+    int fd;                  /* an eventfd, for who polls other descriptors too */
+    atomic_uint woken;       /* since it was drained: 1 */
+    bool raised;             /* and by the eventfd */
+    bool sleeps;             /* its thread waits for the word; or is about to, and has the mutex */
     dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
 };
+
+/* How many are woken at once, after the mutex was released: they need it. */
+#define DLI_WAKES_MAX 64
 
 /* ---- events (events.c) ------------------------------------------------------------------------- */
 
@@ -422,6 +427,8 @@ struct dl_client {
 
     dli_park_t *parks_used, *parks_free;
     size_t parks_free_count;
+    atomic_uint *wakes[DLI_WAKES_MAX]; /* words of parks, to be woken by whoever releases the mutex */
+    size_t wake_count;
 
     dli_op_t *ops; /* that run */
     dli_op_t *ready, *ready_last;
@@ -492,6 +499,8 @@ static inline uint64_t dli_max(uint64_t a, uint64_t b) {
 void dli_lock_client(dl_client_t *client);
 /* Carries on what is ready, unlocks, and does what was put aside. */
 void dli_unlock_client(dl_client_t *client);
+/* Nothing but the mutex; and wakes who was to be woken. */
+void dli_release_client(dl_client_t *client);
 /* The same, and locks again. */
 void dli_tidy(dl_client_t *client);
 /* Without what was put aside: for what a driver calls, with its own mutexes held. */
@@ -532,7 +541,7 @@ void dli_client_free(dl_client_t *client);
 /* NULL with errno: no descriptor or no memory. */
 dli_park_t *dli_park_get(dl_client_t *client);
 void dli_park_put(dl_client_t *client, dli_park_t *park);
-void dli_park_wake(dli_park_t *park);
+void dli_park_wake(dl_client_t *client, dli_park_t *park);
 bool dli_park_drain(dli_park_t *park); /* true: it had been woken */
 void dli_park_free_all(dl_client_t *client);
 /* A write to an eventfd, which only fails when it is readable already; and what takes it back. */

@@ -200,7 +200,7 @@ void dli_gates_unwatch(dl_client_t *client) {
         if (watch != NULL) {
             gate->watch = NULL;
             gate->unwatching = true;
-            pthread_mutex_unlock(&client->mutex);
+            dli_release_client(client);
             client->driver->unwatch(client->state, watch);
             pthread_mutex_lock(&client->mutex);
             gate->unwatching = false;

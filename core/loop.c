@@ -114,7 +114,7 @@ void dli_loop_hand_over(dl_client_t *client) {
         return;
     }
     if (client->loop.sleepers != NULL) {
-        dli_park_wake(client->loop.sleepers->park);
+        dli_park_wake(client, client->loop.sleepers->park);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
     }
@@ -129,7 +129,7 @@ void dli_loop_answered(dli_op_t *op) {
     if (op->park == NULL) {
         dli_sys->cond_broadcast(&op->client->changed);
     } else if (op != reader) {
-        dli_park_wake(op->park);
+        dli_park_wake(op->client, op->park);
     }
 }
 
@@ -141,7 +141,7 @@ void dli_loop_listen(dl_client_t *client, bool begins) {
 void dli_loop_listen_anew(dl_client_t *client) {
     client->loop.look_anew = true;
     if (client->loop.listener != NULL) {
-        dli_park_wake(client->loop.listener->park);
+        dli_park_wake(client, client->loop.listener->park);
     } else if (client->loop.listening) {
         dli_loop_wake(client);
     }
@@ -205,15 +205,29 @@ static uint64_t patience_until(const dli_op_t *op) {
     return now + (asked_ns > PATIENCE_NS ? asked_ns : PATIENCE_NS);
 }
 
+/* Until it is woken, or cancelled. Releases the mutex meanwhile. */
+static void sleep_parked(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
+    dli_park_t *park = op->park;
+    park->sleeps = fds[1].fd < 0;
+    dli_unlock_client(op->client);
+    if (fds[1].fd < 0) {
+        op->sleeps = true;
+        dli_sys->word_wait(&park->woken, until_ns);
+        op->sleeps = false;
+    } else {
+        (void)sleep_at(op, fds, 2, until_ns);
+    }
+    dli_lock_client(op->client);
+    park->sleeps = false;
+}
+
 /* Beside another who listens, and may be late. */
 static void sleep_beside(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     dl_client_t *client = op->client;
     uint64_t look_ns = patience_until(op);
     until_ns = op->request.pending ? dli_min(until_ns, look_ns) : until_ns;
     begin_sleep(op);
-    dli_unlock_client(client);
-    (void)sleep_at(op, fds, 2, until_ns);
-    dli_lock_client(client);
+    sleep_parked(op, fds, until_ns);
     end_sleep(op);
     if (op->request.pending && client->loop.listening && dli_now() >= look_ns) {
         look_at_listener(client);
@@ -230,18 +244,11 @@ void dli_loop_end_lead(dli_op_t *op) {
         dli_op_t *to = DLI_CONTAINER_OF(dli_op_t, request, heir);
         to->term = next;
         if (to != op) {
-            dli_park_wake(to->park);
+            dli_park_wake(client, to->park);
         }
     } else if (heir != NULL) {
         dli_loop_listen_anew(client);
     }
-}
-
-/* Another reads its reply, and may be late. */
-static void sleep_led(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
-    dli_unlock_client(op->client);
-    (void)sleep_at(op, fds, 2, dli_min(until_ns, patience_until(op)));
-    dli_lock_client(op->client);
 }
 
 /* Reads its own reply. */
@@ -252,10 +259,10 @@ static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t u
     for (size_t i = 0; i < 2 + n && ready <= 0; i++) {
         fds[i].revents = 0;
     }
+    dli_lock_client(client);
     reader = op;
     client->inner->lead(client->state, op->term, fds + 2, n);
     reader = NULL;
-    dli_lock_client(client);
     dli_loop_end_lead(op);
 }
 
@@ -271,7 +278,7 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
     if (leads > 0) {
         sleep_leading(op, fds, (size_t)leads, until_ns);
     } else if (leads == 0) {
-        sleep_led(op, fds, until_ns);
+        sleep_parked(op, fds, dli_min(until_ns, patience_until(op))); /* who reads its reply may be late */
     } else if (client->loop.listening) {
         sleep_beside(op, fds, until_ns);
     } else {
@@ -306,7 +313,6 @@ static void sleep_without_park(dli_op_t *op, uint64_t until_ns) {
 }
 
 void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
-    dl_client_t *client = op->client;
     if (op->park == NULL) {
         sleep_without_park(op, until_ns);
         return;
@@ -320,9 +326,7 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
     if (op->listens || op->request.pending) {
         sleep_listening(op, fds, until_ns);
     } else {
-        dli_unlock_client(client);
-        (void)sleep_at(op, fds, 2, until_ns);
-        dli_lock_client(client);
+        sleep_parked(op, fds, until_ns);
     }
     (void)dli_park_drain(op->park);
 }
@@ -338,7 +342,7 @@ void dli_hear_thread_exit(dli_exit_hook_t *hook) {
     pthread_mutex_lock(&client->mutex);
     client->threads_exited = true;
     dli_loop_wake(client);
-    pthread_mutex_unlock(&client->mutex);
+    dli_release_client(client);
 }
 
 static bool is_left_behind(const dli_hold_t *hold) {

@@ -1,6 +1,7 @@
 /* mutex.c - the client's mutex, and what has to be done right after it is released. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core.h"
 
@@ -26,6 +27,18 @@ void dli_lock_client(dl_client_t *client) {
     pthread_mutex_lock(&client->mutex);
 }
 
+/* The words may be gone by then: waking one does not touch it. */
+void dli_release_client(dl_client_t *client) {
+    atomic_uint *wakes[DLI_WAKES_MAX];
+    size_t n = client->wake_count;
+    memcpy(wakes, client->wakes, n * sizeof wakes[0]);
+    client->wake_count = 0;
+    pthread_mutex_unlock(&client->mutex);
+    for (size_t i = 0; i < n; i++) {
+        dli_sys->word_wake(wakes[i]);
+    }
+}
+
 static void drop(dl_client_t *client, dli_claim_t *dead) {
     while (dead != NULL) {
         dli_claim_t *claim = dead;
@@ -43,7 +56,7 @@ static void do_chores(dl_client_t *client) {
     dli_log_line_t *lines = client->log_lines;
     client->dead = NULL;
     client->log_lines = client->log_lines_last = NULL;
-    pthread_mutex_unlock(&client->mutex);
+    dli_release_client(client);
     dli_log_emit(client, lines);
     drop(client, dead);
     pthread_mutex_lock(&client->mutex);
@@ -77,7 +90,7 @@ void dli_tidy(dl_client_t *client) {
 
 void dli_unlock_client(dl_client_t *client) {
     dli_tidy(client);
-    pthread_mutex_unlock(&client->mutex);
+    dli_release_client(client);
 }
 
 void dli_before_wait(dl_client_t *client) {
@@ -87,9 +100,12 @@ void dli_before_wait(dl_client_t *client) {
     } else if (has_calls(client) || dli_has_chores(client)) {
         dli_lane_chores(client);
     }
+    while (client->wake_count > 0) {
+        dli_sys->word_wake(client->wakes[--client->wake_count]);
+    }
 }
 
 void dli_unlock_client_at_once(dl_client_t *client) {
     dli_before_wait(client);
-    pthread_mutex_unlock(&client->mutex);
+    dli_release_client(client);
 }

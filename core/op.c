@@ -468,7 +468,7 @@ void dli_op_poke(dli_op_t *op) {
     op->interrupted = true;
     if (op->park != NULL) {
         op->due_ns = dli_min(op->due_ns, dli_now());
-        dli_park_wake(op->park);
+        dli_park_wake(op->client, op->park);
     } else if (!op->async) {
         dli_sys->cond_broadcast(&op->client->changed);
     } else if (op->place == DLI_OP_WAITING) {

@@ -1,4 +1,4 @@
-/* park.c - where a thread sleeps: an eventfd from a pool. */
+/* park.c - where a thread sleeps: a word of memory, or an eventfd beside other descriptors. From a pool. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -66,6 +66,7 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
         return;
     }
     take_out(&client->parks_used, park);
+    park->sleeps = false; /* a jump may have left it */
     if (client->parks_free_count < POOL_MAX) {
         (void)dli_park_drain(park); /* a late wake must not reach the next user */
         put_in_front(&client->parks_free, park);
@@ -76,16 +77,29 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
     }
 }
 
-void dli_park_wake(dli_park_t *park) {
-    dli_eventfd_raise(park->fd);
-    atomic_store(&park->woken, true);
+void dli_park_wake(dl_client_t *client, dli_park_t *park) {
+    if (atomic_load(&park->woken) != 0) {
+        return;
+    }
+    if (!park->sleeps) {
+        dli_eventfd_raise(park->fd);
+        park->raised = true;
+    } else if (client->wake_count < DLI_WAKES_MAX) {
+        client->wakes[client->wake_count++] = &park->woken;
+    } else {
+        dli_sys->word_wake(&park->woken);
+    }
+    atomic_store(&park->woken, 1);
 }
 
 bool dli_park_drain(dli_park_t *park) {
-    if (!atomic_exchange(&park->woken, false)) {
+    if (atomic_exchange(&park->woken, 0) == 0) {
         return false;
     }
-    dli_eventfd_lower(park->fd);
+    if (park->raised) {
+        dli_eventfd_lower(park->fd);
+        park->raised = false;
+    }
     return true;
 }
 

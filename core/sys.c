@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -79,6 +81,36 @@ static int poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     }
 }
 
+/* Where long has 32 bits and time_t 64 it is another system call. */
+#ifdef SYS_futex_time64
+#define FUTEX_CALL (sizeof(time_t) > sizeof(long) ? SYS_futex_time64 : SYS_futex)
+#else
+#define FUTEX_CALL SYS_futex
+#endif
+
+/* Of CLOCK_MONOTONIC: how the instant is said where CLOCK_BOOTTIME is not known. */
+static struct timespec monotonic_at(uint64_t deadline_ns) {
+    uint64_t now = now_boottime_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+    uint64_t until = clock_ns(CLOCK_MONOTONIC) + left;
+    struct timespec t = {.tv_sec = (time_t)(until / NS_PER_S), .tv_nsec = (long)(until % NS_PER_S)};
+    return t;
+}
+
+static void wait_for_word(atomic_uint *word, uint64_t deadline_ns) {
+    while (atomic_load(word) == 0 && (deadline_ns == DLI_NEVER || now_boottime_ns() < deadline_ns)) {
+        struct timespec until = {0}, *at = NULL;
+        if (deadline_ns != DLI_NEVER) {
+            until = monotonic_at(deadline_ns);
+            at = &until;
+        }
+        (void)syscall(FUTEX_CALL, word, FUTEX_WAIT_BITSET_PRIVATE, 0, at, NULL, FUTEX_BITSET_MATCH_ANY);
+    }
+}
+
+static void wake_word(atomic_uint *word) {
+    (void)syscall(FUTEX_CALL, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
 static void init_cond(pthread_cond_t *cond) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -94,10 +126,7 @@ static int wait_cond(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t dead
         pthread_cond_wait(cond, mutex);
         return 0;
     }
-    uint64_t now = now_boottime_ns();
-    uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-    uint64_t until = clock_ns(CLOCK_MONOTONIC) + left;
-    struct timespec t = {.tv_sec = (time_t)(until / NS_PER_S), .tv_nsec = (long)(until % NS_PER_S)};
+    struct timespec t = monotonic_at(deadline_ns);
     if (pthread_cond_timedwait(cond, mutex, &t) != ETIMEDOUT) {
         return 0;
     }
@@ -134,6 +163,8 @@ const dli_sys_t dli_sys_real = {
     .thread_start = start_thread,
     .thread_join = join_thread,
     .poll = poll_until,
+    .word_wait = wait_for_word,
+    .word_wake = wake_word,
     .cond_init = init_cond,
     .cond_wait = wait_cond,
     .cond_broadcast = broadcast_cond,

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,10 @@ typedef struct dli_sys {
     void (*thread_join)(pthread_t thread);
     /* poll(2) until an absolute instant; EINTR is no end. Ready entries, 0 at the end, -1 with errno. */
     int (*poll)(struct pollfd *fds, nfds_t n, uint64_t deadline_ns);
+    /* Sleeps while the word is 0, until an absolute instant. */
+    void (*word_wait)(atomic_uint *word, uint64_t deadline_ns);
+    /* Whoever sleeps on it looks again. Touches no memory. */
+    void (*word_wake)(atomic_uint *word);
     void (*cond_init)(pthread_cond_t *cond);
     /* 0 or ETIMEDOUT; may wake for nothing. */
     int (*cond_wait)(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns);

@@ -129,7 +129,7 @@ static void call_worker(dl_client_t *client, dli_lane_kind_t kind) {
     for (size_t i = 0; i < lane->count; i++) {
         if (lane->workers[i].waits) { /* on the server, for a holder: there is something better to do */
             lane->workers[i].waits = false;
-            dli_park_wake(lane->workers[i].park);
+            dli_park_wake(client, lane->workers[i].park);
             return;
         }
     }

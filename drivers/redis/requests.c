@@ -16,7 +16,6 @@
 typedef struct ask {
     dli_redis_request_t wire; /* first */
     dli_redis_t *redis;
-    dli_request_t *request;
     dl_status_t status; /* what the replies mean */
     size_t at;          /* RENEW: the entry that is encoded, or answered, next */
     int64_t replicas;   /* TRY: so many know of it */
@@ -30,11 +29,11 @@ static ask_t *ask_of(dli_redis_request_t *wire) {
 }
 
 static void end(ask_t *a, dl_status_t status) {
-    a->request->ended(a->request, status);
+    a->wire.asked->ended(a->wire.asked, status);
 }
 
 static dl_error_t *err_of(const ask_t *a, dl_error_t *unread) {
-    return a->request->err != NULL ? a->request->err : unread;
+    return a->wire.asked->err != NULL ? a->wire.asked->err : unread;
 }
 
 /* Ends it, for a reason of the link's. */
@@ -94,11 +93,11 @@ static size_t free_pipe(const dli_redis_t *redis, const dl_request_t *with) {
 /* ---- taking ----------------------------------------------------------------------------------------- */
 
 static bool is_durable(const ask_t *a) {
-    return has_replicas(a->redis, &a->request->with);
+    return has_replicas(a->redis, &a->wire.asked->with);
 }
 
 static void encode_script(const ask_t *a, bool with_source, dli_commands_t *commands) {
-    const dl_request_t *r = &a->request->with;
+    const dl_request_t *r = &a->wire.asked->with;
     dli_key_t key, channel, peers;
     char hold_id[24], level[24], lease_ms[24], floor[24];
     dli_redis_key(a->redis, r->name, r->name_len, &key);
@@ -121,7 +120,7 @@ static void encode_script(const ask_t *a, bool with_source, dli_commands_t *comm
 
 /* At most half of what is left of the call. WAIT takes 0 as for ever. */
 static int64_t replicas_wait_ms(const ask_t *a) {
-    uint64_t now = a->redis->env->now_ns(), deadline_ns = a->request->with.deadline_ns;
+    uint64_t now = a->redis->env->now_ns(), deadline_ns = a->wire.asked->with.deadline_ns;
     uint64_t half_ms = deadline_ns > now ? (deadline_ns - now) / 2 / NS_PER_MS : 0;
     uint64_t wait_ms = (uint64_t)a->redis->replica_timeout_ms;
     wait_ms = wait_ms < half_ms ? wait_ms : half_ms;
@@ -143,7 +142,7 @@ static void encode_claim(dli_redis_request_t *wire, size_t i, bool with_source, 
 
 /* false: it makes no sense. */
 static bool judge_busy(ask_t *a, const redisReply *reply) {
-    dl_grant_t *grant = a->request->grant;
+    dl_grant_t *grant = a->wire.asked->grant;
     dl_error_t unread;
     dl_error_t *err = err_of(a, &unread);
     int64_t left_ms, ours;
@@ -160,8 +159,8 @@ static bool judge_busy(ask_t *a, const redisReply *reply) {
 }
 
 static bool judge_claim(ask_t *a, const redisReply *reply) {
-    const dl_request_t *with = &a->request->with;
-    dl_grant_t *grant = a->request->grant;
+    const dl_request_t *with = &a->wire.asked->with;
+    dl_grant_t *grant = a->wire.asked->grant;
     dl_error_t unread;
     dl_error_t *err = err_of(a, &unread);
     int64_t number;
@@ -230,7 +229,7 @@ static void confirm(ask_t *a) {
         }
         return;
     }
-    begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->request->with));
+    begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->wire.asked->with));
 }
 
 static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
@@ -256,7 +255,7 @@ static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
 /* ---- freeing ---------------------------------------------------------------------------------------- */
 
 static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_commands_t *commands) {
-    const dl_request_t *r = &a->request->with;
+    const dl_request_t *r = &a->wire.asked->with;
     char hold_id[24], level_text[24];
     dli_key_t key, channel, peers;
     dli_redis_key(a->redis, r->name, r->name_len, &key);
@@ -274,12 +273,12 @@ static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_co
 static void encode_release(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
     const ask_t *a = ask_of(wire);
     (void)i;
-    encode_free(a, a->request->with.level, with_source, commands);
+    encode_free(a, a->wire.asked->with.level, with_source, commands);
 }
 
 /* false: it makes no sense. */
 static bool judge_error(ask_t *a, const redisReply *reply) {
-    const dl_request_t *with = &a->request->with;
+    const dl_request_t *with = &a->wire.asked->with;
     dl_error_t unread;
     dli_key_t key;
     dli_redis_key(a->redis, with->name, with->name_len, &key);
@@ -353,10 +352,10 @@ static dl_status_t check_entry(const dl_renewal_t *r) {
 /* Command i is of the i-th entry that can be sent. */
 static dl_renewal_t *entry_of(ask_t *a, size_t i) {
     a->at = i == 0 ? 0 : a->at;
-    while (check_entry(&a->request->renewals[a->at]) != DL_OK) {
+    while (check_entry(&a->wire.asked->renewals[a->at]) != DL_OK) {
         a->at++;
     }
-    return &a->request->renewals[a->at++];
+    return &a->wire.asked->renewals[a->at++];
 }
 
 static void encode_renewal(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
@@ -396,8 +395,8 @@ static bool renewal_replied(dli_redis_request_t *wire, size_t i, const redisRepl
 static void renewal_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
     (void)why;
-    for (size_t i = wire->got > 0 ? a->at : 0; i < a->request->n && status != DL_OK; i++) {
-        dl_renewal_t *r = &a->request->renewals[i];
+    for (size_t i = wire->got > 0 ? a->at : 0; i < a->wire.asked->n && status != DL_OK; i++) {
+        dl_renewal_t *r = &a->wire.asked->renewals[i];
         r->status = check_entry(r) == DL_OK ? in_doubt(status) : r->status;
     }
     end(a, DL_OK);
@@ -415,21 +414,21 @@ static void encode_inspect(dli_redis_request_t *wire, size_t i, bool with_source
     const ask_t *a = ask_of(wire);
     dli_key_t key;
     (void)i;
-    dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+    dli_redis_key(a->redis, a->wire.asked->with.name, a->wire.asked->with.name_len, &key);
     const dli_slice_t argv[] = {{key.at, key.len}};
     encode_call(commands, a->redis->layout->inspect, 1, 1, argv, with_source);
 }
 
 static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     ask_t *a = ask_of(wire);
-    dl_lock_info_t *info = a->request->info;
+    dl_lock_info_t *info = a->wire.asked->info;
     dl_error_t unread;
     (void)i;
     *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
     a->status = DL_OK;
     if (reply->type != REDIS_REPLY_NIL && !dli_redis_read_info(a->redis, reply, info)) {
         dli_key_t key;
-        dli_redis_key(a->redis, a->request->with.name, a->request->with.name_len, &key);
+        dli_redis_key(a->redis, a->wire.asked->with.name, a->wire.asked->with.name_len, &key);
         a->status = dli_redis_fail(a->redis, &key, reply, err_of(a, &unread));
         return reply->type == REDIS_REPLY_ERROR;
     }
@@ -442,14 +441,14 @@ static void encode_label(dli_redis_request_t *wire, size_t i, bool with_source, 
     dli_key_t key;
     (void)i;
     (void)with_source;
-    dli_redis_label_key(a->redis, a->request->info, &key);
+    dli_redis_label_key(a->redis, a->wire.asked->info, &key);
     const dli_slice_t argv[] = {{"GET", 3}, {key.at, key.len}};
     dli_commands_add(commands, 2, argv);
 }
 
 static bool label_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     (void)i;
-    dli_redis_read_label(reply, ask_of(wire)->request->info);
+    dli_redis_read_label(reply, wire->asked->info);
     return true;
 }
 
@@ -469,8 +468,8 @@ static void inspect_ended(dli_redis_request_t *wire, dl_status_t status, const d
         end_why(a, status, why);
         return;
     }
-    if (a->status == DL_OK && a->request->info->held) {
-        dli_redis_label_key(a->redis, a->request->info, &key);
+    if (a->status == DL_OK && a->wire.asked->info->held) {
+        dli_redis_label_key(a->redis, a->wire.asked->info, &key);
     }
     if (key.len > 0) {
         begin_as(a, &label_kind, 1, wire->pipe);
@@ -484,7 +483,7 @@ static const dli_redis_kind_t inspect_kind = {
 
 static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
     const ask_t *a = ask_of(wire);
-    const dl_request_t *r = &a->request->with;
+    const dl_request_t *r = &a->wire.asked->with;
     dli_key_t key, channel, peers;
     (void)i;
     dli_redis_key(a->redis, r->name, r->name_len, &key);
@@ -523,7 +522,7 @@ static const dli_redis_kind_t force_kind = {
 
 /* Nothing of it can be sent. */
 static dl_status_t check(const ask_t *a) {
-    const dli_request_t *request = a->request;
+    const dli_request_t *request = a->wire.asked;
     const dl_request_t *with = &request->with;
     dl_error_t unread;
     dl_error_t *err = err_of(a, &unread);
@@ -574,7 +573,7 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
         [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &force_kind,
     };
     ask_t *a = (ask_t *)(void *)request->room;
-    *a = (ask_t){.redis = redis, .request = request};
+    *a = (ask_t){.redis = redis, .wire.asked = request};
     a->wire.leads = request->leads;
     a->wire.kind = kinds[request->kind];
     a->wire.count = 1;
@@ -618,7 +617,7 @@ bool dli_redis_flush(void *state) {
 int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                        uint64_t *until_ns) {
     dli_redis_t *redis = state;
-    const ask_t *a = (const ask_t *)(const void *)request->room;
+    ask_t *a = (ask_t *)(void *)request->room;
     return dli_mux_lead_fds(redis->mux, &a->wire, fds, late, term, until_ns);
 }
 
@@ -630,7 +629,7 @@ void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
     const dli_redis_t *redis = state;
     dli_redis_request_t *heir = dli_mux_end_lead(redis->mux, term, next);
-    return heir != NULL ? ask_of(heir)->request : NULL;
+    return heir != NULL ? heir->asked : NULL;
 }
 
 void dli_redis_attach(void *state, const dli_backend_env_t *core) {

@@ -67,7 +67,10 @@ static void ended(dli_request_t *request, dl_status_t status) {
 }
 
 static void flush(drive_t *drive) {
-    if (driven->flush(drive_inner(drive)) && !is_alone(drive)) {
+    drive->core.lock(drive->core.core);
+    bool look_again = driven->flush(drive_inner(drive));
+    drive->core.unlock(drive->core.core);
+    if (look_again && !is_alone(drive)) {
         drive->look_again(drive->arg);
     }
 }

@@ -188,7 +188,8 @@ static bool withdraw(void *state_, dli_request_t *request) {
 static bool flush(void *state_) {
     state_t *state = state_;
     uint64_t now_ns = state->client.env->now_ns();
-    pthread_mutex_lock(&wire_mutex);
+    state->core.unlock(state->core.core);
+    pthread_mutex_lock(&wire_mutex); /* before the core's */
     state->core.lock(state->core.core);
     bool earlier = false;
     while (state->begun != NULL) {
@@ -204,6 +205,7 @@ static bool flush(void *state_) {
     state->core.unlock(state->core.core);
     run_wire(now_ns);
     pthread_mutex_unlock(&wire_mutex);
+    state->core.lock(state->core.core);
     return earlier;
 }
 

@@ -250,11 +250,19 @@ static void raise_done(void *arg) {
     raise_fd(state->twin.fd);
 }
 
+/* The core knows the outer request. */
+static void look_again(void *core, dli_request_t *request) {
+    const fault_job_t *job = (fault_job_t *)(void *)request;
+    job->state->twin.core.look_again(core, job->outer);
+}
+
 static void attach(void *state_, const dli_backend_env_t *env) {
     fault_state_t *state = state_;
+    dli_backend_env_t lent = *env;
+    lent.look_again = look_again;
     state->twin.core = *env;
     state->twin.fd = -1;
-    drive_lend(fault_inner_state(state), env, raise_done, state);
+    drive_lend(fault_inner_state(state), &lent, raise_done, state);
 }
 
 static void begin(void *state_, dli_request_t *request) {
@@ -337,8 +345,7 @@ static void start(fault_job_t *job) {
 
 static bool flush(void *state_) {
     fault_state_t *state = state_;
-    bool look_again = false;
-    lock(state);
+    bool looks_again = false;
     while (state->twin.begun != NULL) {
         fault_job_t *job = state->twin.begun;
         state->twin.begun = job->next;
@@ -346,11 +353,10 @@ static bool flush(void *state_) {
             backend->begin(backend_state(state), &job->inner);
         } else {
             start(job);
-            look_again = true; /* what they listen to may be new */
+            looks_again = true; /* what they listen to may be new */
         }
     }
-    unlock(state);
-    return backend->flush(backend_state(state)) || look_again;
+    return backend->flush(backend_state(state)) || looks_again;
 }
 
 /* With the core's mutex, as end_lead. A thread's job is for whoever listens. */
@@ -366,9 +372,13 @@ static int lead_fds(void *state_, dli_request_t *request, struct pollfd *fds, bo
 static void lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n) {
     fault_state_t *state = state_;
     fault_run_t run;
+    unlock(state);
     fault_begin(&run, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
+    lock(state);
     backend->lead(backend_state(state), term, fds, n);
+    unlock(state);
     fault_end(&run, DL_OK);
+    lock(state);
 }
 
 static dli_request_t *end_lead(void *state_, uint64_t term, uint64_t *next) {

@@ -72,7 +72,7 @@ static int sim_cond_wait(pthread_cond_t *cond, pthread_mutex_t *users, uint64_t 
     return timed_out ? ETIMEDOUT : 0;
 }
 
-static void sim_cond_broadcast(pthread_cond_t *cond) {
+static void wake_all_of(const void *cond) {
     pthread_mutex_lock(&sim_core.mutex);
     for (sim_thread_t *t = sim_core.threads; t != NULL; t = t->next) {
         if (t->state == IN_COND && t->cond == cond) {
@@ -80,6 +80,24 @@ static void sim_cond_broadcast(pthread_cond_t *cond) {
         }
     }
     pthread_mutex_unlock(&sim_core.mutex);
+}
+
+static void sim_cond_broadcast(pthread_cond_t *cond) {
+    wake_all_of(cond);
+}
+
+static void sim_word_wait(atomic_uint *word, uint64_t deadline_ns) {
+    pthread_mutex_lock(&sim_core.mutex);
+    while (atomic_load(word) == 0 && sim_now_ns() < deadline_ns) {
+        sim_thread_t *me = sim_self();
+        me->cond = word;
+        sim_block(me, IN_COND, deadline_ns);
+    }
+    pthread_mutex_unlock(&sim_core.mutex);
+}
+
+static void sim_word_wake(atomic_uint *word) {
+    wake_all_of(word);
 }
 
 /* The thread has ended, as far as the clock is concerned. */
@@ -183,6 +201,8 @@ static const dli_sys_t sim_table = {
     .thread_start = sim_thread_start,
     .thread_join = sim_thread_join,
     .poll = sim_poll,
+    .word_wait = sim_word_wait,
+    .word_wake = sim_word_wake,
     .cond_init = sim_cond_init,
     .cond_wait = sim_cond_wait,
     .cond_broadcast = sim_cond_broadcast,

@@ -38,7 +38,7 @@ void sim_dump(void) {
                 fprintf(stderr, " fd %d (0x%x)", t->fds[i].fd, (unsigned)t->fds[i].events);
             }
         } else if (t->state == IN_COND) {
-            fprintf(stderr, " on %p", (const void *)t->cond);
+            fprintf(stderr, " on %p", t->cond);
         }
         fputc('\n', stderr);
     }

@@ -23,8 +23,8 @@ typedef struct sim_thread {
     uint64_t deadline_ns;     /* of what it is blocked in; DLI_NEVER: none */
     const struct pollfd *fds; /* IN_POLL: the caller's array, which stands still meanwhile */
     nfds_t fd_count;
-    const pthread_cond_t *cond; /* IN_COND */
-    pthread_t joined;           /* IN_JOIN */
+    const void *cond; /* IN_COND: or a word */
+    pthread_t joined; /* IN_JOIN */
     int timed_out;
     int dying; /* how often the destructor has come by */
     void *(*fn)(void *);

@@ -104,6 +104,21 @@ static bool cond_wait_is_right(void) {
     return ended_at(until_ns);
 }
 
+static bool word_wait_is_right(void) {
+    atomic_uint word = 0;
+    uint64_t until_ns = dli_sys_real.now_ns() + 60u * DLI_NS_PER_MS;
+    dli_sys_real.word_wake(&word); /* nobody sleeps on it yet, and it says nothing */
+    dli_sys_real.word_wait(&word, until_ns);
+    return ended_at(until_ns);
+}
+
+static void *say_the_word(void *word) {
+    (void)poll(NULL, 0, 20);
+    atomic_store((atomic_uint *)word, 1);
+    dli_sys_real.word_wake(word);
+    return NULL;
+}
+
 Test(sys, time_is_the_boot_time_clock_and_not_the_wall_clock) {
     uint64_t before = ns_of(CLOCK_BOOTTIME), now = dli_sys_real.now_ns(), after = ns_of(CLOCK_BOOTTIME);
     cr_assert_leq(before, now, "%llu is not from %llu to %llu", (unsigned long long)now,
@@ -129,6 +144,23 @@ Test(sys, a_condition_wait_ends_at_its_instant_whatever_the_wall_clock_does, .ti
         wall_offset_s = offsets_s[i];
         cr_assert(cond_wait_is_right(), "%s", wrong);
     }
+}
+
+Test(sys, a_wait_for_a_word_ends_at_its_instant_whatever_the_wall_clock_does, .timeout = 30) {
+    pthread_t turning = start_turning();
+    bool right = word_wait_is_right();
+    pthread_join(turning, NULL);
+    cr_assert(right, "%s", wrong);
+}
+
+Test(sys, a_wait_for_a_word_ends_when_it_is_said, .timeout = 30) {
+    atomic_uint word = 0;
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, say_the_word, &word), 0);
+    dli_sys_real.word_wait(&word, DLI_NEVER);
+    cr_assert_eq(word, 1);
+    dli_sys_real.word_wait(&word, DLI_NEVER); /* it was said already: at once */
+    pthread_join(thread, NULL);
 }
 
 /* ---- a machine that has slept for a day: boot time is ahead of the monotonic clock
@@ -168,7 +200,7 @@ Test(sys, a_sleep_of_the_machine_counts, .timeout = 30) {
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0) {
-        bool right = clock_is_right() && poll_is_right() && cond_wait_is_right();
+        bool right = clock_is_right() && poll_is_right() && cond_wait_is_right() && word_wait_is_right();
         (void)(!right && fprintf(stderr, "%s\n", wrong) > 0);
         _exit(!right);
     }

@@ -74,8 +74,8 @@ static line_t line_of(const dli_redis_kind_t *kind, const char *words) {
 static void begin_line(line_t *line) {
     lock_core(&core_mutex);
     dli_mux_begin(&mux, &line->wire);
-    unlock_core(&core_mutex);
     (void)dli_mux_flush(&mux);
+    unlock_core(&core_mutex);
 }
 
 static bool withdraw_line(line_t *line) {
@@ -120,7 +120,7 @@ static void open_mux(const char *path) {
     dli_endpoint_extras_t extras = {.database = -1, .connect_timeout_ms = 1000, .keepalive_ms = -1};
     snprintf(url, sizeof url, "unix://%s", path);
     cr_assert_eq(dli_endpoint_make(&endpoint, url, &extras, &err), DL_OK, "%s", err.message);
-    core = (dli_backend_env_t){&core_mutex, lock_core, unlock_core};
+    core = (dli_backend_env_t){.core = &core_mutex, .lock = lock_core, .unlock = unlock_core};
     cr_assert_eq(dli_mux_open(&mux, &endpoint, &env, &core, &options, 2, &err), DL_OK, "%s", err.message);
 }
 
@@ -156,8 +156,8 @@ Test(redis_mux, replies_find_their_requests_by_their_places) {
         lines[i] = line_of(&plain, words[i]);
         dli_mux_begin(&mux, &lines[i].wire);
     }
-    unlock_core(&core_mutex);
     (void)dli_mux_flush(&mux);
+    unlock_core(&core_mutex);
     for (int i = 0; i < MANY; i++) {
         await_line(&lines[i]);
         cr_assert_str_eq(lines[i].answer, words[i] + 5);

@@ -365,8 +365,9 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
 
 /* Everything that can be done for a pipe now. Whoever comes while another does it leaves it to that one. */
 static void work(dli_pipe_t *pipe, short revents, short next_revents) {
+    const dli_mux_t *mux = pipe->mux;
     if (pipe->busy) {
-        pipe->again = true;
+        pipe->again = pipe->stalled = true;
         pipe->revents |= revents;
         pipe->next_revents |= next_revents;
         return;
@@ -395,6 +396,10 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
         pipe->revents = pipe->next_revents = 0;
     } while (pipe->again);
     pipe->busy = false;
+    if (pipe->stalled && pipe->leader != NULL) {
+        mux->core->look_again(mux->core->core, pipe->leader->asked);
+    }
+    pipe->stalled = false;
 }
 
 /* ---- the owner's calls ------------------------------------------------------------------------------ */
@@ -415,6 +420,7 @@ bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool was_sent = !request->queued;
     pipe->unled -= !request->leads && request->count > 0;
+    pipe->leader = pipe->leader != request ? pipe->leader : NULL;
     if (was_sent) {
         dli_slot_t *slot = dli_pipe_slot(pipe, request->place);
         slot->request = NULL;
@@ -462,7 +468,6 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
 
 bool dli_mux_flush(dli_mux_t *mux) {
     bool look_again = false;
-    mux->core->lock(mux->core->core);
     while (mux->nothing.first != NULL) {
         dli_redis_request_t *request = mux->nothing.first;
         dli_redis_queue_remove(&mux->nothing, request);
@@ -476,7 +481,6 @@ bool dli_mux_flush(dli_mux_t *mux) {
             look_again |= is_overlooked(pipe);
         }
     }
-    mux->core->unlock(mux->core->core);
     return look_again;
 }
 
@@ -500,7 +504,7 @@ static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns
 }
 
 static bool can_be_polled(const dli_pipe_t *pipe) {
-    return pipe->ready || (pipe->conn != NULL && !pipe->busy);
+    return (pipe->ready && !pipe->stalled) || (pipe->conn != NULL && !pipe->busy);
 }
 
 /* A caller that reads for so long may not be able to. */
@@ -554,14 +558,15 @@ static bool is_leader_late(dli_pipe_t *pipe) {
     return again;
 }
 
-static uint64_t new_term(dli_pipe_t *pipe) {
+static uint64_t new_term(dli_pipe_t *pipe, dli_redis_request_t *request) {
     dli_mux_t *mux = pipe->mux;
     pipe->term = ++mux->terms * DLI_PIPES_MAX + (uint64_t)(pipe - mux->pipes);
     pipe->led_ns = mux->env->now_ns();
+    pipe->leader = request;
     return pipe->term;
 }
 
-int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
+int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool is_own = pipe->term != 0 && pipe->term == *term;
@@ -569,17 +574,30 @@ int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct 
     if (!is_free || !can_be_polled(pipe)) {
         return 0;
     }
-    *term = new_term(pipe);
+    *term = new_term(pipe, request);
     return (int)want_pipe(pipe, fds, until_ns);
 }
 
 void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n) {
     dli_pipe_t *pipe = &mux->pipes[term % DLI_PIPES_MAX];
-    mux->core->lock(mux->core->core);
     if (pipe->term == term) {
         work(pipe, fds[0].revents, n > 1 ? fds[1].revents : 0);
     }
-    mux->core->unlock(mux->core->core);
+}
+
+/* Who reads next: where some do not lead, whoever listens for those; the same, while its own reply is to
+ * come; else who has waited shortest, and will read for all before it. */
+static dli_redis_request_t *heir_of(const dli_pipe_t *pipe) {
+    if (pipe->unled == 0 && pipe->leader != NULL) {
+        return pipe->leader;
+    }
+    for (uint64_t at = pipe->tail; at != pipe->head;) {
+        dli_redis_request_t *request = dli_pipe_slot(pipe, --at)->request;
+        if (request != NULL && (pipe->unled == 0 || !request->leads)) {
+            return request;
+        }
+    }
+    return pipe->queue.first;
 }
 
 dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next) {
@@ -587,17 +605,11 @@ dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *n
     if (pipe->term != term) {
         return NULL;
     }
+    dli_redis_request_t *heir = heir_of(pipe);
     pipe->term = 0;
-    dli_redis_request_t *heir = pipe->queue.first;
-    for (uint64_t at = pipe->head; at != pipe->tail; at++) {
-        dli_redis_request_t *request = dli_pipe_slot(pipe, at)->request;
-        if (request != NULL && (pipe->unled == 0 || !request->leads)) {
-            heir = request;
-            break;
-        }
-    }
+    pipe->leader = NULL;
     if (heir != NULL && heir->leads) {
-        *next = new_term(pipe);
+        *next = new_term(pipe, heir);
     }
     return heir;
 }
@@ -621,8 +633,8 @@ bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over,
     uint64_t until_ns;
     mux->core->lock(mux->core->core);
     dli_mux_begin(mux, request);
-    mux->core->unlock(mux->core->core);
     (void)dli_mux_flush(mux);
+    mux->core->unlock(mux->core->core);
     while (!*over && mux->env->now_ns() < deadline_ns) {
         size_t n = dli_mux_listen_fds(mux, fds, &until_ns);
         (void)mux->env->poll(fds, n, earlier(until_ns, deadline_ns));

@@ -55,9 +55,10 @@ typedef struct dli_redis_kind {
 struct dli_redis_request {
     /* By the owner */
     const dli_redis_kind_t *kind;
-    size_t count;   /* commands; 0: it only ends, at the next flush */
-    size_t pipe;    /* its number */
-    uint64_t claim; /* CLAIM, FREE: of this hold */
+    size_t count;         /* commands; 0: it only ends, at the next flush */
+    size_t pipe;          /* its number */
+    uint64_t claim;       /* CLAIM, FREE: of this hold */
+    dli_request_t *asked; /* the core's; NULL: it is none of those */
     /* The multiplexer's */
     dli_redis_request_t *next, *prev; /* in a queue */
     uint64_t place;                   /* of its slot, once it was sent */
@@ -92,17 +93,19 @@ struct dli_pipe {
     dli_conn_t *conn, *next;     /* next: the successor. A forked child looks at both */
     dli_conn_t *made; /* by who has the pipe: that is being dialled; else only a forked child looks */
     bool ready, next_ready;
-    int fd;                   /* of conn, once it is ready */
-    bool polled, polled_out;  /* by whoever listens; for room to write, too */
-    size_t unled;             /* requests that are queued or sent, whose callers do not read themselves */
-    uint64_t term, late_term; /* who reads: a caller; whom another found late */
-    uint64_t led_ns;          /* since when */
-    bool retired;             /* its server is no master: what is owed comes, and no more is sent */
-    bool pinged;              /* it was idle for long: first an answer, then requests */
-    bool met;                 /* a connection was ready once */
-    uint64_t sent;            /* bytes of this connection */
-    uint64_t answers;         /* of this connection */
-    uint64_t used_ns;         /* when something was sent or came last */
+    int fd;                      /* of conn, once it is ready */
+    bool polled, polled_out;     /* by whoever listens; for room to write, too */
+    size_t unled;                /* requests that are queued or sent, whose callers do not read themselves */
+    uint64_t term, late_term;    /* who reads: a caller; whom another found late */
+    uint64_t led_ns;             /* since when */
+    dli_redis_request_t *leader; /* of that caller, while it is pending */
+    bool stalled;                /* who would read found it busy, and waits for that to end */
+    bool retired;                /* its server is no master: what is owed comes, and no more is sent */
+    bool pinged;                 /* it was idle for long: first an answer, then requests */
+    bool met;                    /* a connection was ready once */
+    uint64_t sent;               /* bytes of this connection */
+    uint64_t answers;            /* of this connection */
+    uint64_t used_ns;            /* when something was sent or came last */
     uint64_t began_ns, next_began_ns; /* dialling */
     uint64_t retry_ns;                /* no successor is dialled before */
     bool wanted;                      /* a connection, although nothing is to be sent on it yet */
@@ -149,7 +152,7 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
 /* Nothing is under way. Safe on a zeroed one. */
 void dli_mux_close(dli_mux_t *mux, bool forked);
 
-/* As the ops of dli_backend_t: with the mutex held, without it, without it. */
+/* As the ops of dli_backend_t. */
 void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request);
 bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request);
 bool dli_mux_flush(dli_mux_t *mux);
@@ -166,7 +169,7 @@ bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over,
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
 /* As lead_fds, lead and end_lead. */
-int dli_mux_lead_fds(dli_mux_t *mux, const dli_redis_request_t *request, struct pollfd *fds, bool late,
+int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns);
 void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n);
 dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next);

@@ -65,6 +65,7 @@ void dli_redis_queue_remove(dli_redis_queue_t *queue, dli_redis_request_t *reque
 static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t status,
                      const dl_error_t *why) {
     pipe->unled -= !request->leads;
+    pipe->leader = pipe->leader != request ? pipe->leader : NULL;
     request->kind->ended(request, status, why);
 }
 
