@@ -101,7 +101,7 @@ void bench_redis_pair(const char *folder, unsigned scale) {
 /* The same by a queue. */
 void bench_redis_queue_pair(const char *folder, unsigned scale) {
     redis_start(folder);
-    for (int connections = 0; connections <= 4; connections += 4) {
+    for (int connections = 1; connections <= 4; connections += 3) {
         char more[32];
         (void)snprintf(more, sizeof more, ", connections: %d", connections);
         printf("connections: %d\n", connections);

@@ -66,7 +66,6 @@ static uint64_t run_round(worker_t *workers, int threads, unsigned scale, sample
     return a_second;
 }
 
-/* connections 0: each request has one to itself. */
 static void bench_threads(const layout_t *layout, int threads, int connections, unsigned scale) {
     static worker_t workers[THREADS_MAX];
     char more[32];
@@ -118,7 +117,7 @@ static void bench_threads(const layout_t *layout, int threads, int connections, 
 }
 
 void bench_redis_threads(const char *folder, unsigned scale) {
-    static const int counts[] = {1, 4, 8, 16, 64, THREADS_MAX}, connections[] = {0, 1, 2, 4};
+    static const int counts[] = {1, 4, 8, 16, 64, THREADS_MAX}, connections[] = {1, 2, 4};
     redis_start(folder);
     for (int c = 0; c < 4; c++) {
         for (int k = 0; k < 6; k++) {

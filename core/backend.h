@@ -76,8 +76,6 @@ typedef struct dli_backend {
      * there must be; watch and unwatch with NOTIFY. SESSION and NATIVE_WAIT it cannot have. */
     const dl_driver_t *driver;
     bool inspects, forces; /* it takes INSPECT, FORCE */
-    /* Do these options ask for it, and not for the driver's own table? NULL: all do. */
-    bool (*fits)(const dl_option_value_t *options);
     /* Before open. env lives as long as the state. */
     void (*attach)(void *state, const dli_backend_env_t *env);
     /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
@@ -91,14 +89,15 @@ typedef struct dli_backend {
     bool (*flush)(void *state);
     /*
      * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
-     * mutex: what to poll, and until when at the longest; 0: another thread reads that; -1: whoever listens
-     * does. `late`: it should have come, so the other may have been stopped. *term: 0, or what end_lead
-     * gave; then for what follows.
+     * mutex: what to poll, and until when at the longest; 0: another thread reads that, or look_again
+     * follows; -1: whoever listens does. `late`: it should have come, so the other may have been stopped.
+     * *term: 0, or what end_lead gave; then for what follows.
      */
     int (*lead_fds)(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                     uint64_t *until_ns);
-    /* With the mutex, which is released meanwhile; after that poll, on the same thread: reads. */
-    void (*lead)(void *state, uint64_t term, const struct pollfd *fds, size_t n);
+    /* With the mutex, which is released meanwhile; after that poll, on the same thread: reads.
+     * True: as of flush. */
+    bool (*lead)(void *state, uint64_t term, const struct pollfd *fds, size_t n);
     /* With the mutex: it reads no more, or never will. A request that is still pending there; NULL: none, or
      * another reads. If its caller asks lead_fds, it is to, with this *next in *term: nobody else reads
      * before. */

@@ -255,7 +255,8 @@ void dli_call_withdraw(dli_op_t *op) {
         answer = DL_ECANCELED;
     }
     (void)dli_fail(&op->err, answer, "%s",
-                   answer == DL_EUNKNOWN ? "no reply from the server" : "the request was not sent in time");
+                   answer == DL_EUNKNOWN || op->ask == DLI_ASK_INSPECT ? "no reply from the server"
+                                                                       : "the request was not sent in time");
     if (op->ask == DLI_ASK_RENEW) {
         op->with.renewal.status = answer;
     }

@@ -261,8 +261,11 @@ static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t u
     }
     dli_lock_client(client);
     reader = op;
-    client->inner->lead(client->state, op->term, fds + 2, n);
+    bool look_again = client->inner->lead(client->state, op->term, fds + 2, n);
     reader = NULL;
+    if (look_again) {
+        dli_loop_listen_anew(client);
+    }
     dli_loop_end_lead(op);
 }
 

@@ -73,13 +73,10 @@ static dl_status_t choose(choice_t *choice, const dli_config_t *config, const ch
             name, dli_registry_build_option(name));
     }
     (void)snprintf(choice->chosen.backend, sizeof choice->chosen.backend, "%s", backend);
-    dl_status_t status = dli_driver_take(driver, NULL, &choice->chosen.driver, err);
+    choice->chosen.inner = dli_registry_backend(name);
+    dl_status_t status = dli_driver_take(driver, choice->chosen.inner, &choice->chosen.driver, err);
     if (status == DL_OK) {
         status = resolve(choice, config, NULL, 0, err);
-    }
-    const dli_backend_t *over_sockets = dli_registry_backend(name);
-    if (status == DL_OK && over_sockets != NULL && over_sockets->fits(choice->chosen.driver_values)) {
-        choice->chosen.inner = over_sockets;
     }
     return status;
 }

@@ -106,47 +106,6 @@ static dl_status_t ask(dli_redis_t *redis, const dli_script_call_t *call, dli_in
     return status;
 }
 
-dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                              dl_lock_info_t *info, dl_error_t *err) {
-    dli_redis_t *redis = state;
-    *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
-    dli_key_t key;
-    redisReply *reply;
-    dli_redis_key(redis, name, name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len}};
-    dli_script_call_t call = {redis->layout->inspect, 1, 1, argv};
-    dl_status_t status = ask(redis, &call, DLI_READ, deadline_ns, &reply, err);
-    if (status == DL_OK && reply->type != REDIS_REPLY_NIL && !dli_redis_read_info(redis, reply, info)) {
-        status = dli_redis_fail(redis, &key, reply, err);
-    }
-    freeReplyObject(reply);
-    if (status == DL_OK && info->held) {
-        ask_labels(redis, info, &reply, 1, deadline_ns);
-    }
-    return status;
-}
-
-dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                    dl_error_t *err) {
-    dli_redis_t *redis = state;
-    dli_key_t key, channel, peers;
-    redisReply *reply;
-    dli_redis_key(redis, name, name_len, &key);
-    redis->layout->channel(redis, name, name_len, &channel);
-    redis->layout->peers(redis, name, name_len, &peers);
-    const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}, {peers.at, peers.len}};
-    dli_script_call_t call = {redis->layout->force, 1, sizeof argv / sizeof argv[0], argv};
-    dl_status_t status = ask(redis, &call, DLI_FREE, deadline_ns, &reply, err);
-    int64_t number;
-    if (status == DL_OK && (!dli_reply_int(reply, &number) || number < 0 || number > 1)) {
-        status = dli_redis_fail(redis, &key, reply, err);
-    } else if (status == DL_OK && number == 0) {
-        status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
-    }
-    freeReplyObject(reply);
-    return status;
-}
-
 /* ---- list ------------------------------------------------------------------------------------------- */
 
 /* A name that was reported. */

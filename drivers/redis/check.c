@@ -286,6 +286,19 @@ void dli_check_last_look(const dli_check_t *check, dli_check_time_t *time) {
     }
 }
 
+/* On a connection of its own: the client may be in use. */
+static void try_locking(const dli_check_t *check) {
+    dli_redis_t *alone;
+    dl_error_t err;
+    dli_redis_t *redis = check->redis;
+    if (dli_redis_open_alone(redis, check->deadline_ns, &alone, &err) == DL_OK) {
+        dli_check_trial(check, dli_redis_ask_alone, alone, INT64_MAX, &redis, 1);
+    } else {
+        dli_check_say(check, DL_FINDING_ERROR, "locking", "no connection for a trial: %s", err.message);
+    }
+    dli_redis_close_alone(alone);
+}
+
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
     dli_check_t check = {.redis = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
     dli_check_time_t time;
@@ -298,8 +311,11 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
     dli_check_first_look(&check, &time);
     dli_check_settings(&check);
     if (dli_check_rights(&check)) {
-        /* The ops of both layouts are the same. */
-        dli_check_trial(&check, &dli_redis_string_driver, state, INT64_MAX, &check.redis, 1);
+        try_locking(&check);
+    }
+    if (check.redis->ignored[0] != '\0') {
+        dli_check_say(&check, DL_FINDING_NOTE, "options",
+                      "without effect, since requests share connections: %s", check.redis->ignored);
     }
     dli_check_last_look(&check, &time);
     report_guarantee(&check);

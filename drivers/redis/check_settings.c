@@ -321,14 +321,15 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
 static void report_connections(const dli_check_t *check, const settings_t *settings) {
     int64_t limit = dli_check_number(check, "maxclients", setting_number(settings, MAXCLIENTS, -1));
     int64_t used = dli_check_number(check, "connected_clients", -1);
-    /* Besides those for calls: two for renewals, one that hears of releases. */
-    int64_t wanted = dli_link_max_total(check->redis->link) + 3;
+    /* Besides those for calls: one or two for renewals, one that hears of releases. */
+    const dli_redis_t *redis = check->redis;
+    int64_t shared = (int64_t)(redis->connections * (redis->min_replicas > 0 ? 2 : 1)) + 2;
+    int64_t wanted = redis->mux != NULL ? shared : dli_link_max_total(redis->link) + 3;
     if (limit > 0 && used >= 0) {
         bool tight = used >= limit / 10 * 9, may_be_tight = limit - used < wanted;
         dli_check_say(
             check, tight || may_be_tight ? DL_FINDING_WARNING : DL_FINDING_OK, "connections",
-            "%" PRId64 " of %" PRId64 " (maxclients) are in use, and this client opens up to %" PRId64
-            " (max_total, and three)%s",
+            "%" PRId64 " of %" PRId64 " (maxclients) are in use, and this client opens up to %" PRId64 "%s",
             used, limit, wanted,
             tight || may_be_tight ? ": when none is left, clients that have to connect cannot lock or renew"
                                   : "");

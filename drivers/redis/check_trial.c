@@ -24,8 +24,8 @@ typedef struct ear {
 
 typedef struct trial {
     const dli_check_t *check;
-    const dl_driver_t *driver;
-    void *state;
+    dli_check_ask_fn ask;
+    void *asked;
     char name[48], owner[DL_OWNER_MAX + 1];
     dl_request_t request;
     dl_driver_env_t env; /* of the ears */
@@ -58,7 +58,8 @@ static dl_status_t take(trial_t *trial, const char *owner, dl_grant_t *grant) {
     dl_request_t request = trial->request;
     request.owner = owner;
     *grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
-    return trial->driver->try_acquire(trial->state, NULL, &request, grant, &trial->err);
+    const dli_request_t try = {.kind = DLI_ASK_TRY, .with = request, .grant = grant, .err = &trial->err};
+    return trial->ask(trial->asked, &try);
 }
 
 static bool renew(trial_t *trial, uint64_t token) {
@@ -67,9 +68,13 @@ static bool renew(trial_t *trial, uint64_t token) {
                             .owner = trial->owner,
                             .hold_id = 1,
                             .token = token,
-                            .lease_ms = 2 * trial->request.lease_ms}; /* so that it has to extend */
-    trial->driver->renew(trial->state, &renewal, 1, trial->check->deadline_ns);
-    if (renewal.status != DL_OK) {
+                            .lease_ms = 2 * trial->request.lease_ms, /* so that it has to extend */
+                            .status = DL_EIO};
+    const dli_request_t batch = {.kind = DLI_ASK_RENEW,
+                                 .with = {.deadline_ns = trial->check->deadline_ns, .stop = no_stop},
+                                 .renewals = &renewal,
+                                 .n = 1};
+    if (trial->ask(trial->asked, &batch) != DL_OK || renewal.status != DL_OK) {
         dli_check_say(trial->check, DL_FINDING_ERROR, "locking",
                       "a lock was taken but could not be renewed (%s): every hold ends with its first lease",
                       dl_status_name(renewal.status));
@@ -94,7 +99,8 @@ static bool contend(trial_t *trial) {
 static bool release(trial_t *trial) {
     dl_request_t request = trial->request;
     request.level = 0;
-    if (trial->driver->release(trial->state, NULL, &request, &trial->err) != DL_OK) {
+    const dli_request_t free_it = {.kind = DLI_ASK_RELEASE, .with = request, .err = &trial->err};
+    if (trial->ask(trial->asked, &free_it) != DL_OK) {
         dli_check_say(trial->check, DL_FINDING_ERROR, "locking",
                       "a lock was taken but could not be freed: %s; every lock stays until its lease ends",
                       trial->err.message);
@@ -207,9 +213,9 @@ static bool await_release(trial_t *trial) {
 
 /* ---- the trial -------------------------------------------------------------------------------------- */
 
-void dli_check_trial(const dli_check_t *check, const dl_driver_t *driver, void *state, int64_t lease_max_ms,
+void dli_check_trial(const dli_check_t *check, dli_check_ask_fn ask, void *asked, int64_t lease_max_ms,
                      dli_redis_t *const *servers, size_t n) {
-    trial_t trial = {.check = check, .driver = driver, .state = state};
+    trial_t trial = {.check = check, .ask = ask, .asked = asked};
     if (!begin(&trial, check, lease_max_ms)) {
         dli_check_say(check, DL_FINDING_ERROR, "locking", "no randomness to be had for a trial");
         return;

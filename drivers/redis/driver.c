@@ -105,12 +105,10 @@ dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t 
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-#define LAYOUT_SCRIPTS DLI_LAYOUT_SCRIPTS
-
 const dli_script_t *dli_redis_script(const dli_redis_t *redis, size_t i) {
     const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
-                                                         layout->inspect, layout->force};
+    const dli_script_t *const scripts[DLI_LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
+                                                             layout->inspect, layout->force};
     return scripts[i];
 }
 
@@ -146,43 +144,6 @@ dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t
     return status == DL_OK ? dli_redis_judge_look(redis, replies[n], err) : status;
 }
 
-/* Loads the scripts, and runs the one that only reads on the token key: whether this user may do so is better
- * known now than at the first lock. All on the connection of the renewals: when a lock is held it has to be
- * there, whether or not descriptors and memory are left by then. */
-static dl_status_t load_scripts(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_script_t *scripts[LAYOUT_SCRIPTS];
-    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
-        scripts[i] = dli_redis_script(redis, (size_t)i);
-    }
-    dli_commands_t commands = {0};
-    redisReply *replies[LAYOUT_SCRIPTS + 1] = {NULL};
-    for (int i = 0; i < LAYOUT_SCRIPTS; i++) {
-        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
-    }
-    dli_slice_t key = dli_slice(redis->token_key);
-    dli_script_call_t look = {.script = redis->layout->inspect, .keys = 1, .argc = 1, .argv = &key};
-    dli_script_encode(&commands, &look, false);
-    dl_status_t status;
-    if (commands.out_of_memory) {
-        status = dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    } else {
-        dli_exchange_t exchange = {.commands = &commands,
-                                   .replies = replies,
-                                   .lane = DLI_LANE_RENEWALS,
-                                   .intent = DLI_READ, /* nothing is left behind that could be in doubt */
-                                   .deadline_ns = deadline_ns};
-        status = dli_link_run(redis->link, &exchange, err);
-    }
-    if (status == DL_OK) {
-        status = dli_redis_judge_loading(redis, scripts, LAYOUT_SCRIPTS, replies, err);
-    }
-    for (int i = 0; i <= LAYOUT_SCRIPTS; i++) {
-        freeReplyObject(replies[i]);
-    }
-    dli_commands_free(&commands);
-    return status;
-}
-
 static dli_facts_t facts_of(const dli_redis_t *redis) {
     dli_facts_t facts = {.version_number = 0};
     if (redis->mux != NULL) {
@@ -208,11 +169,33 @@ void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
 
 /* ---- the ops ---------------------------------------------------------------------------------------- */
 
+/* What is not as it is by default, for dlock check. */
+static void note_ignored(dli_redis_t *redis, const dl_option_value_t *values) {
+    const struct {
+        bool is_given;
+        const char *name;
+    } without_effect[] = {
+        {values[DLI_REDIS_OPT_MAX_IDLE].is_set, "max_idle"},
+        {values[DLI_REDIS_OPT_MIN_IDLE].number > 0, "min_idle"},
+        {values[DLI_REDIS_OPT_TEST_WHILE_IDLE].number != 0, "test_while_idle"},
+        {values[DLI_REDIS_OPT_BORROW_TIMEOUT].number != DLI_REDIS_BORROW_MS, "borrow_timeout"},
+    };
+    size_t len = 0;
+    for (size_t i = 0; i < sizeof without_effect / sizeof without_effect[0]; i++) {
+        if (without_effect[i].is_given) {
+            len += (size_t)snprintf(redis->ignored + len, sizeof redis->ignored - len, "%s%s",
+                                    len > 0 ? ", " : "", without_effect[i].name);
+        }
+    }
+}
+
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *values,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err) {
     dli_pool_options_t pool;
     redis->env = env;
+    redis->core = redis->core != NULL ? redis->core : &dli_redis_no_core;
     redis->layout = layout;
+    note_ignored(redis, values);
     const int names[] = {DLI_REDIS_OPT_PREFIX, DLI_REDIS_OPT_TOKEN_KEY, layout->also_publish};
     dl_status_t status = dli_redis_read_names(redis, values, names, err);
     if (status == DL_OK) {
@@ -229,8 +212,9 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         status = dli_link_open(&redis->endpoint, &pool, env, &redis->link, err);
     }
     if (status == DL_OK) {
-        status = redis->core == NULL ? load_scripts(redis, deadline_ns, err)
-                                     : dli_redis_open_mux(redis, values, &pool, deadline_ns, err);
+        int64_t connections = values[DLI_REDIS_OPT_CONNECTIONS].number;
+        connections = connections < pool.max_total ? connections : pool.max_total;
+        status = dli_redis_open_mux(redis, (size_t)connections, &pool, deadline_ns, err);
     }
     if (status == DL_OK) {
         dli_redis_warn_of_eviction(redis);

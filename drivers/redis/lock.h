@@ -55,8 +55,8 @@ struct dli_redis {
     const dli_layout_t *layout;
     dli_endpoint_t endpoint;
     dli_link_t *link;
-    /* Of a backend: requests share connections (requests.c). */
-    const dli_backend_env_t *core; /* NULL: it is none */
+    /* Requests share connections (requests.c). */
+    const dli_backend_env_t *core;
     dli_mux_t *mux;
     size_t connections;
     size_t polled; /* descriptors of the mux, by whoever listens */
@@ -69,6 +69,7 @@ struct dli_redis {
     char prefix_shown[DLI_PREFIX_MAX + 1], token_key_shown[DLI_PREFIX_MAX + 1]; /* as messages have them */
     int64_t min_replicas, replica_timeout_ms;
     dli_shortfall_t shortfall;
+    char ignored[64];               /* options that are set and without effect; "": none */
     atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
 };
 
@@ -86,7 +87,8 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 /* Reports it, at most once a second. */
 void dli_redis_warn(dli_redis_t *redis, const char *text);
 
-/* ---- the ops, the same for both layouts ------------------------------------------------------------ */
+/* ---- the ops of the table, the same for both layouts
+ * ------------------------------------------------------------ */
 
 /* driver.c: opening and closing. The state's layout is set before. */
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *options,
@@ -114,9 +116,6 @@ dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len,
 void dli_redis_describe(void *state, char *text, size_t size);
 
 /* locks.c */
-dl_status_t dli_redis_try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
-                                  dl_error_t *err);
-dl_status_t dli_redis_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
 dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
                             dl_error_t *err);
 void dli_redis_unwatch(void *state, dl_watch_t *watch);
@@ -124,27 +123,28 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n);
 
 /* requests.c: the ops of dli_backend_t */
-bool dli_redis_fits(const dl_option_value_t *values);
 void dli_redis_attach(void *state, const dli_backend_env_t *core);
 void dli_redis_begin(void *state, dli_request_t *request);
 bool dli_redis_withdraw(void *state, dli_request_t *request);
 bool dli_redis_flush(void *state);
 int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                        uint64_t *until_ns);
-void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n);
+bool dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n);
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next);
-dl_status_t dli_redis_open_mux(dli_redis_t *redis, const dl_option_value_t *values,
-                               const dli_pool_options_t *pool, uint64_t deadline_ns, dl_error_t *err);
+dl_status_t dli_redis_open_mux(dli_redis_t *redis, size_t connections, const dli_pool_options_t *pool,
+                               uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close_mux(dli_redis_t *redis, bool forked);
 
-/* renewals.c */
-void dli_redis_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
+/* alone.c: for one thread, which needs no mutex. */
+extern const dli_backend_env_t dli_redis_no_core;
+/* On a connection of its own. The client's state outlives it. */
+dl_status_t dli_redis_open_alone(const dli_redis_t *redis, uint64_t deadline_ns, dli_redis_t **alone,
+                                 dl_error_t *err);
+void dli_redis_close_alone(dli_redis_t *alone); /* NULL, and what did not open, too */
+/* `alone` as dli_check_trial wants it. What the request is to leave behind is there, as by its ended. */
+dl_status_t dli_redis_ask_alone(void *alone, const dli_request_t *request);
 
 /* admin.c */
-dl_status_t dli_redis_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                              dl_lock_info_t *info, dl_error_t *err);
-dl_status_t dli_redis_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                    dl_error_t *err);
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
 /* The key of the label of the client that holds this; of no length: it is nobody's of this library. */
@@ -167,20 +167,17 @@ void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys
                           void *arg);
 
 /* The backend of a driver. */
-#define DLI_REDIS_BACKEND(table)                                                              \
-    {                                                                                         \
-        .driver = (table), .inspects = true, .forces = true, .fits = dli_redis_fits,          \
-        .attach = dli_redis_attach, .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, \
-        .flush = dli_redis_flush, .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead,     \
-        .end_lead = dli_redis_end_lead                                                        \
+#define DLI_REDIS_BACKEND(table)                                                               \
+    {                                                                                          \
+        .driver = (table), .inspects = true, .forces = true, .attach = dli_redis_attach,       \
+        .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, .flush = dli_redis_flush,    \
+        .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead, .end_lead = dli_redis_end_lead \
     }
 
 /* All but open and init, which each driver gives its layout. */
-#define DLI_REDIS_OPS                                                                                     \
-    .close = dli_redis_close, .try_acquire = dli_redis_try_acquire, .release = dli_redis_release,         \
-    .renew = dli_redis_renew, .watch = dli_redis_watch, .listen = dli_redis_listen,                       \
-    .unwatch = dli_redis_unwatch, .inspect = dli_redis_inspect, .force_release = dli_redis_force_release, \
-    .list = dli_redis_list, .check_name = dli_redis_check_name, .describe = dli_redis_describe,           \
-    .check = dli_redis_check, .listen_fds = dli_redis_listen_fds
+#define DLI_REDIS_OPS                                                                         \
+    .close = dli_redis_close, .watch = dli_redis_watch, .listen = dli_redis_listen,           \
+    .unwatch = dli_redis_unwatch, .list = dli_redis_list, .check_name = dli_redis_check_name, \
+    .describe = dli_redis_describe, .check = dli_redis_check, .listen_fds = dli_redis_listen_fds
 
 #endif

@@ -53,13 +53,38 @@ enum {
             opt##_TOKEN_KEY, "token_key", "dlock_tokens",                            \
             "The key of the counter that fencing tokens are drawn from, the same for all clients")
 
-#define DLI_REDIS_WAY_OPTIONS(opt)                                                                        \
-    DLI_REDIS_NUMBER(opt##_CONNECT_TIMEOUT, "connect_timeout", DL_OPTION_DURATION, "1s", 10, 60000,       \
-                     "Bound of resolving the name, connecting and the handshake together"),               \
-        DLI_REDIS_NUMBER(opt##_KEEPALIVE, "keepalive", DL_OPTION_DURATION, "15s", 0, 3600000,             \
-                         "TCP keepalive: a connection idle for so long is probed; 0s: off"),              \
-        DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                     \
-                         "At most so many connections for calls; renewals and waiting have their own"),   \
+#define DLI_REDIS_WAY_OPTIONS(opt)                                                                  \
+    DLI_REDIS_NUMBER(opt##_CONNECT_TIMEOUT, "connect_timeout", DL_OPTION_DURATION, "1s", 10, 60000, \
+                     "Bound of resolving the name, connecting and the handshake together"),         \
+        DLI_REDIS_NUMBER(opt##_KEEPALIVE, "keepalive", DL_OPTION_DURATION, "15s", 0, 3600000,       \
+                         "TCP keepalive: a connection idle for so long is probed; 0s: off")
+
+/* Requests share connections. */
+#define DLI_REDIS_BORROW_MS 1000 /* the default */
+#define DLI_REDIS_WITHOUT_EFFECT "Accepted, and without effect: requests share connections"
+#define DLI_REDIS_SHARED_OPTIONS(opt)                                                                    \
+    DLI_REDIS_NUMBER(opt##_CONNECTIONS, "connections", DL_OPTION_INT, "4", 1, 4,                         \
+                     "So many that the requests of all threads share, made as they are needed"),         \
+        DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                    \
+                         "In place of connections, where it is less"),                                   \
+        DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                      \
+                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
+        DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                       \
+                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
+        DLI_REDIS_SWITCH(opt##_TEST_ON_BORROW, "test_on_borrow", "false",                                \
+                         "PING a connection that was idle before it is used, which costs a round trip"), \
+        DLI_REDIS_SWITCH(opt##_TEST_WHILE_IDLE, "test_while_idle", "false", DLI_REDIS_WITHOUT_EFFECT),   \
+        DLI_REDIS_NUMBER(opt##_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,    \
+                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
+        DLI_REDIS_NUMBER(opt##_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,      \
+                         "A connection idle for so long is made anew before it is used"),                \
+        DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,         \
+                         "A connection idle for so long gets a PING before it is used")
+
+/* Each request has one to itself. */
+#define DLI_REDIS_POOL_OPTIONS(opt)                                                                       \
+    DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                         \
+                     "At most so many connections for calls; renewals and waiting have their own"),       \
         DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                       \
                          "At most so many connections are kept while idle; unset: as many as max_total"), \
         DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                        \
@@ -95,10 +120,8 @@ enum {
     DLI_REDIS_USER_OPTIONS(DLI_REDIS_OPT),                                                             \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_DATABASE, "database", DL_OPTION_INT, NULL, 0, 65535,                \
                      "The number of the database; unset: as the URL says, or 0"),                      \
-    DLI_REDIS_KEY_OPTIONS(DLI_REDIS_OPT, default_prefix),                                              \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_CONNECTIONS, "connections", DL_OPTION_INT, "0", 0, 4,               \
-                     "So many that requests of all threads share; 0: each request has one to itself"), \
-    DLI_REDIS_WAY_OPTIONS(DLI_REDIS_OPT),                                                              \
+    DLI_REDIS_KEY_OPTIONS(DLI_REDIS_OPT, default_prefix), DLI_REDIS_WAY_OPTIONS(DLI_REDIS_OPT),        \
+    DLI_REDIS_SHARED_OPTIONS(DLI_REDIS_OPT),                                                           \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_REPLICAS, "min_replicas", DL_OPTION_INT, "0", 0, 100,           \
                      "So many replicas have to acknowledge a lock before it counts as taken (WAIT)"),  \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_REPLICA_TIMEOUT, "replica_timeout", DL_OPTION_DURATION, "500ms", 1, \

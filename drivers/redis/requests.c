@@ -11,6 +11,8 @@
 #define NS_PER_MS ((uint64_t)1000000)
 /* Less time than this is none to hear of replicas in. */
 #define REPLICAS_NS (20 * NS_PER_MS)
+/* Servers look only ten times a second whether the time of a WAIT is over. */
+#define WAIT_LATE_MS 120
 
 /* In the room of the core's request. */
 typedef struct ask {
@@ -118,13 +120,16 @@ static void encode_script(const ask_t *a, bool with_source, dli_commands_t *comm
     encode_call(commands, a->redis->layout->acquire, 2, words, argv, with_source);
 }
 
-/* At most half of what is left of the call. WAIT takes 0 as for ever. */
-static int64_t replicas_wait_ms(const ask_t *a) {
+static uint64_t left_ms(const ask_t *a) {
     uint64_t now = a->redis->env->now_ns(), deadline_ns = a->wire.asked->with.deadline_ns;
-    uint64_t half_ms = deadline_ns > now ? (deadline_ns - now) / 2 / NS_PER_MS : 0;
-    uint64_t wait_ms = (uint64_t)a->redis->replica_timeout_ms;
-    wait_ms = wait_ms < half_ms ? wait_ms : half_ms;
-    return wait_ms > 0 ? (int64_t)wait_ms : 1;
+    return deadline_ns > now ? (deadline_ns - now) / NS_PER_MS : 0;
+}
+
+/* At most half of what is left of the call. WAIT takes 0 as for ever. */
+static uint32_t replicas_wait_ms(const ask_t *a) {
+    uint64_t half_ms = left_ms(a) / 2, most_ms = (uint64_t)a->redis->replica_timeout_ms;
+    uint64_t wait_ms = half_ms < most_ms ? half_ms : most_ms;
+    return wait_ms > 0 ? (uint32_t)wait_ms : 1;
 }
 
 /* The script, and behind it on the same connection the wait for the replicas. */
@@ -135,8 +140,12 @@ static void encode_claim(dli_redis_request_t *wire, size_t i, bool with_source, 
         encode_script(a, with_source, commands);
         return;
     }
+    /* A server that is late with the end of its wait is given up while there is still a quarter of the time
+     * to free the lock in, so that the call can end with a clear no. */
+    wire->slow_ms = replicas_wait_ms(a) + WAIT_LATE_MS;
+    wire->rest_ms = (uint32_t)(left_ms(a) / 4 * 3 + 1);
     const dli_slice_t argv[3] = {dli_slice("WAIT"), dli_slice_int(replicas, a->redis->min_replicas),
-                                 dli_slice_int(wait_ms, replicas_wait_ms(a))};
+                                 dli_slice_int(wait_ms, wire->slow_ms - WAIT_LATE_MS)};
     dli_commands_add(commands, 3, argv);
 }
 
@@ -205,8 +214,9 @@ static bool claim_replied(dli_redis_request_t *wire, size_t i, const redisReply 
 static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_t pipe) {
     a->sent = true;
     a->wire.kind = kind;
-    a->wire.count = count;
-    a->wire.pipe = pipe;
+    a->wire.slow_ms = a->wire.rest_ms = 0;
+    a->wire.count = (uint32_t)count;
+    a->wire.pipe = (uint32_t)pipe;
     dli_mux_begin(a->redis->mux, &a->wire);
 }
 
@@ -246,11 +256,19 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
     }
 }
 
+/* There has to be time to hear of the replicas, and to free the lock. */
+static bool is_claim_too_late(const dli_redis_request_t *wire) {
+    const dli_redis_t *redis = ((const ask_t *)(const void *)wire)->redis;
+    return has_replicas(redis, &wire->asked->with) &&
+           redis->env->now_ns() + REPLICAS_NS > wire->asked->with.deadline_ns;
+}
+
 static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
                                             .says_label = true,
                                             .encode = encode_claim,
                                             .replied = claim_replied,
-                                            .ended = claim_ended};
+                                            .ended = claim_ended,
+                                            .is_too_late = is_claim_too_late};
 
 /* ---- freeing ---------------------------------------------------------------------------------------- */
 
@@ -621,9 +639,9 @@ int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, 
     return dli_mux_lead_fds(redis->mux, &a->wire, fds, late, term, until_ns);
 }
 
-void dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n) {
+bool dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n) {
     const dli_redis_t *redis = state;
-    dli_mux_lead(redis->mux, term, fds, n);
+    return dli_mux_lead(redis->mux, term, fds, n);
 }
 
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
@@ -635,10 +653,6 @@ dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
 void dli_redis_attach(void *state, const dli_backend_env_t *core) {
     dli_redis_t *redis = state;
     redis->core = core;
-}
-
-bool dli_redis_fits(const dl_option_value_t *values) {
-    return values[DLI_REDIS_OPT_CONNECTIONS].number > 0;
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------- */
@@ -693,16 +707,23 @@ static dl_status_t greet(dli_redis_t *redis, size_t pipe, size_t commands, uint6
                          dl_error_t *err) {
     greeting_t greeting = {
         .wire = {.kind = &greeting_kind, .count = commands, .pipe = pipe}, .redis = redis, .err = err};
-    if (!dli_mux_run(redis->mux, &greeting.wire, &greeting.over, deadline_ns)) {
+    const dli_backend_env_t *core = redis->core;
+    core->lock(core->core);
+    dli_mux_begin(redis->mux, &greeting.wire);
+    core->unlock(core->core);
+    dli_mux_await(redis->mux, &greeting.over, deadline_ns);
+    if (!greeting.over) {
+        core->lock(core->core);
+        (void)dli_mux_withdraw(redis->mux, &greeting.wire);
+        core->unlock(core->core);
         return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: no answer in time", redis->endpoint.label);
     }
     return greeting.status;
 }
 
-dl_status_t dli_redis_open_mux(dli_redis_t *redis, const dl_option_value_t *values,
-                               const dli_pool_options_t *pool, uint64_t deadline_ns, dl_error_t *err) {
-    int64_t wished = values[DLI_REDIS_OPT_CONNECTIONS].number;
-    redis->connections = (size_t)(wished < 1 ? 1 : wished);
+dl_status_t dli_redis_open_mux(dli_redis_t *redis, size_t connections, const dli_pool_options_t *pool,
+                               uint64_t deadline_ns, dl_error_t *err) {
+    redis->connections = connections;
     redis->mux = calloc(1, sizeof *redis->mux);
     if (redis->mux == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");

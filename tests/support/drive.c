@@ -9,6 +9,7 @@
 
 /* In front of the backend's state. */
 typedef struct drive {
+    const dli_backend_t *backend;
     const dl_driver_env_t *env;
     dli_backend_env_t core; /* lent, or this very struct */
     pthread_mutex_t mutex;  /* of the latter */
@@ -25,8 +26,12 @@ typedef struct call {
     dl_status_t status;
 } call_t;
 
-static const dli_backend_t *driven;
-static dl_driver_t table;
+/* Open has to know whose it is. */
+#define TABLES_MAX 3
+static struct {
+    const dli_backend_t *backend;
+    dl_driver_t driver;
+} tables[TABLES_MAX];
 
 void *drive_inner(void *state) {
     return (char *)state + DRIVE_SIZE;
@@ -68,7 +73,7 @@ static void ended(dli_request_t *request, dl_status_t status) {
 
 static void flush(drive_t *drive) {
     drive->core.lock(drive->core.core);
-    bool look_again = driven->flush(drive_inner(drive));
+    bool look_again = drive->backend->flush(drive_inner(drive));
     drive->core.unlock(drive->core.core);
     if (look_again && !is_alone(drive)) {
         drive->look_again(drive->arg);
@@ -80,9 +85,9 @@ static int wait_alone(drive_t *drive, const dl_stop_t *stop, uint64_t until_ns) 
     struct pollfd fds[2 + DL_LISTEN_MAX] = {{.fd = stop->fd[0], .events = POLLIN},
                                             {.fd = stop->fd[1], .events = POLLIN}};
     uint64_t due_ns;
-    size_t n = driven->driver->listen_fds(drive_inner(drive), fds + 2, DL_LISTEN_MAX, &due_ns);
+    size_t n = drive->backend->driver->listen_fds(drive_inner(drive), fds + 2, DL_LISTEN_MAX, &due_ns);
     (void)drive->env->poll(fds, 2 + n, due_ns < until_ns ? due_ns : until_ns);
-    driven->driver->listen(drive_inner(drive), fds + 2, n);
+    drive->backend->driver->listen(drive_inner(drive), fds + 2, n);
     return fds[0].revents == 0 && fds[1].revents == 0 && drive->env->now_ns() < until_ns;
 }
 
@@ -105,7 +110,7 @@ static dl_status_t withdraw(drive_t *drive, call_t *call) {
     dl_status_t status = call->status;
     int withdrawn = call->request.pending;
     if (withdrawn) {
-        status = driven->withdraw(drive_inner(drive), &call->request) ? DL_EUNKNOWN : DL_EIO;
+        status = drive->backend->withdraw(drive_inner(drive), &call->request) ? DL_EUNKNOWN : DL_EIO;
     }
     drive->core.unlock(drive->core.core);
     if (withdrawn && call->request.err != NULL) {
@@ -132,7 +137,7 @@ static dl_status_t carry_out(drive_t *drive, call_t *call) {
     drive->core.lock(drive->core.core);
     bool begins = !is_stopped(&stop);
     if (begins) {
-        driven->begin(drive_inner(drive), &call->request);
+        drive->backend->begin(drive_inner(drive), &call->request);
     }
     call->request.pending = begins;
     drive->core.unlock(drive->core.core);
@@ -152,20 +157,43 @@ static dl_status_t carry_out(drive_t *drive, call_t *call) {
 
 /* ---- the ops ------------------------------------------------------------------------------------------- */
 
-static dl_status_t drive_open(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
-                              uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t open_of(size_t i, void *state, const dl_option_value_t *options,
+                           const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err) {
     drive_t *drive = state;
+    drive->backend = tables[i].backend;
     drive->env = env;
     if (drive->core.core == NULL) {
         pthread_mutex_init(&drive->mutex, NULL);
         drive->core = (dli_backend_env_t){.core = drive, .lock = lock_alone, .unlock = unlock_alone};
     }
-    driven->attach(drive_inner(drive), &drive->core);
-    return driven->driver->open(drive_inner(drive), options, env, deadline_ns, err);
+    drive->backend->attach(drive_inner(drive), &drive->core);
+    return drive->backend->driver->open(drive_inner(drive), options, env, deadline_ns, err);
+}
+
+static dl_status_t open_first(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
+                              uint64_t deadline_ns, dl_error_t *err) {
+    return open_of(0, state, options, env, deadline_ns, err);
+}
+
+static dl_status_t open_second(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
+                               uint64_t deadline_ns, dl_error_t *err) {
+    return open_of(1, state, options, env, deadline_ns, err);
+}
+
+static dl_status_t open_third(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
+                              uint64_t deadline_ns, dl_error_t *err) {
+    return open_of(2, state, options, env, deadline_ns, err);
+}
+
+static const dl_driver_t *driver_of(const void *state) {
+    return ((const drive_t *)state)->backend->driver;
 }
 
 static void drive_close(void *state, int forked) {
-    driven->driver->close(drive_inner(state), forked);
+    if (((const drive_t *)state)->backend == NULL) {
+        return; /* it was never opened */
+    }
+    driver_of(state)->close(drive_inner(state), forked);
 }
 
 static dl_status_t drive_try(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
@@ -220,61 +248,77 @@ static dl_status_t drive_force(void *state, const char *name, size_t name_len, u
 
 static dl_status_t drive_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                               uint64_t deadline_ns, dl_error_t *err) {
-    return driven->driver->list(drive_inner(state), prefix, prefix_len, fn, arg, deadline_ns, err);
+    return driver_of(state)->list(drive_inner(state), prefix, prefix_len, fn, arg, deadline_ns, err);
 }
 
 static dl_status_t drive_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
                                dl_error_t *err) {
-    return driven->driver->check(drive_inner(state), fn, arg, deadline_ns, err);
+    return driver_of(state)->check(drive_inner(state), fn, arg, deadline_ns, err);
 }
 
 static dl_status_t drive_check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
-    return driven->driver->check_name(drive_inner(state), name, name_len, err);
+    return driver_of(state)->check_name(drive_inner(state), name, name_len, err);
 }
 
 static void drive_describe(void *state, char *text, size_t size) {
-    driven->driver->describe(drive_inner(state), text, size);
+    driver_of(state)->describe(drive_inner(state), text, size);
 }
 
 static dl_status_t drive_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
                                dl_error_t *err) {
-    return driven->driver->watch(drive_inner(state), name, name_len, watch, err);
+    return driver_of(state)->watch(drive_inner(state), name, name_len, watch, err);
 }
 
 static void drive_unwatch(void *state, dl_watch_t *watch) {
-    driven->driver->unwatch(drive_inner(state), watch);
+    driver_of(state)->unwatch(drive_inner(state), watch);
 }
 
 static size_t drive_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
-    return driven->driver->listen_fds(drive_inner(state), fds, max, until_ns);
+    return driver_of(state)->listen_fds(drive_inner(state), fds, max, until_ns);
 }
 
 static void drive_listen(void *state, const struct pollfd *fds, size_t n) {
-    driven->driver->listen(drive_inner(state), fds, n);
+    driver_of(state)->listen(drive_inner(state), fds, n);
+}
+
+static void make_table(dl_driver_t *table, const dli_backend_t *backend) {
+    *table = *backend->driver;
+    table->state_size = DRIVE_SIZE + backend->driver->state_size;
+    table->close = drive_close;
+    table->try_acquire = drive_try;
+    table->release = drive_release;
+    table->renew = drive_renew;
+    table->watch = drive_watch;
+    table->unwatch = drive_unwatch;
+    table->listen = drive_listen;
+    table->listen_fds = drive_listen_fds;
+    table->list = drive_list;
+    table->check = backend->driver->check != NULL ? drive_check : NULL;
+    table->check_name = backend->driver->check_name != NULL ? drive_check_name : NULL;
+    table->describe = backend->driver->describe != NULL ? drive_describe : NULL;
+    table->inspect = backend->inspects ? drive_inspect : NULL;
+    table->force_release = backend->forces ? drive_force : NULL;
 }
 
 const dl_driver_t *drive_table(const dli_backend_t *backend) {
-    driven = backend;
-    table = *backend->driver;
-    table.state_size = DRIVE_SIZE + backend->driver->state_size;
-    table.open = drive_open;
-    table.close = drive_close;
-    table.try_acquire = drive_try;
-    table.release = drive_release;
-    table.renew = drive_renew;
-    table.watch = drive_watch;
-    table.unwatch = drive_unwatch;
-    table.listen = drive_listen;
-    table.listen_fds = drive_listen_fds;
-    table.list = drive_list;
-    table.check = backend->driver->check != NULL ? drive_check : NULL;
-    table.check_name = backend->driver->check_name != NULL ? drive_check_name : NULL;
-    table.describe = backend->driver->describe != NULL ? drive_describe : NULL;
-    table.inspect = backend->inspects ? drive_inspect : NULL;
-    table.force_release = backend->forces ? drive_force : NULL;
-    return &table;
+    size_t i = 0;
+    while (tables[i].backend != NULL && tables[i].backend != backend) {
+        if (++i == TABLES_MAX) {
+            fprintf(stderr, "more than %d backends\n", TABLES_MAX);
+            abort();
+        }
+    }
+    tables[i].backend = backend;
+    make_table(&tables[i].driver, backend);
+    tables[i].driver.open = i == 0 ? open_first : i == 1 ? open_second : open_third;
+    return &tables[i].driver;
 }
 
-const dli_backend_t *drive_backend_of(const dl_driver_t *driver) {
-    return driver == &table ? driven : NULL;
+const dli_backend_t *drive_backend_of(const dl_driver_t *table) {
+    for (size_t i = 0; i < TABLES_MAX; i++) {
+        if (table == &tables[i].driver) {
+            return tables[i].backend;
+        }
+    }
+    return NULL;
 }

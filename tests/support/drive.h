@@ -5,7 +5,9 @@
 
 #include "core/backend.h"
 
-/* The table that carries a request out from its begin to its end. One backend in a process; it is static. */
+/* The table that carries a request out from its begin to its end. Of three backends in a process; it is
+ * static.
+ */
 const dl_driver_t *drive_table(const dli_backend_t *backend);
 /* NULL: this is no such table. */
 const dli_backend_t *drive_backend_of(const dl_driver_t *table);

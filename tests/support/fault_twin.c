@@ -369,16 +369,17 @@ static int lead_fds(void *state_, dli_request_t *request, struct pollfd *fds, bo
                : -1;
 }
 
-static void lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n) {
+static bool lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n) {
     fault_state_t *state = state_;
     fault_run_t run;
     unlock(state);
     fault_begin(&run, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
     lock(state);
-    backend->lead(backend_state(state), term, fds, n);
+    bool looks_again = backend->lead(backend_state(state), term, fds, n);
     unlock(state);
     fault_end(&run, DL_OK);
     lock(state);
+    return looks_again;
 }
 
 static dli_request_t *end_lead(void *state_, uint64_t term, uint64_t *next) {

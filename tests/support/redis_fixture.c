@@ -13,14 +13,10 @@
 static redis_server_t *server; /* of the case that this process runs; its children inherit the knowledge */
 
 const dl_driver_t *redis_string_driver(void) {
-    return dli_registry_find("redis-string");
+    return drive_table(dli_registry_backend("redis-string"));
 }
 
 const dl_driver_t *redis_hash_driver(void) {
-    return dli_registry_find("redis-hash-reentrant");
-}
-
-const dl_driver_t *redis_shared_driver(void) {
     return drive_table(dli_registry_backend("redis-hash-reentrant"));
 }
 
@@ -41,11 +37,6 @@ void redis_tcp_option(const char *dir, char *yaml, size_t size) {
 void redis_unix_option(const char *dir, char *yaml, size_t size) {
     (void)dir;
     snprintf(yaml, size, "url: \"unix://%s\"\n", server->path);
-}
-
-void redis_shared_options(const char *dir, char *yaml, size_t size) {
-    redis_tcp_option(dir, yaml, size);
-    strncat(yaml, "connections: 2\n", size - strlen(yaml) - 1);
 }
 
 redis_server_t *ct_redis(ct_t *ct) {

@@ -9,9 +9,6 @@
 
 const dl_driver_t *redis_string_driver(void);
 const dl_driver_t *redis_hash_driver(void);
-/* The latter, whose requests share connections. */
-const dl_driver_t *redis_shared_driver(void);
-void redis_shared_options(const char *dir, char *yaml, size_t size);
 void redis_fixture_start(const char *dir);
 void redis_fixture_stop(void);
 /* The `url` of the case's server: over TCP, over the unix socket. */

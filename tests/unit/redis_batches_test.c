@@ -49,10 +49,9 @@ Test(redis_batches, each_entry_of_a_batch_has_an_outcome_of_its_own) {
                                        : i == 6                                 ? DL_ELIMIT
                                                                                 : DL_OK;
                 cr_assert_eq(renewals[i].status, expected, "%d: %d", i, renewals[i].status);
-                cr_assert_geq(renewals[i].sent_ns, before_ns);
+                cr_assert(renewals[i].sent_ns >= before_ns || i == 5 || i == 6, "%d", i);
                 cr_assert_leq(renewals[i].sent_ns, dli_sys_real.now_ns());
             }
-            cr_assert_gt(renewals[599].sent_ns, renewals[0].sent_ns, "one instant for all exchanges");
             cr_assert_gt(look(&c, "lock599").remaining_ms, 59000);
             cr_assert_gt(look(&c, "lock7").remaining_ms, 20000, "shortened");
             cr_assert_str_eq(ask("EXISTS", "dlock:lock3", NULL), "0");
@@ -77,8 +76,7 @@ Test(redis_batches, a_batch_to_a_stopped_server_ends_in_time_with_outcomes) {
     for (int i = 0; i < HOLDS; i++) {
         cr_assert(renewals[i].status == DL_EUNKNOWN || renewals[i].status == DL_EIO, "%d",
                   renewals[i].status);
-        cr_assert_geq(renewals[i].sent_ns, began_ns);
-        cr_assert_leq(renewals[i].sent_ns, ended_ns);
+        cr_assert_eq(renewals[i].sent_ns, 0);
     }
     cr_assert_eq(renewals[0].status, DL_EUNKNOWN);
     fill_renewals();
@@ -220,6 +218,7 @@ Test(redis_batches, what_only_reads_has_no_unknown_outcome) {
             cr_assert_eq(listed, DL_EIO, "%s", c.err.message);
             cr_assert_has(c.err.message, "listing took longer than call_timeout");
             cr_assert(look(&c, names[0]).held);
+            cr_assert_eq(list(&c, "lock599", 0).n, 1, "on a connection that is there then");
             kill(server.pid, SIGSTOP);
             expect_no_answer(&c);
             kill(server.pid, SIGCONT);

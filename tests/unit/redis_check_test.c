@@ -79,12 +79,22 @@ Test(redis_check, limits_of_connections_are_said) {
     check_with("redis-string", "", &found);
     EXPECT(&found, "timeout", DL_FINDING_NOTE, "30 s");
     EXPECT(&found, "tcp-keepalive", DL_FINDING_NOTE, "off at the server");
-    EXPECT(&found, "connections", DL_FINDING_OK, "max_total");
-    tell(&server, "CONFIG SET maxclients 50");
-    check_with("redis-string", "", &found);
-    EXPECT(&found, "connections", DL_FINDING_WARNING, "of 50 (maxclients)");
-    check_with("redis-string", ", max_total: 8", &found);
-    EXPECT(&found, "connections", DL_FINDING_OK, "up to 11");
+    EXPECT(&found, "connections", DL_FINDING_OK, "up to 6");
+    tell(&server, "CONFIG SET maxclients 10");
+    check_with("redis-string", ", min_replicas: 1, replica_shortfall: warn", &found);
+    EXPECT(&found, "connections", DL_FINDING_WARNING, "of 10 (maxclients)");
+    check_with("redis-string", ", max_total: 1", &found);
+    EXPECT(&found, "connections", DL_FINDING_OK, "up to 3");
+}
+
+Test(redis_check, options_of_a_pool_are_said_to_have_no_effect) {
+    findings_t found;
+    check_with("redis-string", ", connections: 2, max_idle: 3", &found);
+    EXPECT(&found, "options", DL_FINDING_NOTE, ": max_idle");
+    check_with("redis-hash-reentrant", ", min_idle: 1, test_while_idle: true, borrow_timeout: 2s", &found);
+    EXPECT(&found, "options", DL_FINDING_NOTE, ": min_idle, test_while_idle, borrow_timeout");
+    check_with("redis-string", ", idle_timeout: 2s", &found);
+    cr_expect_eq(level_of(&found, "options"), -1);
 }
 
 Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {

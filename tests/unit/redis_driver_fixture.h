@@ -8,12 +8,20 @@
 #include "drivers/redis/options.h"
 #include "drivers/redis/redis.h"
 #include "redis_scripts_fixture.h"
+#include "support/drive.h"
 
 static atomic_int warnings;
 static char warned[512];
 static atomic_ulong round_trips;
 
-static const dl_driver_t *const drivers[] = {&dli_redis_string_driver, &dli_redis_hash_driver};
+/* redis-string, redis-hash-reentrant */
+static inline const dl_driver_t *const *both_drivers(void) {
+    static const dl_driver_t *both[2];
+    both[0] = drive_table(&dli_redis_string_backend);
+    both[1] = drive_table(&dli_redis_hash_backend);
+    return both;
+}
+#define drivers (both_drivers())
 
 #define EACH_DRIVER(d) (const dl_driver_t *const *d = drivers; d < drivers + 2; d++)
 
@@ -61,6 +69,7 @@ static inline void prepare(client_t *c, const dl_driver_t *driver, const char *u
     set_text(c, DLI_REDIS_OPT_PREFIX, "dlock:");
     set_text(c, DLI_REDIS_OPT_TOKEN_KEY, TOKENS);
     set_number(c, DLI_REDIS_OPT_CONNECT_TIMEOUT, 1000);
+    set_number(c, DLI_REDIS_OPT_CONNECTIONS, 1);
     set_number(c, DLI_REDIS_OPT_MAX_TOTAL, 8);
     set_number(c, DLI_REDIS_OPT_BORROW_TIMEOUT, 1000);
     set_number(c, DLI_REDIS_OPT_IDLE_TIMEOUT, 60000);

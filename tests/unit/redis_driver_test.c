@@ -319,8 +319,10 @@ Test(redis_driver, scripts_that_were_flushed_are_sent_again) {
             must_open(&c, *d, UUID_A);
             ask("SCRIPT", "FLUSH", NULL);
             cr_assert_eq(lock_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "1");
             ask("SCRIPT", "FLUSH", NULL);
             cr_assert_eq(free_name(&c, "orders", A, 1), DL_OK, "%s", c.err.message);
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
             shut(&c);
         }
 }
@@ -374,7 +376,7 @@ static void lose_orders(client_t *c, const char *theirs, bool told) {
 
 Test(redis_driver, a_hold_is_lost_once_others_have_written_into_its_hash) {
     client_t c;
-    must_open(&c, &dli_redis_hash_driver, UUID_A);
+    must_open(&c, drivers[1], UUID_A);
     lose_orders(&c, "note", false);
     lose_orders(&c, "mode", true);
     shut(&c);

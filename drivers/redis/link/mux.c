@@ -48,7 +48,22 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
     return status;
 }
 
+/* Takes the label back, where a connection lies idle; nobody waits for the reply. */
+static void forget_label(dli_mux_t *mux) {
+    const dli_commands_t *forget = &mux->label.forget;
+    bool is_said = !atomic_load(&mux->label.is_there);
+    for (size_t i = 0; i < mux->count && !is_said; i++) {
+        const dli_pipe_t *pipe = &mux->pipes[i];
+        dl_error_t err;
+        is_said = pipe->ready && !dli_pipe_owes(pipe) && dli_conn_is_quiet(pipe->conn) &&
+                  dli_conn_send(pipe->conn, forget->bytes, forget->len, &err) == DL_OK;
+    }
+}
+
 void dli_mux_close(dli_mux_t *mux, bool forked) {
+    if (!forked) {
+        forget_label(mux);
+    }
     for (size_t i = 0; i < mux->count; i++) {
         dli_pipe_free(&mux->pipes[i], forked);
     }
@@ -119,6 +134,7 @@ static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
     status = dli_conn_start(mux->endpoint, mux->env, until_ns, &pipe->made, err);
     mux->core->lock(mux->core->core);
     *conn = pipe->made;
+    pipe->polled = false;                      /* not this one */
     atomic_signal_fence(memory_order_release); /* a child that is forked here finds it at least once */
     pipe->made = NULL;
     if (status != DL_OK) {
@@ -193,13 +209,18 @@ static uint64_t late_ns(const dli_pipe_t *pipe) {
     bool is_awaited = oldest->request != NULL || oldest->kind != DLI_SLOT_REQUEST;
     uint64_t half_ns = (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS / 2;
     uint64_t ns = later(SILENCE_TRIPS * trip_ns(&pipe->facts), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
-    return oldest->sent_ns + (ns < half_ns ? ns : half_ns);
+    return later(oldest->sent_ns, pipe->heard_ns) + earlier(ns, half_ns) + oldest->slow_ms * NS_PER_MS;
 }
 
 /* When a successor is due. */
 static uint64_t due_ns(const dli_pipe_t *pipe) {
     uint64_t ns = late_ns(pipe);
     return pipe->next != NULL ? DL_NO_DEADLINE : later(ns, pipe->retry_ns);
+}
+
+/* When a thread has to look at it. */
+static uint64_t look_ns(const dli_pipe_t *pipe) {
+    return earlier(due_ns(pipe), dli_pipe_rest_ns(pipe));
 }
 
 /* The successor takes over, ready or not. */
@@ -212,6 +233,7 @@ static void replace(dli_pipe_t *pipe) {
         old = dli_pipe_end(pipe, status, &why);
     }
     pipe->conn = pipe->next;
+    pipe->polled = false;
     pipe->began_ns = pipe->next_began_ns;
     pipe->next = NULL;
     if (pipe->next_ready) {
@@ -348,6 +370,7 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
         revents |= POLLIN; /* nobody may have read what has come */
     }
     dl_status_t status = revents != 0 ? dli_pipe_receive(pipe, revents, &err) : DL_OK;
+    dli_pipe_end_rests(pipe, pipe->mux->env->now_ns());
     if (status == DL_OK && pipe->retired && !dli_pipe_owes(pipe)) {
         status = dl_driver_fail(&err, DL_EIO, 0, "%s is no master any more", pipe->mux->endpoint->label);
     }
@@ -428,7 +451,7 @@ bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
     } else {
         dli_redis_queue_remove(queue_of(mux, request), request);
     }
-    return was_sent;
+    return was_sent && !request->forgotten; /* the server knew no such script */
 }
 
 size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
@@ -462,7 +485,7 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
     if (pipe->unled == 0 || pipe->term != 0) {
         return false;
     }
-    return (pipe->conn != NULL && !pipe->polled) || due_ns(pipe) < pipe->mux->polled_to_ns ||
+    return (pipe->conn != NULL && !pipe->polled) || look_ns(pipe) < pipe->mux->polled_to_ns ||
            (pipe->ready && !pipe->polled_out && !pipe->busy && dli_conn_unsent(pipe->conn) > 0);
 }
 
@@ -490,11 +513,11 @@ bool dli_mux_flush(dli_mux_t *mux) {
 static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns) {
     if (pipe->busy) { /* who has it may be writing */
         fds[0] = (struct pollfd){.fd = pipe->fd, .events = POLLIN};
-        *until_ns = due_ns(pipe);
+        *until_ns = look_ns(pipe);
         return 1;
     }
     dli_conn_want(pipe->conn, &fds[0]);
-    *until_ns = earlier(dli_conn_until(pipe->conn), due_ns(pipe));
+    *until_ns = earlier(dli_conn_until(pipe->conn), look_ns(pipe));
     if (pipe->next == NULL) {
         return 1;
     }
@@ -504,7 +527,8 @@ static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns
 }
 
 static bool can_be_polled(const dli_pipe_t *pipe) {
-    return (pipe->ready && !pipe->stalled) || (pipe->conn != NULL && !pipe->busy);
+    bool is_steady = pipe->ready && pipe->next == NULL && !pipe->stalled;
+    return pipe->conn != NULL && (!pipe->busy || is_steady);
 }
 
 /* A caller that reads for so long may not be able to. */
@@ -571,18 +595,24 @@ int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool is_own = pipe->term != 0 && pipe->term == *term;
     bool is_free = is_own || (pipe->term == 0 && !pipe->polled) || (late && is_leader_late(pipe));
-    if (!is_free || !can_be_polled(pipe)) {
+    if (!is_free || pipe->conn == NULL) {
         return 0;
     }
     *term = new_term(pipe, request);
+    if (!can_be_polled(pipe)) {
+        pipe->stalled = true;
+        return 0;
+    }
     return (int)want_pipe(pipe, fds, until_ns);
 }
 
-void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n) {
+bool dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n) {
     dli_pipe_t *pipe = &mux->pipes[term % DLI_PIPES_MAX];
-    if (pipe->term == term) {
-        work(pipe, fds[0].revents, n > 1 ? fds[1].revents : 0);
+    if (pipe->term != term) {
+        return false;
     }
+    work(pipe, fds[0].revents, n > 1 ? fds[1].revents : 0);
+    return dli_mux_flush(mux); /* what a reply has begun on another pipe */
 }
 
 /* Who reads next: where some do not lead, whoever listens for those; the same, while its own reply is to
@@ -625,14 +655,14 @@ void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
         pipe->polled = false;
         work(pipe, fds[i].revents, has_next ? fds[i + 1].revents : 0);
     }
+    (void)dli_mux_flush(mux);
     mux->core->unlock(mux->core->core);
 }
 
-bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over, uint64_t deadline_ns) {
+void dli_mux_await(dli_mux_t *mux, const bool *over, uint64_t deadline_ns) {
     struct pollfd fds[2 * DLI_PIPES_MAX];
     uint64_t until_ns;
     mux->core->lock(mux->core->core);
-    dli_mux_begin(mux, request);
     (void)dli_mux_flush(mux);
     mux->core->unlock(mux->core->core);
     while (!*over && mux->env->now_ns() < deadline_ns) {
@@ -640,10 +670,4 @@ bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over,
         (void)mux->env->poll(fds, n, earlier(until_ns, deadline_ns));
         dli_mux_listen(mux, fds, n);
     }
-    if (!*over) {
-        mux->core->lock(mux->core->core);
-        (void)dli_mux_withdraw(mux, request);
-        mux->core->unlock(mux->core->core);
-    }
-    return *over;
 }

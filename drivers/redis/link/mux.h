@@ -46,26 +46,31 @@ typedef struct dli_redis_kind {
     void (*encode)(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands);
     /* false: this is no answer to that, and nothing on this connection is in its place any more. */
     bool (*replied)(dli_redis_request_t *request, size_t i, const redisReply *reply);
-    /* DL_OK: all replies have come. Otherwise why says why there are none, or not all. It may begin it anew,
-     * as another kind. */
+    /* DL_OK: all replies have come, or those that came in rest_ms. Otherwise why says why there are none, or
+     * not all. It may begin it anew, as another kind. */
     void (*ended)(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why);
+    /* The server did not know the script. Is there no time to send its text? NULL: there is. */
+    bool (*is_too_late)(const dli_redis_request_t *request);
 } dli_redis_kind_t;
 
 /* In memory of its owner's, from begin to ended or withdraw. */
 struct dli_redis_request {
     /* By the owner */
     const dli_redis_kind_t *kind;
-    size_t count;         /* commands; 0: it only ends, at the next flush */
-    size_t pipe;          /* its number */
+    uint32_t count;       /* commands; 0: it only ends, at the next flush */
+    uint32_t pipe;        /* its number */
     uint64_t claim;       /* CLAIM, FREE: of this hold */
     dli_request_t *asked; /* the core's; NULL: it is none of those */
     /* The multiplexer's */
     dli_redis_request_t *next, *prev; /* in a queue */
     uint64_t place;                   /* of its slot, once it was sent */
     uint64_t sent_ns;
-    size_t got;
+    uint32_t got;
+    uint32_t
+        rest_ms; /* by the owner: after the first reply it waits for the rest so long at most; 0: no bound */
     bool queued, with_source, forgotten; /* the server does not know the script */
     bool leads;                          /* by the owner: its caller asks dli_mux_lead_fds */
+    uint32_t slow_ms;                    /* by the owner: the server may wait for so long */
 };
 
 /* What the server owes for one request, or for what goes ahead of requests. */
@@ -76,6 +81,7 @@ typedef struct dli_slot {
     enum { DLI_SLOT_REQUEST, DLI_SLOT_LABEL, DLI_SLOT_KILL, DLI_SLOT_PING } kind;
     dli_intent_t intent;
     uint64_t claim; /* or, of a kill, the number of the connection */
+    uint32_t slow_ms;
 } dli_slot_t;
 
 #define DLI_KILLS_MAX 32
@@ -99,13 +105,15 @@ struct dli_pipe {
     uint64_t term, late_term;    /* who reads: a caller; whom another found late */
     uint64_t led_ns;             /* since when */
     dli_redis_request_t *leader; /* of that caller, while it is pending */
-    bool stalled;                /* who would read found it busy, and waits for that to end */
+    bool stalled;                /* who would read found it busy, and looks again after that */
+    bool has_rests;              /* some that are sent have rest_ms */
     bool retired;                /* its server is no master: what is owed comes, and no more is sent */
     bool pinged;                 /* it was idle for long: first an answer, then requests */
     bool met;                    /* a connection was ready once */
     uint64_t sent;               /* bytes of this connection */
     uint64_t answers;            /* of this connection */
     uint64_t used_ns;            /* when something was sent or came last */
+    uint64_t heard_ns;           /* when something came last */
     uint64_t began_ns, next_began_ns; /* dialling */
     uint64_t retry_ns;                /* no successor is dialled before */
     bool wanted;                      /* a connection, although nothing is to be sent on it yet */
@@ -162,16 +170,16 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
 /* Where the free of this claim has to go: the pipe on which it was given up, and may yet be carried out.
  * false: anywhere. With the mutex held. */
 bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
-/* Begins a request, and listens until it has ended, while nobody else does: *over is set by its `ended`. It
- * is withdrawn at the deadline: false. Without the mutex. */
-bool dli_mux_run(dli_mux_t *mux, dli_redis_request_t *request, const bool *over, uint64_t deadline_ns);
+/* Sends what has begun, and listens until *over is set by an `ended`, or to the deadline. Nobody else
+ * listens. Without the mutex. */
+void dli_mux_await(dli_mux_t *mux, const bool *over, uint64_t deadline_ns);
 /* As listen_fds and listen. */
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
 /* As lead_fds, lead and end_lead. */
 int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns);
-void dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n);
+bool dli_mux_lead(dli_mux_t *mux, uint64_t term, const struct pollfd *fds, size_t n);
 dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next);
 
 #endif

@@ -181,6 +181,8 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
     slot->request = request;
     slot->intent = request->kind->intent;
     slot->claim = request->claim;
+    slot->slow_ms = request->slow_ms;
+    pipe->has_rests |= request->rest_ms > 0;
     dli_redis_queue_remove(&pipe->queue, request);
     request->place = pipe->tail - 1;
     request->sent_ns = now_ns;
@@ -188,8 +190,9 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
     return DL_OK;
 }
 
-/* Puts what may leave into one write. */
-static void gather(dli_pipe_t *pipe) {
+/* Puts what may leave into one write: how many requests. */
+static size_t gather(dli_pipe_t *pipe) {
+    size_t n = 0;
     dli_commands_t *out = &pipe->out;
     dli_redis_request_t *next;
     uint64_t now_ns = pipe->mux->env->now_ns();
@@ -200,6 +203,7 @@ static void gather(dli_pipe_t *pipe) {
             continue; /* frees get in always */
         }
         if (put(pipe, request, now_ns) == DL_OK) {
+            n++;
             continue;
         }
         if (out->len == 0 && !dli_pipe_owes(pipe)) {
@@ -210,6 +214,7 @@ static void gather(dli_pipe_t *pipe) {
             break;
         }
     }
+    return n;
 }
 
 /* What has been put into `out`. */
@@ -233,10 +238,8 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
     const dl_driver_env_t *env = pipe->mux->env;
     dl_status_t status = DL_OK;
     do {
-        uint64_t before = pipe->tail;
         if (!pipe->retired && !pipe->pinged && dli_conn_unsent(pipe->conn) < UNSENT_BYTES) {
-            gather(pipe);
-            env->count(env->core, DL_COUNT_ROUND_TRIP, pipe->tail - before);
+            env->count(env->core, DL_COUNT_ROUND_TRIP, gather(pipe));
         }
         if (pipe->out.len == 0) {
             return status;
@@ -313,12 +316,45 @@ static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request
 
 /* All of its replies have come. */
 static void end_request(dli_pipe_t *pipe, dli_redis_request_t *request) {
-    if (request->forgotten) {
+    const dli_redis_kind_t *kind = request->kind;
+    if (request->forgotten && kind->is_too_late != NULL && kind->is_too_late(request)) {
+        dl_error_t why;
+        end_with(pipe, request, dl_driver_fail(&why, DL_EIO, 0, "no time was left to send the script's text"),
+                 &why);
+    } else if (request->forgotten) {
         request->forgotten = false;
         request->with_source = true;
         push_front(&pipe->queue, request);
     } else {
         end_with(pipe, request, DL_OK, NULL);
+    }
+}
+
+/* When it has waited long enough for the rest of its replies. */
+static uint64_t rest_ns(const dli_redis_request_t *request) {
+    bool waits = request != NULL && request->got > 0 && request->rest_ms > 0;
+    return waits ? request->sent_ns + request->rest_ms * (uint64_t)1000000 : DL_NO_DEADLINE;
+}
+
+uint64_t dli_pipe_rest_ns(const dli_pipe_t *pipe) {
+    uint64_t first_ns = DL_NO_DEADLINE;
+    for (uint64_t at = pipe->head; pipe->has_rests && at != pipe->tail; at++) {
+        uint64_t ns = rest_ns(dli_pipe_slot(pipe, at)->request);
+        first_ns = ns < first_ns ? ns : first_ns;
+    }
+    return first_ns;
+}
+
+/* A claim among them was answered: its free may go anywhere. */
+void dli_pipe_end_rests(dli_pipe_t *pipe, uint64_t now_ns) {
+    for (uint64_t at = pipe->head; pipe->has_rests && at != pipe->tail; at++) {
+        dli_slot_t *slot = dli_pipe_slot(pipe, at);
+        dli_redis_request_t *request = slot->request;
+        if (rest_ns(request) <= now_ns) {
+            slot->request = NULL;
+            slot->intent = DLI_PLAIN;
+            end_request(pipe, request);
+        }
     }
 }
 
@@ -372,6 +408,17 @@ static size_t take(dli_pipe_t *pipe, redisReply *replies[REPLIES], dl_status_t *
     return n;
 }
 
+/* Replies have come. The fastest says how long a round trip usually takes: the greeting may have been slow.
+ */
+static void note_heard(dli_pipe_t *pipe) {
+    uint64_t now_ns = pipe->mux->env->now_ns();
+    pipe->used_ns = pipe->heard_ns = now_ns;
+    if (dli_pipe_owes(pipe)) {
+        uint64_t trip_ns = now_ns - dli_pipe_slot(pipe, pipe->head)->sent_ns;
+        pipe->facts.greeting_ns = trip_ns < pipe->facts.greeting_ns ? trip_ns : pipe->facts.greeting_ns;
+    }
+}
+
 dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
     const dli_backend_env_t *core = pipe->mux->core;
     redisReply *replies[REPLIES];
@@ -383,15 +430,15 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
         dl_error_t end = {.status = DL_OK};
         n = status == DL_OK ? take(pipe, replies, &came, &end) : 0;
         core->lock(core->core);
+        if (n > 0) {
+            note_heard(pipe);
+        }
         for (size_t i = 0; i < n && status == DL_OK; i++) {
             status = answer(pipe, replies[i], err);
         }
         if (status == DL_OK && came != DL_OK) {
             status = came;
             *err = end;
-        }
-        if (n > 0) {
-            pipe->used_ns = pipe->mux->env->now_ns();
         }
         core->unlock(core->core);
         for (size_t i = 0; i < n; i++) {
@@ -406,14 +453,14 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
 
 void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->ready = true;
-    pipe->retired = pipe->pinged = false;
+    pipe->retired = pipe->pinged = pipe->has_rests = false;
     pipe->sent = pipe->answers = 0;
     pipe->head = pipe->tail = 0;
     pipe->facts = *dli_conn_facts(pipe->conn);
     struct pollfd fd;
     dli_conn_want(pipe->conn, &fd);
     pipe->fd = fd.fd;
-    pipe->used_ns = pipe->mux->env->now_ns();
+    pipe->used_ns = pipe->heard_ns = pipe->mux->env->now_ns();
     dli_commands_clear(&pipe->out);
     for (size_t i = 0; i < pipe->mux->kill_count; i++) {
         pipe->mux->kills[i].said &= ~(1u << number_of(pipe));

@@ -275,6 +275,17 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
         redlock->fences ? "" : ", which takes fencing: true");
 }
 
+static dl_status_t ask_table(void *redlock, const dli_request_t *request) {
+    const dl_driver_t *table = &dli_redlock_driver;
+    if (request->kind == DLI_ASK_RENEW) {
+        table->renew(redlock, request->renewals, request->n, request->with.deadline_ns);
+        return DL_OK;
+    }
+    return request->kind == DLI_ASK_TRY
+               ? table->try_acquire(redlock, NULL, &request->with, request->grant, request->err)
+               : table->release(redlock, NULL, &request->with, request->err);
+}
+
 /* A lock of nobody's, on all of them; not where it could only tell what the votes have told. */
 static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_check_t *check) {
     dli_redis_t *servers[DLI_NODES_MAX];
@@ -289,7 +300,7 @@ static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_chec
                       redlock->n, redlock->quorum,
                       may_init_help(looks, redlock->n) ? "; " DLI_NEW_NODES : "");
     } else {
-        dli_check_trial(check, &dli_redlock_driver, redlock, redlock->max_lease_ms, servers, redlock->n);
+        dli_check_trial(check, ask_table, redlock, redlock->max_lease_ms, servers, redlock->n);
     }
 }
 

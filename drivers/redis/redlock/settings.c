@@ -31,6 +31,7 @@ const dl_option_t dli_redlock_options[] = {
                      "Every node syncs each write to its disk (appendfsync always): a restart is no reason "
                      "for a quarantine"),
     DLI_REDIS_WAY_OPTIONS(DLI_REDLOCK_OPT),
+    DLI_REDIS_POOL_OPTIONS(DLI_REDLOCK_OPT),
     DLI_REDIS_TLS_OPTIONS(DLI_REDLOCK_OPT),
     {.name = NULL},
 };
