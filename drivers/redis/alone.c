@@ -1,6 +1,8 @@
 /* alone.c - requests of one thread, one after the other, without a core: on a connection of its own. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "check.h"
 
@@ -20,9 +22,8 @@ dl_status_t dli_redis_open_alone(const dli_redis_t *redis, uint64_t deadline_ns,
     if (made == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    *made = *redis;
+    memcpy(made, redis, offsetof(dli_redis_t, mux)); /* others may be using the client */
     made->core = &dli_redis_no_core;
-    made->mux = NULL;
     return dli_redis_open_mux(made, 1, &pool, deadline_ns, err);
 }
 

@@ -147,7 +147,10 @@ dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t
 static dli_facts_t facts_of(const dli_redis_t *redis) {
     dli_facts_t facts = {.version_number = 0};
     if (redis->mux != NULL) {
-        return redis->mux->pipes[0].facts;
+        redis->core->lock(redis->core->core);
+        facts = redis->mux->pipes[0].facts;
+        redis->core->unlock(redis->core->core);
+        return facts;
     }
     if (redis->link != NULL) {
         dli_link_facts(redis->link, &facts);

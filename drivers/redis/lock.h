@@ -57,9 +57,7 @@ struct dli_redis {
     dli_link_t *link;
     /* Requests share connections (requests.c). */
     const dli_backend_env_t *core;
-    dli_mux_t *mux;
     size_t connections;
-    size_t polled; /* descriptors of the mux, by whoever listens */
     dli_subscriber_t *subscriber;
     char prefix[DLI_PREFIX_MAX + 1];
     size_t prefix_len;
@@ -69,7 +67,10 @@ struct dli_redis {
     char prefix_shown[DLI_PREFIX_MAX + 1], token_key_shown[DLI_PREFIX_MAX + 1]; /* as messages have them */
     int64_t min_replicas, replica_timeout_ms;
     dli_shortfall_t shortfall;
-    char ignored[64];               /* options that are set and without effect; "": none */
+    char ignored[64]; /* options that are set and without effect; "": none */
+    /* What is above is fixed once it is open. */
+    dli_mux_t *mux;
+    size_t polled;                  /* descriptors of the mux, by whoever listens */
     atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
 };
 

@@ -192,9 +192,8 @@ static void lose(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
 
 /* ---- silence ---------------------------------------------------------------------------------------- */
 
-static uint64_t trip_ns(const dli_facts_t *facts) {
-    uint64_t ns = facts->greeting_ns < TRIP_MAX_NS ? facts->greeting_ns : TRIP_MAX_NS;
-    return ns > TRIP_MIN_NS ? ns : TRIP_MIN_NS;
+static uint64_t bound_trip(uint64_t ns) {
+    return later(earlier(ns, TRIP_MAX_NS), TRIP_MIN_NS);
 }
 
 /* When the oldest reply is late, or the connection; DL_NO_DEADLINE: none is due. */
@@ -208,7 +207,7 @@ static uint64_t late_ns(const dli_pipe_t *pipe) {
     const dli_slot_t *oldest = dli_pipe_slot(pipe, pipe->head);
     bool is_awaited = oldest->request != NULL || oldest->kind != DLI_SLOT_REQUEST;
     uint64_t half_ns = (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS / 2;
-    uint64_t ns = later(SILENCE_TRIPS * trip_ns(&pipe->facts), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
+    uint64_t ns = later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
     return later(oldest->sent_ns, pipe->heard_ns) + earlier(ns, half_ns) + oldest->slow_ms * NS_PER_MS;
 }
 
@@ -258,14 +257,15 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
         pipe->again |= overdue;
     } else if (dli_conn_is_ready(pipe->next)) {
         pipe->next_ready = true;
-        pipe->replace_ns = pipe->ready ? mux->env->now_ns() + trip_ns(dli_conn_facts(pipe->next)) : 0;
+        pipe->replace_ns =
+            pipe->ready ? mux->env->now_ns() + bound_trip(dli_conn_facts(pipe->next)->greeting_ns) : 0;
     }
 }
 
 /* A successor that takes much longer than the last greeting did is made anew: what swallowed its first words
  * may be gone. */
 static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * trip_ns(&pipe->facts), SILENCE_NS);
+    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
     return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
 }
 

@@ -114,6 +114,7 @@ struct dli_pipe {
     uint64_t answers;            /* of this connection */
     uint64_t used_ns;            /* when something was sent or came last */
     uint64_t heard_ns;           /* when something came last */
+    uint64_t trip_ns;            /* the fastest reply's, or the greeting's */
     uint64_t began_ns, next_began_ns; /* dialling */
     uint64_t retry_ns;                /* no successor is dialled before */
     bool wanted;                      /* a connection, although nothing is to be sent on it yet */

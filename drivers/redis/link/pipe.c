@@ -415,7 +415,7 @@ static void note_heard(dli_pipe_t *pipe) {
     pipe->used_ns = pipe->heard_ns = now_ns;
     if (dli_pipe_owes(pipe)) {
         uint64_t trip_ns = now_ns - dli_pipe_slot(pipe, pipe->head)->sent_ns;
-        pipe->facts.greeting_ns = trip_ns < pipe->facts.greeting_ns ? trip_ns : pipe->facts.greeting_ns;
+        pipe->trip_ns = trip_ns < pipe->trip_ns ? trip_ns : pipe->trip_ns;
     }
 }
 
@@ -457,6 +457,7 @@ void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->sent = pipe->answers = 0;
     pipe->head = pipe->tail = 0;
     pipe->facts = *dli_conn_facts(pipe->conn);
+    pipe->trip_ns = pipe->facts.greeting_ns;
     struct pollfd fd;
     dli_conn_want(pipe->conn, &fd);
     pipe->fd = fd.fd;
