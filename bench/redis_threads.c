@@ -119,7 +119,7 @@ static void bench_threads(const layout_t *layout, int threads, int connections, 
 void bench_redis_threads(const char *folder, unsigned scale) {
     static const int counts[] = {1, 4, 8, 16, 64, THREADS_MAX}, connections[] = {1, 2, 4};
     redis_start(folder);
-    for (int c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof connections / sizeof connections[0]; c++) {
         for (int k = 0; k < 6; k++) {
             bench_threads(&layouts[0], counts[k], connections[c], scale);
         }
