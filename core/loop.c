@@ -290,6 +290,10 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
 }
 
 void dli_loop_forget(dli_op_t *op) {
+    if (op->park != NULL) { /* it sleeps no more, and looks for itself */
+        op->park->sleeps = false;
+        (void)dli_park_drain(op->park);
+    }
     dli_loop_end_lead(op);
     if (op->place == DLI_OP_WAITING) {
         end_sleep(op);

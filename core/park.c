@@ -66,7 +66,6 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
         return;
     }
     take_out(&client->parks_used, park);
-    park->sleeps = false; /* a jump may have left it */
     if (client->parks_free_count < POOL_MAX) {
         (void)dli_park_drain(park); /* a late wake must not reach the next user */
         put_in_front(&client->parks_free, park);
@@ -78,7 +77,7 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
 }
 
 void dli_park_wake(dl_client_t *client, dli_park_t *park) {
-    if (atomic_load(&park->woken) != 0) {
+    if (atomic_exchange(&park->woken, 1) != 0) {
         return;
     }
     if (!park->sleeps) {
@@ -89,7 +88,6 @@ void dli_park_wake(dl_client_t *client, dli_park_t *park) {
     } else {
         dli_sys->word_wake(&park->woken);
     }
-    atomic_store(&park->woken, 1);
 }
 
 bool dli_park_drain(dli_park_t *park) {

@@ -97,6 +97,25 @@ CT_CASE(close, ends_waits_wherever_they_are) {
     CT_EQ(done_calls(ct, CT_OP_WATCH), ct_calls(ct, CT_OP_UNWATCH));
 }
 
+/* More than are woken in one go. */
+CT_CASE(close, ends_a_hundred_waits_at_once) {
+    enum { WAITS = 100 };
+    static caller_t callers[WAITS];
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *mine = ct_lock(ct, c, "mine");
+    CT_OK(dl_lock(mine, CT_ERR));
+    for (int i = 0; i < WAITS; i++) {
+        callers[i] = (caller_t)CALLER(mine, DL_WAIT_FOREVER);
+        start_caller(ct, &callers[i]);
+    }
+    ct_await_waiting(ct, c, WAITS, 5000);
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    for (int i = 0; i < WAITS; i++) {
+        end_caller(ct, &callers[i], DL_ECLOSED);
+    }
+    ct_expect_free(ct, "mine", 0);
+}
+
 /* The client is closed while the answer of a try is between the driver and the core. */
 static void close_around_yes(ct_t *ct, ct_when_t when) {
     dl_client_t *c = ct_open(ct, NULL);
