@@ -59,6 +59,7 @@ void queue_scale(dl_client_t *client, unsigned scale);
 void bench_pair(const char *folder, unsigned scale);
 void bench_handoff(const char *folder, unsigned scale);
 void bench_crowd(const char *folder, unsigned scale);
+void bench_crowd_passing(const char *folder, unsigned scale);
 void bench_many(const char *folder, unsigned scale);
 void bench_queue_pair(const char *folder, unsigned scale);
 void bench_queue_scale(const char *folder, unsigned scale);

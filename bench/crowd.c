@@ -214,6 +214,14 @@ void crowd_compare(const crowd_t *crowd, const way_t *floor, const way_t *ours, 
     forget(&b);
 }
 
+void crowd_compare_passing(const char *title, void *(*open)(const void *place),
+                           void *(*open_without)(const void *place), const void *place, unsigned scale) {
+    way_t with = {"passing", open, crowd_user_await, crowd_user_give, crowd_user_close};
+    way_t without = {"pass: false", open_without, crowd_user_await, crowd_user_give, crowd_user_close};
+    crowd_t crowd = {title, place, 4, 8, 0};
+    crowd_compare(&crowd, &without, &with, scale);
+}
+
 /* ---- users of one client a process ------------------------------------------------------------------- */
 
 static dl_client_t *client; /* of this process */
@@ -258,6 +266,18 @@ static dl_client_t *open_on_file(const void *folder) {
 
 static void *open_user(const void *folder) {
     return crowd_user_open(open_on_file, folder);
+}
+
+static dl_client_t *open_without_passing(const void *folder) {
+    return open_client(folder, ", pass: false");
+}
+
+static void *open_user_without(const void *folder) {
+    return crowd_user_open(open_without_passing, folder);
+}
+
+void bench_crowd_passing(const char *folder, unsigned scale) {
+    crowd_compare_passing("sqlite", open_user, open_user_without, folder, scale);
 }
 
 void bench_crowd(const char *folder, unsigned scale) {

@@ -21,6 +21,10 @@ void crowd_compare(const crowd_t *crowd, const way_t *floor, const way_t *ours, 
 void crowd_compare_all(const char *title, const way_t *floor, const way_t *ours, const void *place,
                        unsigned scale);
 
+/* A crowd of several threads a process, with passing and without. */
+void crowd_compare_passing(const char *title, void *(*open)(const void *place),
+                           void *(*open_without)(const void *place), const void *place, unsigned scale);
+
 /* A user of the library, with a client that it shares with the others of its process. */
 void *crowd_user_open(dl_client_t *(*open)(const void *place), const void *place);
 void crowd_user_await(void *user);

@@ -21,6 +21,7 @@ static const struct {
     {"pair", bench_pair},
     {"handoff", bench_handoff},
     {"crowd", bench_crowd},
+    {"crowd-passing", bench_crowd_passing},
     {"many", bench_many},
     {"queue-pair", bench_queue_pair},
     {"queue-scale", bench_queue_scale},
@@ -28,6 +29,7 @@ static const struct {
     {"redis-pair", bench_redis_pair},
     {"redis-handoff", bench_redis_handoff},
     {"redis-crowd", bench_redis_crowd},
+    {"redis-crowd-passing", bench_redis_crowd_passing},
     {"redis-threads", bench_redis_threads},
     {"redis-queue-pair", bench_redis_queue_pair},
     {"redis-queue-scale", bench_redis_queue_scale},
@@ -40,6 +42,7 @@ static const struct {
     {"mysql-queue-scale", bench_mysql_queue_scale},
     {"mysql-wake", bench_mysql_wake},
     {"mysql-crowd", bench_mysql_crowd},
+    {"mysql-crowd-passing", bench_mysql_crowd_passing},
 #endif
 };
 

@@ -42,6 +42,7 @@ void bench_mysql_many(const char *folder, unsigned scale);
 void bench_mysql_queue_scale(const char *folder, unsigned scale);
 void bench_mysql_pair(const char *folder, unsigned scale);
 void bench_mysql_crowd(const char *folder, unsigned scale);
+void bench_mysql_crowd_passing(const char *folder, unsigned scale);
 void bench_mysql_wake(const char *folder, unsigned scale);
 
 #endif

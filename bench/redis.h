@@ -55,6 +55,7 @@ void bench_redlock_pair(const char *folder, unsigned scale);
 void bench_redis_pair(const char *folder, unsigned scale);
 void bench_redis_handoff(const char *folder, unsigned scale);
 void bench_redis_crowd(const char *folder, unsigned scale);
+void bench_redis_crowd_passing(const char *folder, unsigned scale);
 void bench_redlock_crowd(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);
 void bench_redis_queue_pair(const char *folder, unsigned scale);

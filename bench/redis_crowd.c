@@ -13,6 +13,21 @@ static void *open_user(const void *layout) {
     return crowd_user_open(open_ours, layout);
 }
 
+static dl_client_t *open_without_passing(const void *layout) {
+    return redis_open_client(layout, ", pass: false");
+}
+
+static void *open_user_without(const void *layout) {
+    return crowd_user_open(open_without_passing, layout);
+}
+
+void bench_redis_crowd_passing(const char *folder, unsigned scale) {
+    redis_start(folder);
+    for (int i = 0; i < LAYOUTS; i++) {
+        crowd_compare_passing(layouts[i].driver, open_user, open_user_without, &layouts[i], scale);
+    }
+}
+
 void bench_redis_crowd(const char *folder, unsigned scale) {
     static const way_t ours = {"dl_lock", open_user, crowd_user_await, crowd_user_give, crowd_user_close};
     redis_start(folder);

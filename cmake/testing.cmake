@@ -3,8 +3,34 @@
 # dlock_add_test(NAME kind command...)
 #   kind criterion   a Criterion program; each case by a call of its own
 #   kind crowd       a Criterion program; all cases by one call
-#   kind contract    the contract's plain runner: a test for each driver in the committed table of caps
+#   kind contract    the contract's plain runner: a test for each driver in the committed table of caps; for some, the
+#                    fakes and a driver of each kind, another one through completion queues
 #   kind single      one case: exit status 0 passed, 77 skipped, anything else failed
+#
+# A sanitizer takes its time: of those that are tried both ways, AddressSanitizer has one way and ThreadSanitizer the
+# other.
+set(DLOCK_CALLED_WITH_ASAN fake-lease fake-count fake-session sqlite mysql-lease)
+set(DLOCK_QUEUED_WITH_ASAN fake-notify fake-socket fake-quorum redis-string)
+
+# Sets `out` to the ways in which this build tries the driver: call, queue.
+function(dlock_ways out driver)
+  set(ways call queue)
+  if(driver IN_LIST DLOCK_CALLED_WITH_ASAN)
+    set(with_asan call)
+  elseif(driver IN_LIST DLOCK_QUEUED_WITH_ASAN)
+    set(with_asan queue)
+  else()
+    set(ways call)
+    set(with_asan "")
+  endif()
+  if(with_asan AND DLOCK_SANITIZE MATCHES address)
+    set(ways ${with_asan})
+  elseif(with_asan AND DLOCK_SANITIZE MATCHES thread)
+    list(REMOVE_ITEM ways ${with_asan})
+  endif()
+  set(${out} ${ways} PARENT_SCOPE)
+endfunction()
+
 function(dlock_add_test name kind)
   if(kind STREQUAL contract)
     set(table ${PROJECT_SOURCE_DIR}/tests/contract/caps.txt)
@@ -16,8 +42,16 @@ function(dlock_add_test name kind)
          AND (DLOCK_WITH_REDIS OR NOT driver MATCHES "^red(is-|lock)")
          AND (DLOCK_WITH_MYSQL OR NOT driver MATCHES "^mysql-")
          # More nodes run no other code, and sanitizers take their time.
-         AND NOT (DLOCK_SANITIZE AND driver MATCHES "^redlock-"))
-        dlock_add_one_test(${name}-${driver} contract ${ARGN} --driver ${driver})
+         AND NOT (DLOCK_SANITIZE AND driver MATCHES "^redlock-")
+         # An example of a driver, on files.
+         AND NOT (DLOCK_SANITIZE MATCHES thread AND driver STREQUAL file-table))
+        dlock_ways(ways ${driver})
+        if(call IN_LIST ways)
+          dlock_add_one_test(${name}-${driver} contract ${ARGN} --driver ${driver})
+        endif()
+        if(queue IN_LIST ways)
+          dlock_add_one_test(${name}-${driver}-queue contract ${ARGN} --door queue --driver ${driver})
+        endif()
       endif()
     endforeach()
   else()

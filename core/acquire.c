@@ -11,6 +11,11 @@
  * the answer has as long again. */
 #define NATIVE_SLICE_MS 1000
 #define NATIVE_EARLY_MS 25
+/* How long other processes are thought to want a name, after one has had it. */
+#define RIVALS_NS (100u * (uint64_t)DLI_NS_PER_MS)
+
+/* How long it is tried to leave the line on a server. */
+#define LINE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
 static dli_next_t try_step(dli_op_t *op);
 static dli_next_t tried_step(dli_op_t *op);
@@ -26,6 +31,13 @@ void dli_acquire_init(dli_op_t *op) {
 
 /* ---- instants ------------------------------------------------------------------------------------- */
 
+/* At random, both ends included. */
+static uint64_t draw_ns(uint64_t least_ns, uint64_t most_ns) {
+    uint64_t draw = 0;
+    bool is_drawn = dli_sys->random(&draw, sizeof draw) == 0;
+    return is_drawn ? least_ns + draw % (most_ns - least_ns + 1) : most_ns;
+}
+
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite
      * nothing. */
@@ -35,11 +47,7 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
         cap_ns *= 2;
     }
     cap_ns = dli_min(cap_ns, max_ns);
-    uint64_t draw = 0;
-    if (dli_sys->random(&draw, sizeof draw) != 0) {
-        return cap_ns;
-    }
-    return cap_ns / 16 + draw % (cap_ns - cap_ns / 16 + 1);
+    return draw_ns(cap_ns / 16, cap_ns);
 }
 
 /* What one exchange of this call may take: call_timeout, and never much more than the call has. */
@@ -80,7 +88,25 @@ static uint64_t try_deadline(const dli_op_t *op, uint64_t now) {
     return dli_min(exchange_deadline(op), patience);
 }
 
+uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now) {
+    int64_t max_hold_ms = op->opts.max_hold_ms > 0 ? op->opts.max_hold_ms : op->client->max_hold_ms;
+    return max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
+}
+
 /* ---- the end --------------------------------------------------------------------------------------- */
+
+/* Nobody of this process waits any more: what it has on the server is to go to the next process. If the
+ * answer is missing, it goes by itself. */
+static void leave_line(dli_op_t *op) {
+    dli_claim_t *claim = dli_claim_new(op->client, op->gate, &op->owner);
+    op->gate->in_line = false;
+    if (claim != NULL) {
+        claim->hold_id =
+            atomic_fetch_add(&op->client->last_hold_id, 1) + 1; /* which the server has never seen */
+        dli_free_add(claim, false, dli_now() + LINE_NS);
+        dli_claim_unref(claim);
+    }
+}
 
 static dli_next_t end(dli_op_t *op, dl_status_t status) {
     dl_client_stats_t *stats = &op->client->stats;
@@ -88,6 +114,9 @@ static dli_next_t end(dli_op_t *op, dl_status_t status) {
     stats->busy += status == DL_EBUSY;
     stats->timed_out += status == DL_ETIMEDOUT;
     dli_gate_leave(op->gate, op);
+    if (op->gate->in_line && !dli_gate_is_wanted(op->gate)) {
+        leave_line(op);
+    }
     if (status != DL_OK && op->hold != NULL) {
         dli_hold_unref(op->hold);
         op->hold = NULL;
@@ -211,6 +240,15 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
     return op->deadline_ns == DLI_NEVER ? alive_ns : dli_min(alive_ns, op->deadline_ns + DLI_GRACE_NS);
 }
 
+bool dli_acquire_joins(dli_op_t *op) {
+    dli_gate_t *gate = op->gate;
+    const dli_backend_t *inner = op->client->inner;
+    bool waits = (op->opts.wait_ms != 0 && !op->last_try) || gate->first != NULL;
+    bool joins = waits && gate->watch != NULL && gate->hears && inner != NULL && inner->lines_up;
+    gate->in_line |= joins;
+    return joins;
+}
+
 /* It was late, and its turn has passed. */
 static dli_next_t back_to_its_turn(dli_op_t *op) {
     if (op->hold != NULL) {
@@ -234,6 +272,12 @@ static dli_next_t try_step(dli_op_t *op) {
     if (status != DL_OK) {
         return fail(op, status);
     }
+    if (op->gate->passed != NULL) {
+        status = dli_pass_take(op);
+        if (status != DL_EBUSY) {
+            return status == DL_OK ? acquired(op) : fail(op, status);
+        }
+    }
     if (!prepare_claim(op)) {
         return fail(op, DL_ENOMEM);
     }
@@ -252,10 +296,8 @@ static dl_status_t take(dli_op_t *op) {
         abandon(op, false, now);
         return status;
     }
-    int64_t max_hold_ms = op->opts.max_hold_ms > 0 ? op->opts.max_hold_ms : op->client->max_hold_ms;
-    uint64_t max_hold_until_ns = max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
-    if (dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic, max_hold_until_ns,
-                       now)) {
+    if (dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic,
+                       dli_acquire_max_hold_until(op, now), now)) {
         op->claim = NULL;
         return DL_OK;
     }
@@ -312,6 +354,17 @@ static uint64_t look_again_ns(dli_op_t *op) {
     return wait_ns;
 }
 
+/* Others have had the time to ask. If there are any, it draws for how long they have it, so that not the
+ * same two take turns. */
+static dli_next_t rested_step(dli_op_t *op) {
+    dli_gate_t *gate = op->gate;
+    uint64_t now = dli_now();
+    if (!op->granted || now >= gate->busy_ns + RIVALS_NS) {
+        return try_step(op);
+    }
+    return pause_until(op, now + draw_ns(0, dli_min(4 * gate->turn_ns, DLI_PASS_NS)));
+}
+
 static dli_next_t wait_for_release(dli_op_t *op) {
     uint64_t now = dli_now();
     uint64_t wait_ns = look_again_ns(op);
@@ -337,6 +390,7 @@ static dli_next_t watched_step(dli_op_t *op) {
 static dli_next_t wait_for_holder(dli_op_t *op) {
     dl_client_t *client = op->client;
     op->was_busy = op->held_by_other = true;
+    op->gate->busy_ns = dli_now();
     op->trouble_ns = 0;
     if (op->opts.wait_ms == 0) {
         return end(op, DL_EBUSY);
@@ -394,6 +448,10 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
 
 static dli_next_t tried_step(dli_op_t *op) {
     dl_status_t status = op->answer;
+    if (status == DL_OK || status == DL_EBUSY) {
+        /* One whose turn has passed may be answered after a later one. */
+        op->gate->in_line = op->request.in_line || (op->gate->in_line && !op->granted);
+    }
     /* The server itself may have made it wait for the holder, and then said yes. */
     op->was_busy |=
         op->request.with.wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
@@ -403,6 +461,10 @@ static dli_next_t tried_step(dli_op_t *op) {
         abandon(op, false, dli_now());
     } else if (status == DL_OK) {
         status = take(op);
+    } else if (dli_claim_owes(op->claim)) {
+        dli_free_rest(op->claim, op->ask_until_ns + dli_ms(op->lease_ms));
+        dli_claim_unref(op->claim);
+        op->claim = NULL;
     }
     if (!op->granted) {
         return back_to_its_turn(op);
@@ -451,8 +513,13 @@ static dli_next_t begin_to_try(dli_op_t *op) {
     op->was_busy = op->held_by_other = op->counted; /* by the queue of this process */
     if (op->opts.wait_ms != 0) {
         count_waiting(op);
-        (void)dli_op_can_wait(op); /* or it fails once it has to */
+        bool can_wait = dli_op_can_wait(op) == DL_OK; /* or it fails once it has to */
         dli_error_clear(&op->err);
+        if (can_wait && op->gate->passed == NULL && op->gate->rest_ns > 0) {
+            uint64_t rest_ns = op->gate->rest_ns;
+            op->gate->rest_ns = 0;
+            return wait_until(op, dli_now() + rest_ns, rested_step);
+        }
     }
     return try_step(op);
 }

@@ -50,6 +50,12 @@ struct dli_request {
      * backend. The request is the core's again. */
     void (*ended)(dli_request_t *request, dl_status_t status);
     bool leads; /* its caller asks lead_fds for it */
+    /* Where processes stand in line. TRY: if it is busy, this one waits and hears. RELEASE: it waits. If not,
+     * it gives up its place. */
+    bool joins;
+    /* Answer to a TRY that joined and is busy: it has a place; to a RELEASE: the first in line has the lock.
+     */
+    bool in_line;
     /* The core's (call.c) */
     bool (*start)(dli_request_t *request, dli_park_t *park);
     dli_timer_t *timer;
@@ -69,6 +75,9 @@ typedef struct dli_backend_env {
     void (*unlock)(void *core);
     /* With the mutex. The caller of this request, which is pending and leads, asks lead_fds again. */
     void (*look_again)(void *core, dli_request_t *request);
+    /* With the mutex; only with `owes`. Of this hold nothing is left any more that was when its last request
+     * ended, and nothing will come. NULL: there is no core. */
+    void (*settled)(void *core, void *hold);
 } dli_backend_env_t;
 
 typedef struct dli_backend {
@@ -76,6 +85,10 @@ typedef struct dli_backend {
      * there must be; watch and unwatch with NOTIFY. SESSION and NATIVE_WAIT it cannot have. */
     const dl_driver_t *driver;
     bool inspects, forces; /* it takes INSPECT, FORCE */
+    /* Processes that wait for a lock get it in the order of their coming. A TRY that joins and is busy stands
+     * in line then, until the next one, or a RELEASE that does not join; its busy_ms may be less than what is
+     * left, when it is to ask again. */
+    bool lines_up;
     /* Before open. env lives as long as the state. */
     void (*attach)(void *state, const dli_backend_env_t *env);
     /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
@@ -87,6 +100,11 @@ typedef struct dli_backend {
     /* With the mutex, which is released meanwhile; perhaps by several threads at once. Sends what was begun,
      * and waits for nothing. True: whoever listens is to ask listen_fds again. */
     bool (*flush)(void *state);
+    /* Optional; with the mutex. Of a hold that was released or refused, while nothing is asked for it: may
+     * the server still have something of it? The core then has it released again after a while, until its
+     * lease must be over or `settled` says that nothing is left. DL_OK of a release without an err says so,
+     * too. NULL: what a release answers says it all. */
+    bool (*owes)(void *state, const void *hold);
     /*
      * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
      * mutex: what to poll, and until when at the longest; 0: another thread reads that, or look_again
@@ -103,6 +121,10 @@ typedef struct dli_backend {
      * before. */
     dli_request_t *(*end_lead)(void *state, uint64_t term, uint64_t *next);
 } dli_backend_t;
+
+/* The instant until which a lease keeps a lock that was asked for at sent_ns, by our arithmetic: less by what
+ * clocks may differ meanwhile. */
+uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
 
 /* As dl_client_open_driver (open/open.c). */
 dl_status_t dli_client_open_backend(const dli_backend_t *backend, const char *options, size_t len,

@@ -23,6 +23,7 @@ dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t
         .token_floor = atomic_load(&claim->client->token_floor),
         .deadline_ns = deadline_ns,
         .stop = {{-1, -1}},
+        .tokens = 1,
     };
 }
 
@@ -135,6 +136,7 @@ void dli_request_over(dl_client_t *client, dli_request_t *request) {
 dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
     bool is_asked = !request->in_lane;
     dli_request_over(client, request);
+    client->to_flush |= is_asked; /* it may leave something to be sent */
     return is_asked && client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
 }
 
@@ -163,9 +165,13 @@ static void prepare_try(dli_op_t *op) {
     request->with = dli_call_request(claim, op->level, op->ask_until_ns);
     request->with.lease_ms = op->lease_ms;
     if (op->ask == DLI_ASK_TRY) {
+        bool is_crowded = op->was_queued || op->gate->first != NULL; /* by others of this process */
+        bool may_pass = op->client->passes && op->automatic && is_crowded;
+        request->with.tokens = may_pass ? DLI_PASS_MAX + 1 : 1;
         request->with.wait_ms = op->wait_ms;
         request->with.stop.fd[0] = op->park != NULL ? op->park->fd : -1;
         request->with.stop.fd[1] = op->cancel != NULL ? op->cancel->fd : -1;
+        request->joins = dli_acquire_joins(op);
     }
     op->with.grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
     request->grant = &op->with.grant;
@@ -183,6 +189,7 @@ void dli_call_prepare(dli_op_t *op) {
         prepare_try(op);
     } else if (op->ask == DLI_ASK_RELEASE) {
         request->with = dli_call_request(op->claim, op->level, op->ask_until_ns);
+        request->joins = dli_gate_is_wanted(op->gate);
     } else {
         request->with = (dl_request_t){.name = op->gate->name,
                                        .name_len = op->gate->name_len,
@@ -219,7 +226,8 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
         dl_grant_t *grant = &op->with.grant;
         grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
         if (answer == DL_OK) {
-            raise_floor(op->client, grant->token);
+            grant->tokens = dli_min(dli_grant_tokens(grant), op->request.with.tokens);
+            raise_floor(op->client, grant->token + grant->tokens - 1);
         }
     } else if (op->ask == DLI_ASK_RENEW) {
         dli_call_renewed(&op->with.renewal, 1, op->called_ns);

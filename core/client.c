@@ -20,6 +20,8 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     client->call_timeout_ms = v[DLI_OPT_CALL_TIMEOUT].number;
     client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
     client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
+    client->passes = v[DLI_OPT_PASS].number != 0;
+    client->spin.callers = v[DLI_OPT_SPIN].number != 0 ? dli_sys->processors() / 2 : 0;
     if (client->renew_every_ms * 2 > client->lease_ms) {
         return dli_fail(err, DL_ECONFIG,
                         "backend '%s': renew_every is %s; it must be at most half of the lease of %s",
@@ -81,6 +83,11 @@ static void env_look_again(void *core, dli_request_t *request) {
     dli_park_wake(core, DLI_CONTAINER_OF(dli_op_t, request, request)->park);
 }
 
+static void env_settled(void *core, void *hold) {
+    (void)core;
+    dli_free_settled(DLI_CONTAINER_OF(dli_claim_t, driver_hold, hold));
+}
+
 static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_error_t *err) {
     const dl_driver_t *driver = &chosen->driver;
     pthread_mutex_init(&client->mutex, NULL);
@@ -93,8 +100,11 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     client->driver = &client->table;
     client->inner = chosen->inner;
     memcpy(client->backend, chosen->backend, sizeof client->backend);
-    client->inner_env = (dli_backend_env_t){
-        .core = client, .lock = env_lock, .unlock = env_unlock, .look_again = env_look_again};
+    client->inner_env = (dli_backend_env_t){.core = client,
+                                            .lock = env_lock,
+                                            .unlock = env_unlock,
+                                            .look_again = env_look_again,
+                                            .settled = env_settled};
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;

@@ -87,6 +87,7 @@ static void close_forked(dl_client_t *client) {
 
 static void end_calls(dl_client_t *client) {
     client->closing = true;
+    dli_gates_end_watches(client);
     dli_op_poke_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
     for (;;) {

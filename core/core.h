@@ -25,7 +25,8 @@
  *
  * The way of a call: lock.c or queue.c (arguments) -> op.c (carries an operation from step to step, on the
  * caller's thread or on a worker) -> its steps: acquire.c, unlock.c, extend.c, query.c -> call.c (the only
- * caller of the driver's claiming, renewing and freeing) -> driver.
+ * caller of the driver's claiming, renewing and freeing) -> driver. pass.c spares an unlock and the acquire
+ * that follows it the driver.
  */
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */
@@ -33,6 +34,9 @@
 #define DLI_LAST_TRY_NS (80u * (uint64_t)DLI_NS_PER_MS)
 /* How many renewals are one batch. MySQL locked whole tables with ten times as many in one statement. */
 #define DLI_RENEW_BATCH 1000u
+/* A claim is passed on so often at most, and for so long (pass.c). */
+#define DLI_PASS_MAX 32u
+#define DLI_PASS_NS (10u * (uint64_t)DLI_NS_PER_MS)
 /* How many threads claim for queues at once (workers.c); of the other lanes there are fewer. */
 #define DLI_CLAIM_WORKERS 8u
 
@@ -128,7 +132,7 @@ struct dli_claim {
     unsigned refs;
     dli_claim_t *next_dead; /* in client->dead */
     dli_hold_t *hold;       /* who has it while it is LIVE; NULL: nobody */
-    uint64_t token;
+    uint64_t token;         /* of its first hold */
     uint64_t valid_until_ns;
     int64_t lease_ms; /* the longest lease asked for, what the server may keep it for */
     int session_fd;
@@ -137,6 +141,11 @@ struct dli_claim {
     dli_chain_t users;     /* SESSION: operations that want to use it next */
     dli_timer_t timer;     /* its end or renewal; later its next free */
     dli_claim_t *next_due; /* in client->due */
+    /* pass.c */
+    unsigned passes;     /* so often it was passed on */
+    uint64_t tokens;     /* how many more holds have one */
+    uint64_t granted_ns; /* when its first hold began */
+    uint64_t trip_ns;    /* from its request to the answer */
     /* renew.c */
     bool renew_failing;
     bool renew_counted; /* in client->renewed */
@@ -148,6 +157,7 @@ struct dli_claim {
     bool may_appear; /* the request that would create it may still be on its way */
     uint64_t free_until_ns;
     uint64_t free_pause_ns;
+    bool is_rest;              /* a backend has asked for it once already */
     bool last_try;             /* the client closes, and it was tried before */
     dli_request_t request;     /* its release */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
@@ -191,12 +201,18 @@ struct dli_gate {
     dli_op_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
     dli_hold_t *lost;
-    dl_watch_t *watch; /* the driver's, while operations of this process wait */
-    bool woken;        /* since the last try began */
-    bool hears;        /* releases are heard, says the driver */
-    bool unwatch;      /* in client->unwatch: nobody waits any more */
-    bool polled;       /* found busy since its timer was set */
-    bool unwatching;   /* the driver is ending the watch: there must be no other yet */
+    dli_claim_t *passed; /* for who is active to take: a reference */
+    uint64_t rest_ns;    /* so long the next one lets other processes ask first */
+    uint64_t turn_ns;    /* so long this process has had it */
+    uint64_t busy_ns;    /* when the server said last that another has it */
+    dl_watch_t *watch;   /* the driver's, while operations of this process wait */
+    bool woken;          /* since the last try began */
+    bool hears;          /* releases are heard, says the driver */
+    bool in_line;        /* this process may stand in line on the server */
+    uint64_t left_ns;    /* nobody waits since then, but the watch is kept for a while; 0: it is not */
+    bool unwatch;        /* in client->unwatch */
+    bool polled;         /* found busy since its timer was set */
+    bool unwatching;     /* the driver is ending the watch: there must be no other yet */
     dli_gate_t *next_unwatch;
     dli_timer_t timer;    /* once it was found busy: does the one whose turn it is go on? */
     const dli_op_t *late; /* it did not, when that was looked at last */
@@ -304,11 +320,12 @@ struct dli_op {
     dl_acquire_opts_t opts;
     bool automatic;
     bool queued, granted; /* at the gate; gate->active is this one */
-    bool counted;         /* in stats.waiting_now */
-    bool watch_refused;   /* the driver cannot watch here: poll */
-    bool last_try;        /* the deadline is over; this try is the last */
-    bool was_busy;        /* for the statistics: it had to wait, as far as can be told */
-    bool held_by_other;   /* another holder was seen, here or by the queue of this process */
+    bool was_queued;
+    bool counted;       /* in stats.waiting_now */
+    bool watch_refused; /* the driver cannot watch here: poll */
+    bool last_try;      /* the deadline is over; this try is the last */
+    bool was_busy;      /* for the statistics: it had to wait, as far as can be told */
+    bool held_by_other; /* another holder was seen, here or by the queue of this process */
     bool told_no_expiry;
     bool was_refused;  /* in this trouble, by an answer or an error with time left */
     bool longer;       /* a level that needs a longer lease */
@@ -363,11 +380,11 @@ typedef struct dli_loop {
     int resume_fd;
     uint64_t sleeps_to_ns; /* DLI_NEVER before it is started */
     dli_heap_t timers;
-    bool listening; /* a thread is between the driver's listen_fds and listen */
-    bool reading;   /* it is in listen */
-    bool look_anew; /* it was told to begin anew */
-    uint64_t round; /* of listening: one that is late finds another */
-    uint64_t late_round;
+    bool listening;                   /* a thread is between the driver's listen_fds and listen */
+    bool reading;                     /* it is in listen */
+    bool look_anew;                   /* it was told to begin anew */
+    uint64_t round;                   /* of listening: one that is late finds another */
+    uint64_t late_round, late_ns;     /* the first time */
     dli_op_t *listener;               /* of the caller that listens; NULL: the loop does, or nobody */
     struct pollfd fds[DL_LISTEN_MAX]; /* that are polled, once listens_to_ns is set */
     size_t fd_count;
@@ -376,6 +393,14 @@ typedef struct dli_loop {
     size_t waits;                       /* operations of queues that do */
     uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
 } dli_loop_t;
+
+/* Whether callers spin before they sleep (spin.c). */
+typedef struct dli_spin {
+    unsigned callers; /* at once, at most, for one to spin; fixed after open */
+    uint64_t trip_ns; /* the usual time from a request to its reply, of those that came in time */
+    unsigned misses;  /* in a row */
+    unsigned skips;   /* so many more requests sleep at once */
+} dli_spin_t;
 
 /* Threads for the driver's blocking ops (workers.c). */
 struct dli_worker {
@@ -410,6 +435,8 @@ struct dl_client {
     char backend[64];
     int64_t lease_ms, renew_every_ms, max_hold_ms, call_timeout_ms, backoff_min_ms, backoff_max_ms;
     bool session;
+    bool passes; /* locks on, within this process */
+    dli_spin_t spin;
     dli_exit_hook_t exit_hook;
     bool hooked;
 
@@ -493,6 +520,11 @@ static inline uint64_t dli_min(uint64_t a, uint64_t b) {
 }
 static inline uint64_t dli_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
+}
+
+/* Of a grant, also by a driver that draws no more than one. */
+static inline uint64_t dli_grant_tokens(const dl_grant_t *grant) {
+    return grant->tokens > 0 ? grant->tokens : 1;
 }
 
 /* mutex.c */
@@ -599,6 +631,12 @@ void dli_loop_listen_anew(dl_client_t *client);
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
 void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
 
+/* spin.c */
+/* Until when the thread of this operation is to look for its reply without sleeping; 0: not at all. */
+uint64_t dli_spin_until(const dli_op_t *op);
+/* It did; and whether the reply came meanwhile. */
+void dli_spin_note(const dli_op_t *op, bool is_hit);
+
 /* workers.c */
 void dli_lane_push(dl_client_t *client, dli_request_t *request);
 void dli_lane_remove(dl_client_t *client, dli_request_t *request);
@@ -666,9 +704,13 @@ dli_next_t dli_inspect_step(dli_op_t *op);
 bool dli_unlock_left_behind(dli_hold_t *hold);
 /* From checked options. */
 void dli_acquire_init(dli_op_t *op);
+/* The instant at which a hold that begins now ends, whatever is renewed. */
+uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now);
 /* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
+/* Whether its try keeps this process in line on the server (backend.h). */
+bool dli_acquire_joins(dli_op_t *op);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
  * others, until then; in the past: no longer. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
@@ -690,6 +732,7 @@ void dli_gate_unref(dli_gate_t *gate);
 void dli_gate_expire(dli_gate_t *gate, uint64_t now);
 /* The owner's hold at this gate, live or lost; NULL: none. */
 dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner);
+bool dli_gate_is_wanted(const dli_gate_t *gate); /* somebody of this process tries, or is in the queue */
 bool dli_gate_is_free(const dli_gate_t *gate);
 void dli_gate_take(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
@@ -703,6 +746,8 @@ void dli_gate_next(dli_gate_t *gate);
 void dli_gate_look_again(const dli_hold_t *hold);
 /* Ends the watches that nobody wants any more. Releases the mutex meanwhile. */
 void dli_gates_unwatch(dl_client_t *client);
+/* Those that were kept for whoever comes soon. */
+void dli_gates_end_watches(dl_client_t *client);
 
 /* claim.c */
 dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
@@ -710,8 +755,6 @@ dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
 void dli_claim_ref(dli_claim_t *claim);
 void dli_claim_unref(dli_claim_t *claim);
 void *dli_claim_driver_hold(dli_claim_t *claim);
-/* The instant until which a request sent at sent_ns keeps a lock, by our arithmetic. */
-uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
 /* Its session is, or is no longer, watched for hang-ups. */
@@ -731,6 +774,11 @@ void dli_renew_stop(dl_client_t *client);
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
  * until it must have run out on the server. */
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
+/* Its request has ended, and the backend may have left something (`owes`): the same, after a while. */
+void dli_free_rest(dli_claim_t *claim, uint64_t until_ns);
+bool dli_claim_owes(dli_claim_t *claim);
+/* dli_backend_env_t.settled */
+void dli_free_settled(dli_claim_t *claim);
 /* One try at one that is due. */
 void dli_free_try(dli_claim_t *claim);
 /* The time of its try at a backend is over. */
@@ -747,6 +795,10 @@ void dli_hold_unref(dli_hold_t *hold);
 /* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */
 bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
                     bool automatic, uint64_t max_hold_until_ns, uint64_t now);
+/* TRYING -> LIVE on the claim that was passed to its gate. */
+void dli_hold_take_over(dli_hold_t *hold, uint64_t max_hold_until_ns, uint64_t now);
+/* LIVE -> RELEASING, and the claim is without a hold, its session still watched. */
+void dli_hold_leave_claim(dli_hold_t *hold);
 /* The instant at which it ends, unless it is renewed; and the loss, once that has come. */
 static inline uint64_t dli_hold_ends_ns(const dli_hold_t *hold) {
     return hold->claim->valid_until_ns < hold->max_hold_until_ns ? hold->claim->valid_until_ns
@@ -769,6 +821,17 @@ void dli_hold_give_up_level(dli_hold_t *hold);
 void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uint64_t now);
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now);
 void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
+
+/* pass.c */
+/* An unlock of the last level. True: its claim waits at the gate for the next of this process, and the hold
+ * has ended. */
+bool dli_pass(dli_hold_t *hold);
+/* May this operation, whose turn comes, be given a claim? */
+bool dli_pass_suits(const dli_op_t *op);
+/* It is its turn, and a claim waits for it. DL_OK: held. DL_EBUSY: it has to ask the server. DL_ENOMEM. */
+dl_status_t dli_pass_take(dli_op_t *op);
+/* The claim at the gate is for nobody: freed in the background. */
+void dli_pass_end(dli_gate_t *gate);
 
 /* call.c */
 uint64_t dli_call_deadline(const dl_client_t *client);

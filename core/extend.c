@@ -2,17 +2,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
-/* The hold may have ended or been lost while the server was asked. */
+/* The hold may have ended or been lost while the server was asked, and another may have the claim. */
 static dli_next_t told_step(dli_op_t *op) {
-    dli_hold_t *hold = op->hold;
+    dli_hold_t *hold = op->hold, *holder = op->claim->hold;
     uint64_t now = dli_now();
     dli_claim_idle(op->claim);
-    if (!dli_hold_expire(hold, now) && hold->state == DLI_HOLD_LIVE) {
+    if (holder != NULL && !dli_hold_expire(holder, now)) {
         uint64_t sent_ns = op->ask == DLI_ASK_RENEW ? op->with.renewal.sent_ns : op->with.grant.sent_ns;
         if (op->answer == DL_ELOST) {
-            dli_hold_lose_as(hold, op->ask == DLI_ASK_RENEW ? op->with.renewal.loss : DL_LOSS_NOT_OURS);
+            dli_hold_lose_as(holder, op->ask == DLI_ASK_RENEW ? op->with.renewal.loss : DL_LOSS_NOT_OURS);
         } else if (op->answer == DL_OK) {
-            dli_hold_extended(hold, sent_ns, op->lease_ms, now);
+            dli_hold_extended(holder, sent_ns, op->lease_ms, now);
         }
     }
     if (hold->state != DLI_HOLD_LIVE) {

@@ -5,10 +5,20 @@
 #define FIRST_PAUSE_NS (10u * (uint64_t)DLI_NS_PER_MS)
 #define LONGEST_PAUSE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
+/* What a backend has sent already may have its answers sooner. */
+#define REST_PAUSE_NS (100u * (uint64_t)DLI_NS_PER_MS)
+
+bool dli_claim_owes(dli_claim_t *claim) {
+    const dl_client_t *client = claim->client;
+    return client->inner != NULL && client->inner->owes != NULL && claim->attempted &&
+           client->inner->owes(client->state, dli_claim_driver_hold(claim));
+}
+
 /* Is there nothing left to free? Every attempt has a hold id of its own, so a request that was found and
  * freed cannot come again. One that was not there may still be on its way. */
-static bool is_settled(const dli_claim_t *claim, dl_status_t status) {
-    return status == DL_OK || (status == DL_ELOST && !claim->may_appear);
+static bool is_settled(dli_claim_t *claim, dl_status_t status) {
+    bool is_over = status == DL_OK || (status == DL_ELOST && !claim->may_appear);
+    return is_over && !dli_claim_owes(claim);
 }
 
 static bool has_been_tried(const dli_claim_t *claim) {
@@ -21,13 +31,17 @@ static uint64_t last_try_until(const dl_client_t *client) {
            dli_ms(client->call_timeout_ms);
 }
 
+static void end_freeing(dli_claim_t *claim) {
+    claim->freeing = false; /* or it ends with its lease */
+    dli_claim_unref(claim);
+}
+
 static void settle(dli_claim_t *claim, dl_status_t status) {
     dl_client_t *client = claim->client;
     uint64_t now = dli_now();
     bool is_over = claim->last_try || (client->stop_threads && now >= last_try_until(client));
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
-        claim->freeing = false; /* or it ends with its lease */
-        dli_claim_unref(claim);
+        end_freeing(claim);
         return;
     }
     dli_loop_at(client, &claim->timer, dli_min(now + claim->free_pause_ns, claim->free_until_ns));
@@ -41,6 +55,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
     uint64_t until_ns = client->stop_threads ? last_try_until(client) : dli_call_deadline(client);
+    until_ns = dli_min(until_ns, claim->free_until_ns);
     if (claim->busy || dli_now() >= until_ns) {
         dli_request_over(client, request);
         settle(claim, DL_EUNKNOWN);
@@ -64,6 +79,7 @@ void dli_free_try(dli_claim_t *claim) {
     claim->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
                                      .with = dli_call_request(claim, 0, DLI_NEVER),
                                      .hold = dli_claim_driver_hold(claim),
+                                     .joins = dli_gate_is_wanted(claim->gate),
                                      .start = start,
                                      .ended = ended,
                                      .timer = &claim->timer,
@@ -71,22 +87,41 @@ void dli_free_try(dli_claim_t *claim) {
     dli_request_begin(claim->client, &claim->request);
 }
 
+static void begin_freeing(dli_claim_t *claim, uint64_t until_ns) {
+    dli_claim_ref(claim);
+    claim->freeing = true;
+    claim->free_until_ns = until_ns;
+    claim->free_pause_ns = FIRST_PAUSE_NS;
+}
+
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns) {
     if (claim->freeing) {
         claim->free_until_ns = dli_max(claim->free_until_ns, until_ns);
         return;
     }
-    dli_claim_ref(claim);
-    claim->freeing = true;
+    begin_freeing(claim, until_ns);
     claim->may_appear = may_appear;
-    claim->free_until_ns = until_ns;
-    claim->free_pause_ns = FIRST_PAUSE_NS;
     dli_free_try(claim);
+}
+
+void dli_free_rest(dli_claim_t *claim, uint64_t until_ns) {
+    if (!claim->freeing && dli_claim_owes(claim)) {
+        begin_freeing(claim, until_ns);
+        claim->is_rest = true;
+        dli_loop_at(claim->client, &claim->timer, dli_now() + REST_PAUSE_NS);
+    }
+}
+
+void dli_free_settled(dli_claim_t *claim) {
+    if (claim->freeing && !claim->request.pending) {
+        dli_timer_clear(&claim->client->loop.timers, &claim->timer);
+        end_freeing(claim);
+    }
 }
 
 void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
     dl_client_t *client = claim->client;
-    uint64_t until_ns = client->stop_threads ? last_try_until(client) : now;
+    uint64_t until_ns = client->stop_threads ? dli_min(last_try_until(client), claim->free_until_ns) : now;
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {
@@ -102,7 +137,7 @@ static void try_all(dl_client_t *client) {
     dli_claim_t *first = NULL, *claim;
     for (size_t i = 0; i < timers->len; i++) {
         claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
-        claim->last_try = claim->request.pending || has_been_tried(claim);
+        claim->last_try = claim->request.pending || claim->is_rest || has_been_tried(claim);
         if (!claim->request.pending) {
             claim->next_due = first;
             first = claim;

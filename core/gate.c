@@ -29,13 +29,30 @@ dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len
     return find(client, name, len, dli_hash(name, len));
 }
 
+bool dli_gate_is_wanted(const dli_gate_t *gate) {
+    return gate->active != NULL || gate->first != NULL;
+}
+
+/* A watch that was kept is kept no longer. */
+static void end_watch(dli_gate_t *gate) {
+    if (gate->left_ns != 0) {
+        gate->left_ns = 0;
+        gate->unwatch = true;
+        gate->next_unwatch = gate->client->unwatch;
+        gate->client->unwatch = gate;
+    }
+}
+
 /*
  * Nobody's turn rests on another's thread: one that is stopped, or was left by a jump, while it is to go on
  * passes its turn. Looked at twice, so that a stop of the whole process is none of one thread.
  */
 static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, timer, timer);
-    if (gate->first == NULL && !gate->polled) {
+    if (!dli_gate_is_wanted(gate) && now >= gate->left_ns + LATE_NS) {
+        end_watch(gate);
+    }
+    if (gate->first == NULL && !gate->polled && gate->passed == NULL && gate->left_ns == 0) {
         return;
     }
     gate->polled = false;
@@ -109,7 +126,7 @@ dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner) {
 }
 
 bool dli_gate_is_free(const dli_gate_t *gate) {
-    return gate->active == NULL && gate->current == NULL && gate->first == NULL;
+    return gate->current == NULL && !dli_gate_is_wanted(gate);
 }
 
 void dli_gate_take(dli_gate_t *gate, dli_op_t *op) {
@@ -131,7 +148,7 @@ static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
 }
 
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
-    op->queued = true;
+    op->queued = op->was_queued = true;
     op->next_turn = NULL;
     op->prev_turn = gate->last;
     *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
@@ -148,8 +165,14 @@ static void dequeue(dli_gate_t *gate, dli_op_t *op) {
 }
 
 void dli_gate_next(dli_gate_t *gate) {
+    if (gate->active != NULL || gate->current != NULL) {
+        return;
+    }
     dli_op_t *op = gate->first;
-    if (op != NULL && gate->active == NULL && gate->current == NULL) {
+    if (gate->passed != NULL && (op == NULL || !dli_pass_suits(op))) {
+        dli_pass_end(gate);
+    }
+    if (op != NULL) {
         dequeue(gate, op);
         dli_gate_take(gate, op);
         dli_op_poke(op);
@@ -169,13 +192,24 @@ void dli_gate_look_again(const dli_hold_t *hold) {
     }
 }
 
-/* The next in the queue may need the watch; with nobody left it goes. */
+/* Nobody waits. Who comes soon shall hear from his first try on: a watch that hears is kept for LATE_NS at
+ * least. */
 static void leave_watch(dl_client_t *client, dli_gate_t *gate) {
-    if (gate->watch != NULL && gate->active == NULL && gate->first == NULL && !gate->unwatch) {
-        gate->unwatch = true;
-        gate->refs++;
-        gate->next_unwatch = client->unwatch;
-        client->unwatch = gate;
+    if (gate->watch == NULL || gate->unwatch || dli_gate_is_wanted(gate)) {
+        return;
+    }
+    gate->refs += gate->left_ns == 0;
+    gate->left_ns = dli_now();
+    if (client->closing || !gate->hears) {
+        end_watch(gate);
+    } else if (gate->timer.place == 0) {
+        dli_loop_at(client, &gate->timer, gate->left_ns + LATE_NS);
+    }
+}
+
+void dli_gates_end_watches(dl_client_t *client) {
+    for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = dli_gate_after(client, gate)) {
+        end_watch(gate);
     }
 }
 
@@ -189,6 +223,9 @@ void dli_gate_leave(dli_gate_t *gate, dli_op_t *op) {
         dli_gate_next(gate);
     }
     leave_watch(op->client, gate);
+    if (!dli_gate_is_wanted(gate)) {
+        gate->rest_ns = 0;
+    }
 }
 
 void dli_gates_unwatch(dl_client_t *client) {
@@ -196,7 +233,7 @@ void dli_gates_unwatch(dl_client_t *client) {
         dli_gate_t *gate = client->unwatch;
         client->unwatch = gate->next_unwatch;
         gate->unwatch = false;
-        dl_watch_t *watch = gate->active == NULL && gate->first == NULL ? gate->watch : NULL;
+        dl_watch_t *watch = dli_gate_is_wanted(gate) ? NULL : gate->watch;
         if (watch != NULL) {
             gate->watch = NULL;
             gate->unwatching = true;

@@ -43,13 +43,8 @@ int64_t dli_hold_valid_ms(const dli_hold_t *hold) {
     return is_valid ? (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS) : 0;
 }
 
-bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
-                    bool automatic, uint64_t max_hold_until_ns, uint64_t now) {
-    dl_client_t *client = hold->client;
-    uint64_t valid_until_ns = dli_valid_until(grant->sent_ns, lease_ms);
-    if (now >= valid_until_ns) {
-        return false;
-    }
+static void stand_on(dli_hold_t *hold, dli_claim_t *claim, bool automatic, uint64_t max_hold_until_ns,
+                     uint64_t now) {
     hold->state = DLI_HOLD_LIVE;
     hold->levels = 1;
     hold->auto_level = automatic ? 1 : 0;
@@ -57,20 +52,50 @@ bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *gran
     hold->max_hold_until_ns = max_hold_until_ns;
     hold->claim = claim;
     hold->hold_id = claim->hold_id;
-    hold->token = claim->token = grant->token;
     claim->hold = hold;
+}
+
+static void begun(dli_hold_t *hold) {
+    dli_hold_ref(hold);
+    hold->gate->current = hold;
+    dli_claim_watch(hold->claim);
+    hold->client->stats.acquired++;
+    hold->client->stats.held_now++;
+    /* Other threads of this owner may be waiting behind this very call. */
+    dli_gate_look_again(hold);
+}
+
+bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
+                    bool automatic, uint64_t max_hold_until_ns, uint64_t now) {
+    uint64_t valid_until_ns = dli_valid_until(grant->sent_ns, lease_ms);
+    if (now >= valid_until_ns) {
+        return false;
+    }
+    stand_on(hold, claim, automatic, max_hold_until_ns, now);
+    hold->token = claim->token = grant->token;
+    claim->tokens = dli_grant_tokens(grant) - 1;
+    claim->granted_ns = now;
+    claim->trip_ns = now - grant->sent_ns;
     claim->valid_until_ns = valid_until_ns;
     claim->lease_ms = lease_ms;
     claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
     dli_claim_watch_session(claim, grant->session_fd);
-    dli_hold_ref(hold);
-    hold->gate->current = hold;
-    dli_claim_watch(claim);
-    client->stats.acquired++;
-    client->stats.held_now++;
-    /* Other threads of this owner may be waiting behind this very call. */
-    dli_gate_look_again(hold);
+    begun(hold);
     return true;
+}
+
+void dli_hold_take_over(dli_hold_t *hold, uint64_t max_hold_until_ns, uint64_t now) {
+    dli_claim_t *claim = hold->gate->passed;
+    hold->gate->passed = NULL;
+    stand_on(hold, claim, true, max_hold_until_ns, now);
+    hold->hold_id = atomic_fetch_add(&hold->client->last_hold_id, 1) + 1; /* the server has the claim's */
+    claim->passes++;
+    if (claim->token != 0) {
+        hold->token = claim->token + claim->passes;
+        claim->tokens--;
+    }
+    hold->client->stats.passed++;
+    begun(hold);
 }
 
 static void count_end(dli_hold_t *hold, uint64_t now) {
@@ -81,10 +106,14 @@ static void count_end(dli_hold_t *hold, uint64_t now) {
     stats->held_now--;
 }
 
-void dli_hold_disarm(dli_hold_t *hold) {
+void dli_hold_leave_claim(dli_hold_t *hold) {
     hold->state = DLI_HOLD_RELEASING;
     hold->claim->hold = NULL;
     dli_claim_watch(hold->claim);
+}
+
+void dli_hold_disarm(dli_hold_t *hold) {
+    dli_hold_leave_claim(hold);
     dli_claim_watch_session(hold->claim, -1);
 }
 
@@ -104,6 +133,7 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
         /* By our arithmetic only: the server may still keep it, or a late renewal may. */
         dli_free_add(hold->claim, false, now + dli_ms(hold->claim->lease_ms));
     }
+    dli_free_rest(hold->claim, now + dli_ms(hold->claim->lease_ms));
     dli_gate_look_again(hold);
     dli_gate_next(gate);
 }

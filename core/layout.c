@@ -7,7 +7,8 @@
 dli_layout_t dli_layout_acquire_opts = {.now = sizeof(dl_acquire_opts_t)};
 dli_layout_t dli_layout_lock_info = {.now = sizeof(dl_lock_info_t)};
 dli_layout_t dli_layout_client_info = {.now = sizeof(dl_client_info_t)};
-dli_layout_t dli_layout_client_stats = {.now = sizeof(dl_client_stats_t)};
+dli_layout_t dli_layout_client_stats = {.now = sizeof(dl_client_stats_t),
+                                        .earlier = {offsetof(dl_client_stats_t, passed)}};
 dli_layout_t dli_layout_event = {.now = sizeof(dl_event_t)};
 dli_layout_t dli_layout_completion = {.now = sizeof(dl_completion_t)};
 dli_layout_t dli_layout_driver = {.now = sizeof(dl_driver_t),

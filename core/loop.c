@@ -61,9 +61,13 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_unlock_client_at_once(client);
 }
 
-static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t until_ns) {
+static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t spin_until_ns, uint64_t until_ns) {
+    int ready = 0;
     op->sleeps = true;
-    int ready = dli_sys->poll(fds, n, until_ns);
+    while (ready == 0 && dli_now() < spin_until_ns) {
+        ready = dli_sys->poll(fds, n, 0);
+    }
+    ready = ready == 0 ? dli_sys->poll(fds, n, until_ns) : ready;
     op->sleeps = false;
     return ready;
 }
@@ -89,7 +93,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     memcpy(loop->fds, fds + own, n * sizeof *fds);
     loop->fd_count = n;
     atomic_store(&loop->listens_to_ns, until_ns);
-    int ready = op != NULL ? sleep_at(op, fds, own + n, until_ns) : dli_sys->poll(fds, own + n, until_ns);
+    int ready = op != NULL ? sleep_at(op, fds, own + n, 0, until_ns) : dli_sys->poll(fds, own + n, until_ns);
     for (size_t i = 0; i < own + n && ready <= 0; i++) {
         fds[i].revents = 0;
     }
@@ -178,7 +182,7 @@ static void end_round(dl_client_t *client) {
 
 /*
  * A caller that listens may be stopped, or have been left by a jump. One that leaves unread what can be read,
- * or overslept, both times that it is looked at, is late: another listens. Releases the mutex meanwhile.
+ * or overslept, and does so still after PATIENCE_NS, is late: another listens. Releases the mutex meanwhile.
  */
 static void look_at_listener(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
@@ -193,10 +197,12 @@ static void look_at_listener(dl_client_t *client) {
     if (loop->round != round || !loop->listening || loop->reading) {
         return;
     }
-    if (is_late && loop->late_round == round) {
+    if (!is_late || loop->late_round != round) {
+        loop->late_round = is_late ? round : 0;
+        loop->late_ns = dli_now();
+    } else if (dli_now() >= loop->late_ns + PATIENCE_NS) {
         end_round(client);
     }
-    loop->late_round = is_late ? round : 0;
 }
 
 /* When it looks at the thread that reads its reply: after PATIENCE_NS, after twice that, and so on. */
@@ -215,7 +221,7 @@ static void sleep_parked(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
         dli_sys->word_wait(&park->woken, until_ns);
         op->sleeps = false;
     } else {
-        (void)sleep_at(op, fds, 2, until_ns);
+        (void)sleep_at(op, fds, 2, 0, until_ns);
     }
     dli_lock_client(op->client);
     park->sleeps = false;
@@ -254,12 +260,17 @@ void dli_loop_end_lead(dli_op_t *op) {
 /* Reads its own reply. */
 static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t until_ns) {
     dl_client_t *client = op->client;
+    uint64_t spin_until_ns = dli_spin_until(op);
     dli_unlock_client(client);
-    int ready = sleep_at(op, fds, 2 + n, until_ns);
+    int ready = sleep_at(op, fds, 2 + n, spin_until_ns, until_ns);
+    bool is_hit = ready > 0 && dli_now() < spin_until_ns;
     for (size_t i = 0; i < 2 + n && ready <= 0; i++) {
         fds[i].revents = 0;
     }
     dli_lock_client(client);
+    if (spin_until_ns > 0) {
+        dli_spin_note(op, is_hit);
+    }
     reader = op;
     bool look_again = client->inner->lead(client->state, op->term, fds + 2, n);
     reader = NULL;
@@ -390,8 +401,8 @@ static void look_at_sessions(dl_client_t *client) {
     dli_lock_client(client);
     dli_gate_t *gate = n > 0 ? dli_gate_after(client, NULL) : NULL;
     for (; gate != NULL; gate = dli_gate_after(client, gate)) {
-        dli_claim_t *claim = gate->current != NULL ? gate->current->claim : NULL;
-        for (int k = 0; claim != NULL && claim->hold != NULL && k < n; k++) {
+        dli_claim_t *claim = gate->current != NULL ? gate->current->claim : gate->passed;
+        for (int k = 0; claim != NULL && claim->session_fd >= 0 && k < n; k++) {
             if (claim->hold_id == events[k].data.u64) {
                 claim->hung_up = true;
                 claim->renew_due_ns = dli_now();

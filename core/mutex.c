@@ -51,11 +51,18 @@ static void drop(dl_client_t *client, dli_claim_t *dead) {
     }
 }
 
+/* A backend's drop waits for nothing. */
+static bool can_drop(const dl_client_t *client) {
+    return client->dead != NULL && (!punctual || client->inner != NULL);
+}
+
 static void do_chores(dl_client_t *client) {
     dli_claim_t *dead = client->dead;
-    dli_log_line_t *lines = client->log_lines;
+    dli_log_line_t *lines = punctual ? NULL : client->log_lines;
     client->dead = NULL;
-    client->log_lines = client->log_lines_last = NULL;
+    if (lines != NULL) {
+        client->log_lines = client->log_lines_last = NULL;
+    }
     dli_release_client(client);
     dli_log_emit(client, lines);
     drop(client, dead);
@@ -69,13 +76,13 @@ static bool has_calls(const dl_client_t *client) {
 
 void dli_tidy(dl_client_t *client) {
     dli_run_ready(client);
-    while (has_calls(client) || (dli_has_chores(client) && !punctual)) {
+    while (has_calls(client) || can_drop(client) || (dli_has_chores(client) && !punctual)) {
         client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
         if (client->to_flush) {
             dli_requests_flush(client);
         }
         dli_gates_unwatch(client);
-        if (dli_has_chores(client) && !punctual) {
+        if (can_drop(client) || (dli_has_chores(client) && !punctual)) {
             do_chores(client);
         }
         if (--client->busy_outside == 0 && client->closing) {
@@ -95,7 +102,7 @@ void dli_unlock_client(dl_client_t *client) {
 
 void dli_before_wait(dl_client_t *client) {
     dli_run_ready(client);
-    if (has_calls(client) && client->inner != NULL) {
+    if ((has_calls(client) || client->dead != NULL) && client->inner != NULL) {
         dli_loop_wake(client); /* what has begun waits for no worker */
     } else if (has_calls(client) || dli_has_chores(client)) {
         dli_lane_chores(client);

@@ -54,7 +54,7 @@ static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
 static void fill(dli_op_t *op, const dli_asked_t *asked) {
     memset(op, 0, offsetof(dli_op_t, err)); /* the rest is large, and is filled before it is read */
     dli_error_clear(&op->err);
-    op->request.pending = op->request.in_lane = false;
+    op->request.pending = op->request.in_lane = op->request.in_line = false;
     op->kind = asked->kind;
     op->step = asked->step;
     op->lease_ms = asked->lease_ms;

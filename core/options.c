@@ -42,5 +42,17 @@ const dl_option_t dli_core_options[DLI_OPT_COUNT + 1] = {
          .max = 60000,
          .help = "The longest such pause, also while another library's client holds the lock. Pauses double "
                  "from try to try and are drawn at random."},
+    [DLI_OPT_PASS] = {.name = "pass",
+                      .type = DL_OPTION_BOOL,
+                      .default_text = "true",
+                      .help =
+                          "An unlock gives the lock to the next caller of this process without asking the "
+                          "server, for 10 ms or 32 times in a row."},
+    [DLI_OPT_SPIN] = {.name = "spin",
+                      .type = DL_OPTION_BOOL,
+                      .default_text = "true",
+                      .help =
+                          "A caller looks for its reply without sleeping for some 100 us, where that pays: "
+                          "Redis drivers, few callers at once, a server that is near."},
     [DLI_OPT_COUNT] = {.name = NULL},
 };

@@ -101,9 +101,23 @@ static dli_next_t ask(dli_op_t *op, dli_ask_kind_t what, dli_step_fn then) {
     return DLI_ASK;
 }
 
+/* Of a claim that may be passed on the server has the first owner, and perhaps the last token. */
+static void tell_who_has_it(const dli_gate_t *gate, dl_lock_info_t *info) {
+    const dli_hold_t *hold = gate != NULL ? gate->current : NULL;
+    if (hold != NULL && hold->claim->hold_id == info->hold_id &&
+        strcmp(hold->claim->owner_text, info->owner) == 0) {
+        dli_owner_text(&hold->owner, hold->client->uuid, info->owner, sizeof info->owner);
+        info->hold_id = hold->hold_id;
+        info->token = info->token != 0 ? hold->token : 0;
+    }
+}
+
 static dli_next_t asked_step(dli_op_t *op) {
     if (op->ask == DLI_ASK_INSPECT) {
         op->info->ours = op->answer == DL_OK && op->info->held && is_ours(op->client, op->info->owner);
+        if (op->info->ours) {
+            tell_who_has_it(op->gate, op->info);
+        }
     }
     return dli_op_end(op, op->answer);
 }
@@ -144,6 +158,11 @@ static int list_one(void *arg, const char *name, const dl_lock_info_t *info) {
     const listing_t *listing = arg;
     dl_lock_info_t copy = *info;
     copy.ours = copy.held && is_ours(listing->client, copy.owner);
+    if (copy.ours) {
+        dli_lock_client(listing->client);
+        tell_who_has_it(dli_gate_find_name(listing->client, name, strlen(name)), &copy);
+        dli_unlock_client_at_once(listing->client);
+    }
     return listing->fn(listing->arg, name, &copy);
 }
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/random.h>
@@ -157,6 +158,11 @@ static int open_resume(void) {
     return fd;
 }
 
+static unsigned count_processors(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+}
+
 const dli_sys_t dli_sys_real = {
     .now_ns = now_boottime_ns,
     .random = fill_random,
@@ -170,6 +176,7 @@ const dli_sys_t dli_sys_real = {
     .cond_broadcast = broadcast_cond,
     .resume_fd = open_resume,
     .resume_rearm = rearm_resume,
+    .processors = count_processors,
 };
 
 const dli_sys_t *dli_sys = &dli_sys_real;

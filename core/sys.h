@@ -33,6 +33,7 @@ typedef struct dli_sys {
      * dli_sys_rearm makes it wait for the next time. */
     int (*resume_fd)(void);
     void (*resume_rearm)(int fd);
+    unsigned (*processors)(void); /* how many this process may run on */
 } dli_sys_t;
 
 /* The table in use. Replaced only by tests, before the first client is opened. */

@@ -7,8 +7,8 @@
 /* A level stays: only the server's "not yours" matters, and nothing else is an error. */
 static dli_next_t level_left_step(dli_op_t *op) {
     dli_hold_t *hold = op->hold;
-    if (op->answer == DL_ELOST && hold->state == DLI_HOLD_LIVE) {
-        dli_hold_lose_as(hold, DL_LOSS_NOT_OURS);
+    if (op->answer == DL_ELOST && op->claim->hold != NULL) {
+        dli_hold_lose_as(op->claim->hold, DL_LOSS_NOT_OURS);
     }
     dli_claim_idle(op->claim);
     return dli_op_end(op, hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
@@ -20,11 +20,16 @@ static dli_next_t released(dli_op_t *op) {
     if (hold->state != DLI_HOLD_RELEASING) {
         return dli_op_end(op, op->answer); /* late: its lease was over, and others have gone on */
     }
+    if (op->request.in_line) {
+        op->gate->rest_ns = 0; /* no other has to ask first */
+    }
+    uint64_t over_ns = dli_now() + dli_ms(op->claim->lease_ms);
     if (op->answer == DL_ELOST) {
         dli_hold_lose(hold, DL_ELOST, "found lost at its release");
     } else if (op->answer != DL_OK) {
-        dli_free_add(op->claim, false, dli_now() + dli_ms(op->claim->lease_ms));
+        dli_free_add(op->claim, false, over_ns);
     }
+    dli_free_rest(op->claim, over_ns);
     if (op->thread_exited && op->answer != DL_ELOST) {
         dli_event_hold(hold, DL_EVENT_THREAD_EXITED, op->answer,
                        "the thread that held it has ended; the lock was released");
@@ -83,7 +88,7 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
         return dli_op_end(op, DL_ELOST);
     }
     if (hold->levels == 1) {
-        return release(op, hold);
+        return dli_pass(hold) ? dli_op_end(op, DL_OK) : release(op, hold);
     }
     dli_hold_left_level(hold, dli_now());
     if ((op->client->driver->caps & DL_CAP_SERVER_COUNT) == 0) {

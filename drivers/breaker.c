@@ -8,13 +8,17 @@
 /* Whoever tries may hang for as long as a connection may take, on a network that has come back meanwhile. */
 #define PROBE_MS 250
 
+uint64_t dli_breaker_tried_until(const dli_breaker_t *breaker, uint64_t now_ns) {
+    uint64_t until_ns = breaker->probed_ns + (uint64_t)PROBE_MS * NS_PER_MS;
+    return breaker->is_down && breaker->is_probed && now_ns < until_ns ? until_ns : 0;
+}
+
 dl_status_t dli_breaker_ask(dli_breaker_t *breaker, uint64_t now_ns, bool *is_probe, dl_error_t *err) {
     *is_probe = false;
     if (!breaker->is_down) {
         return DL_OK;
     }
-    bool is_tried = breaker->is_probed && now_ns < breaker->probed_ns + (uint64_t)PROBE_MS * NS_PER_MS;
-    if (is_tried || now_ns < breaker->closed_until_ns) {
+    if (dli_breaker_tried_until(breaker, now_ns) > 0 || now_ns < breaker->closed_until_ns) {
         return dl_driver_fail(err, breaker->reason.status, breaker->reason.native, "%s",
                               breaker->reason.message);
     }
@@ -28,11 +32,11 @@ bool dli_breaker_fail(dli_breaker_t *breaker, const dl_driver_env_t *env, uint64
                       const dl_error_t *reason) {
     bool was_up = !breaker->is_down;
     breaker->is_probed = breaker->is_probed && !is_probe;
-    breaker->reason = *reason;
-    /* Those that were begun before the last failure became known are of the same round. */
-    if (!was_up && started_ns < breaker->failed_ns) {
+    /* What was begun before the last of them became known is of the same round, or of one before. */
+    if (started_ns < breaker->known_ns) {
         return false;
     }
+    breaker->reason = *reason;
     breaker->is_down = true;
     breaker->backoff_ms = was_up ? BACKOFF_FIRST_MS : 2 * breaker->backoff_ms;
     if (breaker->backoff_ms > BACKOFF_MAX_MS) {
@@ -41,13 +45,14 @@ bool dli_breaker_fail(dli_breaker_t *breaker, const dl_driver_env_t *env, uint64
     /* Full jitter, so that the clients of a server that comes back do not all arrive at once. */
     uint64_t span_ns = (uint64_t)breaker->backoff_ms * NS_PER_MS, random = span_ns;
     (void)env->random(&random, sizeof random);
-    breaker->failed_ns = env->now_ns();
-    breaker->closed_until_ns = breaker->failed_ns + random % (span_ns + 1);
+    breaker->known_ns = env->now_ns();
+    breaker->closed_until_ns = breaker->known_ns + random % (span_ns + 1);
     return was_up;
 }
 
-bool dli_breaker_mend(dli_breaker_t *breaker) {
+bool dli_breaker_mend(dli_breaker_t *breaker, uint64_t now_ns) {
     bool was_down = breaker->is_down;
+    breaker->known_ns = now_ns;
     breaker->is_down = breaker->is_probed = false;
     return was_down;
 }

@@ -50,6 +50,7 @@ static const entry_t entries[] = {
         .build_option = "DLOCK_WITH_REDIS",
 #ifdef DLOCK_HAVE_REDIS
         .driver = &dli_redlock_driver,
+        .backend = &dli_redlock_backend,
 #endif
     },
     {

@@ -55,7 +55,8 @@ chroot_run() {
 # What scripts/bare-root and scripts/bare-packages are: begin_bare, some steps, end_bare.
 
 # begin_bare [OPTION]... [FOLDER]: a bare root in $folder, with what is committed here in its /dlock, and nothing counted yet;
-# usage as in scripts/bare-root, where $suite is what --suite says if it says nothing. It goes when this script ends.
+# usage as in scripts/bare-root, where $suite is what --suite says if it says nothing, and $programs what --programs says. It goes when this script ends.
+# shellcheck disable=SC2034
 begin_bare() {
     local mirror="" keyring=""
     keep=0 folder=""
@@ -63,6 +64,7 @@ begin_bare() {
         case $1 in
         --keep) keep=1; shift ;;
         --suite) suite=${2:?}; shift 2 ;;
+        --programs) programs=${2:?}; shift 2 ;;
         --mirror) mirror=${2:?}; shift 2 ;;
         --keyring) keyring=${2:?}; shift 2 ;;
         -*) die "unknown argument $1" ;;
@@ -102,7 +104,7 @@ step() {
 
 # inside COMMAND: a step, as a new user would run it there.
 inside() {
-    step "$1" chroot_run "$folder" "cd /dlock && $1"
+    step "$1" chroot_run "$folder" "cd /dlock && $*"
 }
 
 # end_bare: false if something failed.

@@ -54,16 +54,6 @@ with_proc() {
     say "/proc was not mounted: mounted for this run"
 }
 
-# watch_weather FILE: notes there how much of the processors the machine's host keeps for itself, as long as this script
-# runs, so that tests/count can tell a failure from a machine that stood still.
-watch_weather() {
-    [ -z "${DLOCK_TEST_WEATHER:-}" ] || return 0
-    rm -f "$1"
-    "$root/tests/weather" watch "$1" </dev/null >/dev/null 2>&1 &
-    at_exit "kill $! 2>/dev/null && wait $! 2>/dev/null || :"
-    export DLOCK_TEST_WEATHER=$1
-}
-
 # temporary_files: from here on they are in a folder of this run, which is removed whatever ends it; in TMPDIR, or else in
 # memory where there is room and programs may run: a disk that stands still for a second fails whoever measures.
 temporary_files() {

@@ -57,7 +57,8 @@ static bool begin(trial_t *trial, dli_mysql_check_t *check) {
                                     .hold_id = 1,
                                     .level = 1,
                                     .lease_ms = TRIAL_LEASE_MS,
-                                    .stop = {{-1, -1}}};
+                                    .stop = {{-1, -1}},
+                                    .tokens = 1};
     return true;
 }
 

@@ -164,8 +164,9 @@ static dl_status_t mark(dli_mysql_claim_t *c, uint64_t *sent_ns) {
 }
 
 static dl_status_t confirm(dli_mysql_claim_t *c) {
-    uint64_t token = 0, sent_ns = 0;
-    dl_status_t status = dli_mysql_token_draw(c->mysql, c->request, &token, c->err);
+    uint64_t sent_ns = 0;
+    dl_grant_t drawn;
+    dl_status_t status = dli_mysql_token_draw(c->mysql, c->request, &drawn, c->err);
     if (status != DL_OK) {
         return dli_mysql_claim_leave(c, status);
     }
@@ -175,7 +176,8 @@ static dl_status_t confirm(dli_mysql_claim_t *c) {
     }
     dli_mysql_session_keep(c->state, c->session, c->conn, c->request,
                            sent_ns + (uint64_t)c->request->lease_ms * DLI_NS_PER_MS);
-    c->grant->token = token;
+    c->grant->token = drawn.token;
+    c->grant->tokens = drawn.tokens;
     c->grant->sent_ns = sent_ns;
     c->grant->session_fd = dli_mysql_session_watch(c->state, c->session);
     return DL_OK;

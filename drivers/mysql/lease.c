@@ -41,7 +41,7 @@ const dli_mysql_kind_t dli_mysql_lease_kind = {
 /*
  * One statement. Its WHERE takes the row, or says why not, so that the assignments depend on nothing but the
  * row's token, in whatever order or however often they are evaluated. Rows found and insert_id:
- *   1, token      taken
+ *   1, token      taken; the last of its tokens
  *   0, a verdict  busy or foreign (rows.h)
  *   0, 0          there is no row
  * The time is that of the statement's start. When it has to wait for the row, it errs on the safe side: an

@@ -29,7 +29,8 @@ void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, cons
                       seconds, limit_ms, mysql->table, name, name_len);
 }
 
-/* The token is the holder's: it was committed before the marker was written. */
+/* The token is the holder's, the last of those that were drawn: it was committed before the marker was
+ * written. */
 static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
     dli_mysql_sql_add(sql,
                       "SELECT l.name,l.owner,l.hold_id,l.client,l.connection_id,l.lease_ms,"

@@ -12,7 +12,7 @@ static const dli_mysql_column_t columns[] = {
     {"client", "varbinary(255)"},  {"acquired_at", "datetime(6)"}, {"released_at", "datetime(6)"},
     {"expires_at", "datetime(6)"}, {"version", "bigint unsigned"}, {NULL, NULL}};
 
-/* The version is the token: each acquisition raises it, nothing else does. */
+/* The version is the last token that was drawn: each acquisition raises it, nothing else does. */
 static const dli_mysql_table_t tables[] = {{.suffix = "",
                                             .create = "CREATE TABLE IF NOT EXISTS $t (\n"
                                                       "  name VARBINARY(255) NOT NULL PRIMARY KEY,\n"

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "drivers/block.h"
+
 /* Names are cut so that the whole message fits. */
 #define NAME_SHOWN 64
 
@@ -54,14 +56,18 @@ dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, co
 
 /* ---- pieces of statements ---------------------------------------------------------------------------- */
 
+static uint64_t block(const dl_request_t *request) {
+    return dli_block(request, DLI_MYSQL_TOKEN_END - 1);
+}
+
 void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
     const char *token = mysql->kind->token_column;
     dli_mysql_sql_add(sql,
                       "$towner=$s,hold_id=$u,client=$s,acquired_at=UTC_TIMESTAMP(6),released_at=NULL,"
                       "expires_at=UTC_TIMESTAMP(6)+INTERVAL $i MICROSECOND,"
-                      "$t=LAST_INSERT_ID(GREATEST($t,$u,CAST(" DLI_MYSQL_MICROS " AS UNSIGNED))+1)",
+                      "$t=LAST_INSERT_ID(GREATEST($t,$u,CAST(" DLI_MYSQL_MICROS " AS UNSIGNED))+$u)",
                       mysql->kind->has_state ? "state='held'," : "", r->owner, r->hold_id,
-                      mysql->env->client_label, r->lease_ms * 1000, token, token, r->token_floor);
+                      mysql->env->client_label, r->lease_ms * 1000, token, token, r->token_floor, block(r));
 }
 
 void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
@@ -129,6 +135,7 @@ static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r
 dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
                                  dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err) {
     const uint64_t affected = exchange->answer.affected, number = exchange->answer.insert_id;
+    const uint64_t more = block(request) - 1; /* than one token */
     dli_mysql_answer_free(&exchange->answer);
     if (affected == 0 && (number & DLI_MYSQL_REFUSED) != 0) {
         return judge_refusal(mysql, request, number, grant, err);
@@ -136,14 +143,15 @@ dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request
     if (affected == 0) {
         return dl_driver_fail(err, DL_EIO, 0, "the row was deleted while it was being taken");
     }
-    if (number <= request->token_floor || number > DLI_MYSQL_TOKEN_END) {
+    if (number <= request->token_floor + more || number > DLI_MYSQL_TOKEN_END) {
         /* Something between us and the server keeps the number to itself, or it is no answer to what was
          * asked; what may be taken has to be freed. */
         return dl_driver_fail(err, DL_EUNKNOWN, 0, "taken, but no token above %llu came back",
                               (unsigned long long)request->token_floor);
     }
     atomic_fetch_add(&mysql->acquired, 1);
-    grant->token = number;
+    grant->token = number - more;
+    grant->tokens = more + 1;
     grant->sent_ns = exchange->sent_ns;
     grant->session_fd = -1;
     return DL_OK;

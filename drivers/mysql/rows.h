@@ -5,7 +5,8 @@
 
 #include "lock.h"
 
-/* Tokens and versions are below this. A row with a larger one, or none, is no lock of ours. */
+/* Tokens and versions are below this. A row with a larger one, or none, is no lock of ours. A row has the
+ * last of the tokens that a grant is of. */
 #define DLI_MYSQL_TOKEN_END ((uint64_t)1 << 62)
 
 /*
@@ -19,8 +20,8 @@
 #define DLI_MYSQL_ENDLESS (DLI_MYSQL_TOKEN_END - 1) /* an owner without an expiry */
 #define DLI_MYSQL_FOREIGN (DLI_MYSQL_TOKEN_END - 2) /* no lock */
 
-/* The assignments that make the row the request's; they use nothing of the row but its token, which goes into
- * insert_id. */
+/* The assignments that make the row the request's; they use nothing of the row but its token, and the last of
+ * the new ones goes into insert_id. */
 void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);
 /* The condition that the request may take the row: free, expired, or an older hold of the same owner's. */
 void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);

@@ -115,9 +115,9 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t n
 void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
                             uint64_t limit_ms);
 
-/* tokens.c: on another connection, while the row is locked. Statuses of dli_mysql_run; DL_EIO also where the
- * outcome is unknown, as a token that nobody got is no harm. */
-dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t *token,
+/* tokens.c: on another connection, while the row is locked. Fills token and tokens of the grant. Statuses of
+ * dli_mysql_run; DL_EIO also where the outcome is unknown, as a token that nobody got is no harm. */
+dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, dl_grant_t *grant,
                                  dl_error_t *err);
 /* Makes the row of a name that has none. */
 dl_status_t dli_mysql_name_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);

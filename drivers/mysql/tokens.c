@@ -1,5 +1,6 @@
 /* tokens.c - mysql-pessimistic: what is committed while a row is locked: tokens, and rows of new names. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "drivers/block.h"
 #include "session.h"
 
 /* On a connection of their own, so that no end of the holder's session takes a token back. */
@@ -24,34 +25,37 @@ static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dl
  * those of all names that were ever deleted (the row with the empty name), so that deleting a row takes no
  * token back. Not only a name's first one: a draw that is still under way although its row lock was lost may
  * make the row anew and not see the deletion. The outcome comes back as the insert id, whether the row was
- * there or not.
+ * there or not: the last of the tokens, which is the one that the row keeps.
  */
-dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t *token,
+dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, dl_grant_t *grant,
                                  dl_error_t *err) {
     if (request->token_floor >= (uint64_t)INT64_MAX) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "no token is larger than the floor");
     }
+    const uint64_t count = dli_block(request, INT64_MAX);
     DLI_MYSQL_SQL(sql);
     dli_mysql_sql_add(&sql,
                       "INSERT INTO $t(name,token,drawn_at)"
                       " SELECT $x,LAST_INSERT_ID(base.token),UTC_TIMESTAMP(6) FROM ("
-                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+1 AS token"
+                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+$u AS token"
                       " FROM $t f WHERE f.name='') base"
                       " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
-                      "token=LAST_INSERT_ID(GREATEST($t.token+1,base.token))",
-                      mysql->tokens, request->name, request->name_len, request->token_floor, mysql->tokens,
-                      mysql->tokens);
+                      "token=LAST_INSERT_ID(GREATEST($t.token+$u,base.token))",
+                      mysql->tokens, request->name, request->name_len, request->token_floor, count,
+                      mysql->tokens, mysql->tokens, count);
     dli_mysql_answer_t answer;
     dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
     if (status != DL_OK) {
         return status;
     }
-    *token = answer.insert_id;
+    const uint64_t last = answer.insert_id, before = request->token_floor + count - 1;
     dli_mysql_answer_free(&answer);
-    if (*token <= request->token_floor) {
+    if (last <= before) {
         return dl_driver_fail(err, DL_EPROTO, 0, "the server gave %llu as a token above %llu",
-                              (unsigned long long)*token, (unsigned long long)request->token_floor);
+                              (unsigned long long)last, (unsigned long long)before);
     }
+    grant->token = last - (count - 1);
+    grant->tokens = count;
     return DL_OK;
 }
 

@@ -1,4 +1,4 @@
-/* admin.c - what administrators ask: who holds a lock, which are held, free one by force. */
+/* admin.c - what the answers to questions about holders mean; lists of the locks that are held. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <search.h>
 #include <stdio.h>
@@ -56,77 +56,38 @@ void dli_redis_read_label(const redisReply *reply, dl_lock_info_t *info) {
     }
 }
 
-/* Asks for the labels of clients that hold locks, all at once. It is for people: whatever goes wrong, there
- * is none. */
-static void ask_labels(dli_redis_t *redis, dl_lock_info_t *infos, redisReply **replies, size_t n,
-                       uint64_t deadline_ns) {
-    dli_commands_t commands = {0};
-    dl_error_t err;
-    dli_key_t key;
-    for (size_t i = 0; i < n; i++) {
-        replies[i] = NULL;
-        dli_redis_label_key(redis, &infos[i], &key);
-        if (key.len > 0) {
-            dli_commands_add_words(&commands, "GET", key.at, NULL);
-        }
-    }
-    if (commands.count > 0 && !commands.out_of_memory) {
-        dli_exchange_t exchange = {.commands = &commands,
-                                   .replies = replies,
-                                   .lane = DLI_LANE_CALLS,
-                                   .intent = DLI_READ,
-                                   .deadline_ns = deadline_ns};
-        (void)dli_link_run(redis->link, &exchange, &err);
-    }
-    for (size_t i = 0, j = 0; i < n; i++) {
-        dli_redis_label_key(redis, &infos[i], &key);
-        if (key.len > 0) {
-            dli_redis_read_label(replies[j++], &infos[i]);
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
-        freeReplyObject(replies[i]);
-    }
-    dli_commands_free(&commands);
-}
-
-/* ---- one lock --------------------------------------------------------------------------------------- */
-
-/* One script on one lock. DL_OK: *reply is the caller's. */
-static dl_status_t ask(dli_redis_t *redis, const dli_script_call_t *call, dli_intent_t intent,
-                       uint64_t deadline_ns, redisReply **reply, dl_error_t *err) {
-    *reply = NULL;
-    dli_exchange_t exchange = {
-        .replies = reply, .lane = DLI_LANE_CALLS, .intent = intent, .deadline_ns = deadline_ns};
-    dl_status_t status = dli_scripts_run(redis->link, &exchange, call, 1, NULL, err);
-    if (status != DL_OK) {
-        freeReplyObject(*reply);
-        *reply = NULL;
-    }
-    return status;
-}
-
 /* ---- list ------------------------------------------------------------------------------------------- */
 
-/* A name that was reported. */
-typedef struct name {
-    size_t len;
-    char at[]; /* terminated */
-} name_t;
-
+/* A page of keys is asked about in parts, and each part by up to two exchanges: who holds what, and what the
+ * holders are called. */
 typedef struct listing {
-    dli_redis_t *redis;
-    dl_list_fn fn;
-    void *arg;
-    uint64_t deadline_ns;
-    dl_error_t *err;
+    dli_exchange_t exchange; /* first */
+    dli_commands_t commands;
+    dli_redis_t *redis; /* alone */
+    dli_listed_t listed;
+    dl_status_t status;
+    dl_error_t err;
     char pattern[2 * (DLI_PREFIX_MAX + DL_NAME_MAX) + 2];
     size_t pattern_len;
     char cursor[24];
-    void *seen;   /* tree of names: the server's SCAN may show a key more than once */
-    size_t pages; /* that have come */
-    bool ended;   /* fn wants no more */
+    redisReply *page; /* of SCAN */
+    size_t at;        /* the next key of the page */
+    size_t pages;     /* that have come */
+    void *seen;       /* tree of names: the server's SCAN may show a key more than once */
+    bool ended;       /* fn wants no more */
+    /* The keys of this part, and the locks among them. */
+    dli_slice_t words[CHUNK + 1];
+    size_t n;
+    redisReply *held;
+    dl_lock_info_t infos[CHUNK];
+    size_t places[CHUNK];
+    size_t locks;
+    redisReply *labels[CHUNK];
 } listing_t;
+
+static listing_t *listing_of(dli_exchange_t *exchange) {
+    return (listing_t *)(void *)exchange;
+}
 
 /* The bytes, each meant as itself. */
 static void add_literal(listing_t *l, const char *bytes, size_t len) {
@@ -139,8 +100,7 @@ static void add_literal(listing_t *l, const char *bytes, size_t len) {
 }
 
 static int compare_names(const void *a, const void *b) {
-    const name_t *x = a, *y = b;
-    return x->len != y->len ? (x->len < y->len ? -1 : 1) : memcmp(x->at, y->at, x->len);
+    return strcmp(a, b);
 }
 
 /* Is this key one that may be a lock of ours? */
@@ -150,157 +110,205 @@ static bool is_candidate(const dli_redis_t *redis, const redisReply *key) {
            !dli_redis_is_own_key(redis, key->str, key->len);
 }
 
+/* Asks the next; the one before is over. */
+static void ask(listing_t *l, redisReply **replies, void (*then)(dli_exchange_t *exchange)) {
+    l->exchange = (dli_exchange_t){.redis = l->redis,
+                                   .commands = &l->commands,
+                                   .replies = replies,
+                                   .deadline_ns = l->pages > 0 ? l->listed.deadline_ns : l->listed.first_ns,
+                                   .then = then};
+    dli_exchange_begin(&l->exchange);
+}
+
 /* Reports the lock at a key, once. */
 static dl_status_t report(listing_t *l, const dli_slice_t *key, const dl_lock_info_t *info) {
-    size_t len = key->len - l->redis->prefix_len;
-    name_t *name = malloc(sizeof *name + len + 1);
-    if (name == NULL) {
-        return dl_driver_fail(l->err, DL_ENOMEM, 0, "out of memory");
-    }
-    name->len = len;
-    memcpy(name->at, key->at + l->redis->prefix_len, len);
-    name->at[len] = '\0';
-    void **node = tsearch(name, &l->seen, compare_names);
+    size_t prefix_len = l->redis->prefix_len;
+    char *name = strndup(key->at + prefix_len, key->len - prefix_len);
+    void **node = name != NULL ? tsearch(name, &l->seen, compare_names) : NULL;
     if (node == NULL || *node != name) {
         free(name);
-        return node != NULL ? DL_OK : dl_driver_fail(l->err, DL_ENOMEM, 0, "out of memory");
+        return node != NULL ? DL_OK : dl_driver_fail(&l->err, DL_ENOMEM, 0, "out of memory");
     }
-    l->ended = l->fn(l->arg, name->at, info) != 0;
+    l->ended = l->listed.fn(l->listed.arg, name, info) != 0;
     return DL_OK;
 }
 
-/* Up to CHUNK keys that are asked about at once, and room for what is asked beside. */
-typedef struct questions {
-    dli_slice_t words[CHUNK + 1];
-    size_t n;
-    /* The locks among them. */
-    dl_lock_info_t infos[CHUNK];
-    size_t places[CHUNK];
-    redisReply *labels[CHUNK];
-} questions_t;
+static void ask_part(listing_t *l);
 
-/* What the server says of them: for each lock its place among them and who holds it. */
-static dl_status_t judge(listing_t *l, questions_t *q, const redisReply *reply) {
+static void report_part(listing_t *l) {
+    for (size_t i = 0; i < l->locks && l->status == DL_OK && !l->ended; i++) {
+        l->status = report(l, &l->words[l->places[i]], &l->infos[i]);
+    }
+    if (l->status == DL_OK && !l->ended) {
+        ask_part(l);
+    }
+}
+
+/* They are for people: whatever goes wrong, there are none. */
+static void take_labels(dli_exchange_t *exchange) {
+    listing_t *l = listing_of(exchange);
+    dli_key_t key;
+    for (size_t i = 0, j = 0; i < l->locks; i++) {
+        dli_redis_label_key(l->redis, &l->infos[i], &key);
+        if (key.len > 0) {
+            dli_redis_read_label(l->labels[j], &l->infos[i]);
+            freeReplyObject(l->labels[j++]);
+        }
+    }
+    report_part(l);
+}
+
+/* Asks for the labels of the clients that hold locks, all at once. */
+static void ask_labels(listing_t *l) {
+    dli_key_t key;
+    dli_commands_clear(&l->commands);
+    for (size_t i = 0; i < l->locks; i++) {
+        dli_redis_label_key(l->redis, &l->infos[i], &key);
+        if (key.len > 0) {
+            dli_commands_add_words(&l->commands, "GET", key.at, NULL);
+        }
+    }
+    memset(l->labels, 0, sizeof l->labels);
+    if (l->commands.count > 0) {
+        ask(l, l->labels, take_labels);
+    } else {
+        report_part(l);
+    }
+}
+
+/* What the server says of the keys: for each lock its place among them and who holds it. */
+static void take_held(dli_exchange_t *exchange) {
+    listing_t *l = listing_of(exchange);
+    const redisReply *reply = l->held;
+    l->status = exchange->status;
+    l->err = exchange->err;
+    if (l->status != DL_OK) {
+        return;
+    }
     bool makes_sense =
-        reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0 && reply->elements / 2 <= q->n;
-    size_t n = 0;
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; makes_sense && i < reply->elements; i += 2, n++) {
+        reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0 && reply->elements / 2 <= l->n;
+    l->locks = 0;
+    for (size_t i = 0; makes_sense && i < reply->elements; i += 2, l->locks++) {
         int64_t place;
-        q->infos[n] = (dl_lock_info_t)DL_LOCK_INFO_INIT;
-        makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= q->n &&
-                      dli_redis_read_info(l->redis, reply->element[i + 1], &q->infos[n]);
-        q->places[n] = makes_sense ? (size_t)place - 1 : 0;
+        dl_lock_info_t *info = &l->infos[l->locks];
+        *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+        makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= l->n &&
+                      dli_redis_read_info(l->redis, reply->element[i + 1], info);
+        l->places[l->locks] = makes_sense ? (size_t)place - 1 : 0;
     }
     if (!makes_sense) {
-        return dli_redis_fail(l->redis, NULL, reply, l->err);
+        l->status = dli_redis_fail(l->redis, NULL, reply, &l->err);
     }
-    ask_labels(l->redis, q->infos, q->labels, n, l->deadline_ns);
-    for (size_t i = 0; i < n && status == DL_OK && !l->ended; i++) {
-        status = report(l, &q->words[q->places[i]], &q->infos[i]);
+    freeReplyObject(l->held);
+    l->held = NULL;
+    if (l->status == DL_OK) {
+        ask_labels(l);
     }
-    return status;
 }
 
-static dl_status_t ask_all(listing_t *l, questions_t *q) {
-    redisReply *reply = NULL;
+static void ask_page(listing_t *l);
+
+/* Asks about the next keys of the page; where there are none, for the next page. */
+static void ask_part(listing_t *l) {
+    const redisReply *keys = l->page->element[1];
     /* What others wrote is a lock where nothing but locks should be. */
     bool only_locks = l->redis->prefix_len > 0 || strcmp(l->redis->layout->redis_type, "hash") == 0;
-    q->words[q->n] = dli_slice(only_locks ? "1" : "0");
-    dli_script_call_t call = {l->redis->layout->list, q->n, q->n + 1, q->words};
-    dl_status_t status = ask(l->redis, &call, DLI_READ, l->deadline_ns, &reply, l->err);
-    if (status == DL_OK) {
-        status = judge(l, q, reply);
-    }
-    freeReplyObject(reply);
-    q->n = 0;
-    return status;
-}
-
-/* Asks about the keys of one page. */
-static dl_status_t ask_page(listing_t *l, questions_t *q, const redisReply *keys) {
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; i < keys->elements && status == DL_OK && !l->ended; i++) {
-        const redisReply *key = keys->element[i];
+    for (l->n = 0; l->at < keys->elements && l->n < CHUNK; l->at++) {
+        const redisReply *key = keys->element[l->at];
         if (is_candidate(l->redis, key)) {
-            q->words[q->n++] = (dli_slice_t){key->str, key->len};
-        }
-        if (q->n == CHUNK) {
-            status = ask_all(l, q);
+            l->words[l->n++] = (dli_slice_t){key->str, key->len};
         }
     }
-    return status == DL_OK && !l->ended && q->n > 0 ? ask_all(l, q) : status;
+    if (l->n > 0) {
+        l->words[l->n] = dli_slice(only_locks ? "1" : "0");
+        const dli_script_call_t call = {l->redis->layout->list, l->n, l->n + 1, l->words};
+        dli_commands_clear(&l->commands);
+        dli_script_encode(&l->commands, &call, true); /* nobody has loaded it */
+        ask(l, &l->held, take_held);
+    } else if (strcmp(l->cursor, "0") != 0) {
+        ask_page(l);
+    }
 }
 
-/* The next page of keys. DL_OK: *page is the caller's. */
-static dl_status_t scan(listing_t *l, redisReply **page) {
-    dli_commands_t commands = {0};
+static void take_page(dli_exchange_t *exchange) {
+    listing_t *l = listing_of(exchange);
+    const redisReply *p = l->page;
+    l->status = exchange->status;
+    l->err = exchange->err;
+    if (l->status == DL_OK &&
+        (p->type != REDIS_REPLY_ARRAY || p->elements != 2 || p->element[0]->type != REDIS_REPLY_STRING ||
+         p->element[0]->len >= sizeof l->cursor || p->element[1]->type != REDIS_REPLY_ARRAY)) {
+        l->status = dli_redis_fail(l->redis, NULL, p, &l->err);
+    }
+    if (l->status == DL_OK) {
+        memcpy(l->cursor, p->element[0]->str, p->element[0]->len + 1);
+        l->pages++;
+        l->at = 0;
+        ask_part(l);
+    }
+}
+
+static void ask_page(listing_t *l) {
     const dli_slice_t words[] = {dli_slice("SCAN"),  dli_slice(l->cursor),
                                  dli_slice("MATCH"), {l->pattern, l->pattern_len},
                                  dli_slice("COUNT"), dli_slice(SCAN_COUNT),
                                  dli_slice("TYPE"),  dli_slice(l->redis->layout->redis_type)};
-    dli_commands_add(&commands, sizeof words / sizeof words[0], words);
-    dl_status_t status;
-    *page = NULL;
-    if (commands.out_of_memory) {
-        status = dl_driver_fail(l->err, DL_ENOMEM, 0, "out of memory");
-    } else {
-        dli_exchange_t exchange = {.commands = &commands,
-                                   .replies = page,
-                                   .lane = DLI_LANE_CALLS,
-                                   .intent = DLI_READ,
-                                   .deadline_ns = l->deadline_ns};
-        status = dli_link_run(l->redis->link, &exchange, l->err);
-    }
-    dli_commands_free(&commands);
-    const redisReply *p = *page;
-    if (status == DL_OK &&
-        (p->type != REDIS_REPLY_ARRAY || p->elements != 2 || p->element[0]->type != REDIS_REPLY_STRING ||
-         p->element[0]->len >= sizeof l->cursor || p->element[1]->type != REDIS_REPLY_ARRAY)) {
-        status = dli_redis_fail(l->redis, NULL, p, l->err);
-    }
-    if (status == DL_OK) {
-        memcpy(l->cursor, p->element[0]->str, p->element[0]->len + 1);
-    }
-    return status;
+    dli_commands_clear(&l->commands);
+    dli_commands_add(&l->commands, sizeof words / sizeof words[0], words);
+    freeReplyObject(l->page);
+    ask(l, &l->page, take_page);
 }
 
-static dl_status_t run_listing(listing_t *l, questions_t *q) {
-    dl_status_t status;
-    do {
-        redisReply *page;
-        status = scan(l, &page);
-        if (status == DL_OK) {
-            l->pages++;
-            status = ask_page(l, q, page->element[1]);
-        }
-        freeReplyObject(page);
-    } while (status == DL_OK && !l->ended && strcmp(l->cursor, "0") != 0);
-    const dl_driver_env_t *env = l->redis->env;
-    if (status == DL_EIO && l->pages > 0 && env->now_ns() >= l->deadline_ns) {
-        return dl_driver_fail(l->err, status, 0, "%.100s: listing took longer than call_timeout (%s)",
-                              l->redis->endpoint.label, dl_driver_duration(env->call_timeout_ms).text);
+dli_exchange_t *dli_listing_begin(dli_redis_t *alone, const dli_listed_t *listed) {
+    listing_t *l = calloc(1, sizeof *l);
+    if (l == NULL) {
+        return NULL;
     }
+    l->redis = alone;
+    l->listed = *listed;
+    strcpy(l->cursor, "0");
+    if (listed->prefix_len > DL_NAME_MAX) {
+        return &l->exchange; /* no name is that long */
+    }
+    add_literal(l, alone->prefix, alone->prefix_len);
+    add_literal(l, listed->prefix, listed->prefix_len);
+    l->pattern[l->pattern_len++] = '*';
+    ask_page(l);
+    return &l->exchange;
+}
+
+dl_status_t dli_listing_end(dli_exchange_t *listing, dl_error_t *err) {
+    listing_t *l = listing_of(listing);
+    if (l == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    const dl_driver_env_t *env = l->redis->env;
+    dl_status_t status = l->status;
+    if (status == DL_EIO && l->pages > 0 && env->now_ns() >= l->listed.deadline_ns) {
+        (void)dl_driver_fail(err, status, 0, "%.100s: listing took longer than call_timeout (%s)",
+                             l->redis->endpoint.label, dl_driver_duration(env->call_timeout_ms).text);
+    } else if (status != DL_OK) {
+        *err = l->err;
+    }
+    tdestroy(l->seen, free);
+    freeReplyObject(l->page);
+    freeReplyObject(l->held);
+    dli_commands_free(&l->commands);
+    free(l);
     return status;
 }
 
 /* Shows every lock that is held from the first to the last page, each once, in no order. */
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err) {
-    if (prefix_len > DL_NAME_MAX) {
-        return DL_OK; /* no name is that long */
+    const dli_listed_t listed = {prefix, prefix_len, fn, arg, deadline_ns, deadline_ns};
+    dli_redis_t *alone;
+    dl_status_t status = dli_redis_open_alone(state, &alone, err);
+    dli_exchange_t *listing = status == DL_OK ? dli_listing_begin(alone, &listed) : NULL;
+    if (listing != NULL) {
+        dli_exchanges_run(&listing, 1);
     }
-    listing_t l = {
-        .redis = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns, .err = err, .cursor = "0"};
-    add_literal(&l, l.redis->prefix, l.redis->prefix_len);
-    add_literal(&l, prefix, prefix_len);
-    l.pattern[l.pattern_len++] = '*';
-    questions_t *q = calloc(1, sizeof *q);
-    if (q == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    dl_status_t status = run_listing(&l, q);
-    tdestroy(l.seen, free);
-    free(q);
+    status = status == DL_OK ? dli_listing_end(listing, err) : status;
+    dli_redis_close_alone(alone);
     return status;
 }

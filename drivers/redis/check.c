@@ -23,24 +23,6 @@ void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const cha
     check->fn(check->arg, level, check->node != NULL ? whose : subject, text);
 }
 
-dl_status_t dli_check_ask(const dli_check_t *check, const dli_commands_t *commands, redisReply **replies,
-                          dl_error_t *err) {
-    memset(replies, 0, commands->count * sizeof *replies);
-    if (commands->out_of_memory) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    dli_exchange_t exchange = {
-        .commands = commands, .replies = replies, .intent = DLI_READ, .deadline_ns = check->deadline_ns};
-    return dli_link_run(check->redis->link, &exchange, err);
-}
-
-void dli_check_free(redisReply **replies, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        freeReplyObject(replies[i]);
-        replies[i] = NULL;
-    }
-}
-
 bool dli_check_text(const dli_check_t *check, const char *field, char *text, size_t size) {
     size_t len = strlen(field);
     const char *at = check->info;
@@ -65,15 +47,6 @@ int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t ot
 }
 
 /* ---- who the server is, and the way to it ----------------------------------------------------------- */
-
-static void report_product(const dli_check_t *check) {
-    dli_facts_t facts;
-    dli_link_facts(check->redis->link, &facts);
-    dli_check_say(check, DL_FINDING_OK, "server",
-                  "%s %s at %s (Redis 6.0 and Valkey 7.2 are the oldest that work)",
-                  strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis", facts.version,
-                  check->redis->endpoint.label);
-}
 
 static bool is_loopback(const char *host) {
     return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
@@ -103,6 +76,19 @@ static void report_transport(const dli_check_t *check) {
         dli_check_say(check, DL_FINDING_WARNING, "password",
                       "none is configured: anyone who reaches the port can free, take or forge locks");
     }
+}
+
+bool dli_check_server(const dli_check_t *check) {
+    char server[512];
+    if (check->status != DL_OK) {
+        dli_check_say(check, DL_FINDING_ERROR, "server", "%s", check->err.message);
+        return false;
+    }
+    dli_redis_describe(check->redis, server, sizeof server);
+    dli_check_say(check, DL_FINDING_OK, "server", "%s (Redis 6.0 and Valkey 7.2 are the oldest that work)",
+                  server);
+    report_transport(check);
+    return true;
 }
 
 void dli_check_prefix(const dli_check_t *check) {
@@ -137,42 +123,89 @@ static int64_t wall_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static dl_status_t look_once(const dli_check_t *check, const dli_commands_t *time, dli_moment_t *moment,
-                             dl_error_t *err) {
-    redisReply *reply = NULL;
-    int64_t seconds, us;
-    moment->before_ns = check->redis->env->now_ns();
-    int64_t wall = wall_us();
-    dl_status_t status = dli_check_ask(check, time, &reply, err);
-    moment->after_ns = check->redis->env->now_ns();
-    if (status == DL_OK && (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-                            !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
-                            !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us))) {
-        status = dli_reply_unexpected(reply, "TIME", err);
-    } else if (status == DL_OK) {
-        moment->server_us = seconds * 1000000 + us;
-        int64_t half_way_us = (int64_t)((moment->after_ns - moment->before_ns) / 2 / NS_PER_US);
-        moment->skew_us = moment->server_us - wall - half_way_us;
-    }
-    freeReplyObject(reply);
-    return status;
+static uint64_t bound(const dli_check_t *check) {
+    uint64_t until_ns = check->redis->env->now_ns() + check->patience_ns;
+    return check->patience_ns > 0 && until_ns < check->deadline_ns ? until_ns : check->deadline_ns;
 }
 
-/* The quickest of a few looks. */
-static dl_status_t look(const dli_check_t *check, dli_moment_t *best, dl_error_t *err) {
-    dli_commands_t time = {0};
-    dl_status_t status = DL_OK;
-    dli_commands_add_words(&time, "TIME", NULL);
-    for (int i = 0; i < LOOKS && status == DL_OK; i++) {
-        dli_moment_t moment;
-        status = look_once(check, &time, &moment, err);
-        if (status == DL_OK &&
-            (i == 0 || moment.after_ns - moment.before_ns < best->after_ns - best->before_ns)) {
-            *best = moment;
+static void look(dli_check_t *check);
+
+static dl_status_t read_time(const redisReply *reply, int64_t *server_us, dl_error_t *err) {
+    int64_t seconds, us;
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
+        !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us)) {
+        return dli_reply_unexpected(reply, "TIME", err);
+    }
+    *server_us = seconds * 1000000 + us;
+    return DL_OK;
+}
+
+/* The quickest of a few looks is kept. */
+static void take_look(dli_exchange_t *exchange) {
+    dli_check_t *check = (dli_check_t *)(void *)exchange;
+    dli_moment_t *best = check->moment;
+    dli_moment_t moment = {.before_ns = exchange->wire.sent_ns, .after_ns = exchange->heard_ns};
+    int64_t wall = wall_us(), half_way_us = (int64_t)((moment.after_ns - moment.before_ns) / 2 / NS_PER_US);
+    check->time_status = exchange->status;
+    check->time_err = exchange->err;
+    if (check->time_status == DL_OK) {
+        check->time_status = read_time(check->time, &moment.server_us, &check->time_err);
+    }
+    freeReplyObject(check->time);
+    if (check->time_status != DL_OK) {
+        return;
+    }
+    moment.skew_us = moment.server_us + half_way_us - wall;
+    if (check->looks == 0 || moment.after_ns - moment.before_ns < best->after_ns - best->before_ns) {
+        *best = moment;
+    }
+    if (++check->looks < LOOKS) {
+        look(check);
+    }
+}
+
+static void look(dli_check_t *check) {
+    dli_commands_clear(&check->commands);
+    dli_commands_add_words(&check->commands, "TIME", NULL);
+    check->exchange = (dli_exchange_t){.redis = check->redis,
+                                       .commands = &check->commands,
+                                       .replies = &check->time,
+                                       .deadline_ns = bound(check),
+                                       .then = take_look};
+    dli_exchange_begin(&check->exchange);
+}
+
+/* Those that have begun. */
+static void run(dli_check_t *checks, size_t n) {
+    dli_exchange_t *exchanges[DLI_EXCHANGES_MAX];
+    for (size_t i = 0; i < n; i++) {
+        exchanges[i] = &checks[i].exchange;
+    }
+    dli_exchanges_run(exchanges, n);
+}
+
+/* Of those that have answered so far. */
+static void look_all(dli_check_t *checks, size_t n, bool is_last) {
+    for (size_t i = 0; i < n; i++) {
+        if (checks[i].status == DL_OK && checks[i].time_status == DL_OK) {
+            checks[i].moment = is_last ? &checks[i].last : &checks[i].first;
+            checks[i].looks = 0;
+            look(&checks[i]);
         }
     }
-    dli_commands_free(&time);
-    return status;
+    run(checks, n);
+}
+
+void dli_checks_look_again(dli_check_t *checks, size_t n) {
+    const dl_driver_env_t *env = checks[0].redis->env;
+    uint64_t until_ns = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t due_ns = checks[i].first.before_ns + WINDOW_NS; /* over, where it was not seen */
+        until_ns = due_ns > until_ns ? due_ns : until_ns;
+    }
+    (void)env->poll(NULL, 0, until_ns < checks[0].deadline_ns ? until_ns : checks[0].deadline_ns);
+    look_all(checks, n, true);
 }
 
 /* Without its sign. */
@@ -180,10 +213,12 @@ static dl_duration_text_t measured(int64_t us) {
     return dl_driver_measured((uint64_t)(us < 0 ? -us : us) * NS_PER_US);
 }
 
-static void report_round_trip(const dli_check_t *check, const dli_moment_t *moment) {
+void dli_check_round_trip(const dli_check_t *check) {
     const dl_driver_env_t *env = check->redis->env;
-    uint64_t took_ns = moment->after_ns - moment->before_ns;
-    /* A hold is renewed every third of its lease, and two of three may fail. */
+    uint64_t took_ns = check->first.after_ns - check->first.before_ns;
+    if (check->first.after_ns == 0) {
+        return; /* it was not seen */
+    }
     if (took_ns > (uint64_t)env->lease_ms * NS_PER_MS / 20) {
         dli_check_say(check, DL_FINDING_WARNING, "round trip",
                       "%s at best, with a lease of %s: "
@@ -196,7 +231,13 @@ static void report_round_trip(const dli_check_t *check, const dli_moment_t *mome
     }
 }
 
-static void report_clock(const dli_check_t *check, const dli_moment_t *first, const dli_moment_t *last) {
+void dli_check_clock(const dli_check_t *check) {
+    const dli_moment_t *first = &check->first, *last = &check->last;
+    if (check->time_status != DL_OK) {
+        dli_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
+                      check->time_err.message);
+        return;
+    }
     int64_t ours_us = (int64_t)((last->before_ns - first->before_ns) / NS_PER_US);
     int64_t off_us = last->server_us - first->server_us - ours_us;
     int64_t blur_us =
@@ -238,87 +279,72 @@ static void report_guarantee(const dli_check_t *check) {
 
 /* ---- the report -------------------------------------------------------------------------------------- */
 
-/* DL_OK with NULL: the user may not ask. */
-static dl_status_t ask_info(const dli_check_t *check, redisReply **reply, dl_error_t *err) {
-    dli_commands_t commands = {0};
-    dli_commands_add_words(&commands, "INFO", NULL);
-    dl_status_t status = dli_check_ask(check, &commands, reply, err);
-    dli_commands_free(&commands);
-    if (status == DL_OK && (*reply)->type != REDIS_REPLY_STRING) {
-        dli_check_free(reply, 1);
+static void ask(dli_check_t *check) {
+    dli_commands_t *commands = &check->commands;
+    dli_commands_add_words(commands, "INFO", NULL);
+    dli_check_ask_settings(check);
+    dli_check_ask_rights(check);
+    if (check->node != NULL) {
+        check->vote_at = commands->count;
+        dli_commands_add_words(commands, "GET", check->node->marker_key, NULL);
+        dli_commands_add_words(commands, "PTTL", check->node->quarantine_key, NULL);
+        dli_commands_add_words(commands, "GET", check->redis->token_key, NULL);
     }
-    return status;
+    check->exchange = (dli_exchange_t){
+        .redis = check->redis, .commands = commands, .replies = check->replies, .deadline_ns = bound(check)};
+    dli_exchange_begin(&check->exchange);
 }
 
-dl_status_t dli_check_begin(dli_check_t *check, redisReply **info, dl_error_t *err) {
-    *info = NULL;
-    dl_status_t status = ask_info(check, info, err);
-    if (status != DL_OK) {
-        dli_check_free(info, 1);
-        dli_check_say(check, DL_FINDING_ERROR, "server", "%s", err->message);
-        return status;
+void dli_checks_ask(dli_check_t *checks, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        ask(&checks[i]);
     }
-    check->info = *info != NULL ? (*info)->str : NULL;
-    report_product(check);
-    report_transport(check);
-    return DL_OK;
+    run(checks, n);
+    for (size_t i = 0; i < n; i++) {
+        dli_check_t *check = &checks[i];
+        check->status = check->exchange.status;
+        check->err = check->exchange.err;
+        if (check->status == DL_OK && check->replies[0]->type == REDIS_REPLY_STRING) {
+            check->info = check->replies[0]->str;
+        }
+    }
+    look_all(checks, n, false);
 }
 
-void dli_check_first_look(const dli_check_t *check, dli_check_time_t *time) {
-    time->is_known = look(check, &time->first, &time->err) == DL_OK;
-    if (time->is_known) {
-        report_round_trip(check, &time->first);
-    }
+void dli_check_free(dli_check_t *check) {
+    dli_replies_free(check->replies, DLI_CHECK_REPLIES);
+    dli_commands_free(&check->commands);
+    dli_redis_close_alone(check->redis);
 }
 
-void dli_check_last_look(const dli_check_t *check, dli_check_time_t *time) {
-    dli_moment_t last;
-    if (time->is_known) {
-        uint64_t until_ns = time->first.before_ns + WINDOW_NS;
-        (void)check->redis->env->poll(NULL, 0, until_ns < check->deadline_ns ? until_ns : check->deadline_ns);
-        time->is_known = look(check, &last, &time->err) == DL_OK;
+static void report(dli_check_t *check) {
+    dli_check_prefix(check);
+    dli_check_round_trip(check);
+    dli_check_settings(check);
+    if (dli_check_rights(check)) {
+        dli_check_trial(check, dli_redis_ask_alone, check->redis, INT64_MAX, &check->redis, 1);
     }
-    if (time->is_known) {
-        report_clock(check, &time->first, &last);
-    } else {
-        dli_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
-                      time->err.message);
+    if (check->redis->ignored[0] != '\0') {
+        dli_check_say(check, DL_FINDING_NOTE, "options",
+                      "without effect, since requests share connections: %s", check->redis->ignored);
     }
-}
-
-/* On a connection of its own: the client may be in use. */
-static void try_locking(const dli_check_t *check) {
-    dli_redis_t *alone;
-    dl_error_t err;
-    dli_redis_t *redis = check->redis;
-    if (dli_redis_open_alone(redis, check->deadline_ns, &alone, &err) == DL_OK) {
-        dli_check_trial(check, dli_redis_ask_alone, alone, INT64_MAX, &redis, 1);
-    } else {
-        dli_check_say(check, DL_FINDING_ERROR, "locking", "no connection for a trial: %s", err.message);
-    }
-    dli_redis_close_alone(alone);
+    dli_checks_look_again(check, 1);
+    dli_check_clock(check);
+    report_guarantee(check);
 }
 
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_check_t check = {.redis = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
-    dli_check_time_t time;
-    redisReply *info;
-    dl_status_t status = dli_check_begin(&check, &info, err);
-    if (status != DL_OK) {
-        return status;
+    dli_check_t check = {.fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dl_status_t status = dli_redis_open_alone(state, &check.redis, err);
+    if (status == DL_OK) {
+        dli_checks_ask(&check, 1);
+        status = check.status;
+        if (dli_check_server(&check)) {
+            report(&check);
+        } else {
+            *err = check.err;
+        }
     }
-    dli_check_prefix(&check);
-    dli_check_first_look(&check, &time);
-    dli_check_settings(&check);
-    if (dli_check_rights(&check)) {
-        try_locking(&check);
-    }
-    if (check.redis->ignored[0] != '\0') {
-        dli_check_say(&check, DL_FINDING_NOTE, "options",
-                      "without effect, since requests share connections: %s", check.redis->ignored);
-    }
-    dli_check_last_look(&check, &time);
-    report_guarantee(&check);
-    dli_check_free(&info, 1);
-    return DL_OK;
+    dli_check_free(&check);
+    return status;
 }

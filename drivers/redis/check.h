@@ -13,53 +13,66 @@ typedef struct dli_check_node {
     const char *marker_key, *quarantine_key;
 } dli_check_node_t;
 
-/* One run of a check. */
-typedef struct dli_check {
-    dli_redis_t *redis;
-    dl_finding_fn fn;
-    void *arg;
-    uint64_t deadline_ns;
-    const char *info;             /* what INFO answered; NULL: the user may not ask */
-    const dli_check_node_t *node; /* NULL: the only server; its name stands before every subject */
-} dli_check_t;
-
-/* Looks at the server's clock, at two instants. */
+/* A look at the server's clock. */
 typedef struct dli_moment {
     uint64_t before_ns, after_ns;
     int64_t server_us;
     int64_t skew_us; /* server minus our wall clock */
 } dli_moment_t;
 
-typedef struct dli_check_time {
-    bool is_known;
-    dli_moment_t first;
-    dl_error_t err; /* why not */
-} dli_check_time_t;
+/* As many as are asked at once. */
+#define DLI_CHECK_REPLIES 40
+
+/* One run of a check: everything is asked at once, of several servers side by side, then said. */
+typedef struct dli_check {
+    dli_exchange_t exchange; /* first */
+    dli_redis_t *redis;      /* alone */
+    dl_finding_fn fn;
+    void *arg;
+    uint64_t deadline_ns, patience_ns; /* so long for each answer; 0: until the deadline */
+    const dli_check_node_t *node;      /* NULL: the only server; its name stands before every subject */
+    /* What was asked first, and the answers. */
+    dli_commands_t commands;
+    redisReply *replies[DLI_CHECK_REPLIES];
+    size_t settings_at, rights_at, vote_at;
+    const char *info; /* what INFO answered; NULL: the user may not ask */
+    dl_status_t status;
+    dl_error_t err;
+    /* The time, at two instants. */
+    dli_moment_t first, last, *moment;
+    size_t looks;
+    dl_status_t time_status;
+    dl_error_t time_err;
+    redisReply *time;
+} dli_check_t;
 
 void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* Runs the commands as one exchange. `replies` has room for all of them; the caller frees what came. */
-dl_status_t dli_check_ask(const dli_check_t *check, const dli_commands_t *commands, redisReply **replies,
-                          dl_error_t *err);
-void dli_check_free(redisReply **replies, size_t n);
 
 /* A field of INFO: false when it is not there. */
 bool dli_check_text(const dli_check_t *check, const char *field, char *text, size_t size);
 /* The same as a number; `otherwise` when it is not there. */
 int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t otherwise);
 
-/* check.c: the parts of the report, in this order. */
-/* Asks for INFO, which is the caller's to free, and says what the server is and how it is reached. A failure
- * has been reported. */
-dl_status_t dli_check_begin(dli_check_t *check, redisReply **info, dl_error_t *err);
+/* check.c */
+/* Asks all of them, and looks at their clocks a first time. `checks` has redis, fn, arg, node and the
+ * instants. A server that does not answer has a status other than DL_OK. */
+void dli_checks_ask(dli_check_t *checks, size_t n);
+/* Waits until that is long enough ago, and looks a last time. */
+void dli_checks_look_again(dli_check_t *checks, size_t n);
+/* The parts of the report on one of them, in this order. false: it has not answered, and that is all to say.
+ */
+bool dli_check_server(const dli_check_t *check);
 void dli_check_prefix(const dli_check_t *check);
-void dli_check_first_look(const dli_check_t *check, dli_check_time_t *time);
-/* Waits until the first look is long enough ago. */
-void dli_check_last_look(const dli_check_t *check, dli_check_time_t *time);
+void dli_check_round_trip(const dli_check_t *check);
+void dli_check_clock(const dli_check_t *check);
+void dli_check_free(dli_check_t *check); /* and closes `redis` */
 
 /* check_settings.c: what eviction, persistence, replicas and limits of the server do to locks. */
+void dli_check_ask_settings(dli_check_t *check);
 void dli_check_settings(const dli_check_t *check);
 /* check_rights.c: what the user lacks, found by trying. false: not even its keys, so nothing works. */
+void dli_check_ask_rights(dli_check_t *check);
 bool dli_check_rights(const dli_check_t *check);
 /* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it. Each request is
  * carried out by `ask`: what it is to leave behind is there when that returns. Its leases are no longer than

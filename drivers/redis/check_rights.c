@@ -91,7 +91,7 @@ static const right_t marker_right = {
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define RIGHTS_MAX (COUNT_OF(rights) + COUNT_OF(hash_rights) + 1)
 
-static void add_try(const dli_check_t *check, const right_t *right, dli_commands_t *commands) {
+static void add_try(dli_check_t *check, const right_t *right) {
     dli_slice_t argv[WORDS_MAX];
     dli_key_t key, channel, braced, peers, braced_peers;
     size_t argc = 0;
@@ -102,30 +102,27 @@ static void add_try(const dli_check_t *check, const right_t *right, dli_commands
     check->redis->layout->channel(check->redis, "{dlock-check", sizeof name, &braced);
     check->redis->layout->peers(check->redis, name, sizeof name - 1, &peers);
     check->redis->layout->peers(check->redis, "{dlock-check", sizeof name, &braced_peers);
+    const struct {
+        const char *word;
+        dli_slice_t is;
+    } meant[] = {
+        {A_KEY, {key.at, key.len}},
+        {A_TOKEN_KEY, dli_slice(check->redis->token_key)},
+        {A_LABEL_KEY, dli_slice(check->redis->label_key)},
+        {A_MARKER_KEY, dli_slice(check->node != NULL ? check->node->marker_key : "")},
+        {A_QUARANTINE_KEY, dli_slice(check->node != NULL ? check->node->quarantine_key : "")},
+        {A_CHANNEL, {channel.at, channel.len}},
+        {A_BRACED_CHANNEL, {braced.at, braced.len}},
+        {A_PEERS, {peers.at, peers.len}},
+        {A_BRACED_PEERS, {braced_peers.at, braced_peers.len}},
+    };
     for (; argc < WORDS_MAX && right->words[argc] != NULL; argc++) {
-        const char *word = right->words[argc];
-        argv[argc] = dli_slice(word);
-        if (strcmp(word, A_KEY) == 0) {
-            argv[argc] = (dli_slice_t){key.at, key.len};
-        } else if (strcmp(word, A_TOKEN_KEY) == 0) {
-            argv[argc] = dli_slice(check->redis->token_key);
-        } else if (strcmp(word, A_LABEL_KEY) == 0) {
-            argv[argc] = dli_slice(check->redis->label_key);
-        } else if (strcmp(word, A_MARKER_KEY) == 0) {
-            argv[argc] = dli_slice(check->node->marker_key);
-        } else if (strcmp(word, A_QUARANTINE_KEY) == 0) {
-            argv[argc] = dli_slice(check->node->quarantine_key);
-        } else if (strcmp(word, A_CHANNEL) == 0) {
-            argv[argc] = (dli_slice_t){channel.at, channel.len};
-        } else if (strcmp(word, A_BRACED_CHANNEL) == 0) {
-            argv[argc] = (dli_slice_t){braced.at, braced.len};
-        } else if (strcmp(word, A_PEERS) == 0) {
-            argv[argc] = (dli_slice_t){peers.at, peers.len};
-        } else if (strcmp(word, A_BRACED_PEERS) == 0) {
-            argv[argc] = (dli_slice_t){braced_peers.at, braced_peers.len};
+        argv[argc] = dli_slice(right->words[argc]);
+        for (size_t i = 0; i < COUNT_OF(meant); i++) {
+            argv[argc] = strcmp(right->words[argc], meant[i].word) == 0 ? meant[i].is : argv[argc];
         }
     }
-    dli_commands_add(commands, argc, argv);
+    dli_commands_add(&check->commands, argc, argv);
 }
 
 /* Refused by the ACL, or taken out of the server by rename-command. */
@@ -135,7 +132,7 @@ static bool is_refused(const redisReply *reply) {
 }
 
 static bool report_right(const dli_check_t *check, const right_t *right, const redisReply *reply) {
-    if (reply == NULL || !is_refused(reply)) {
+    if (!is_refused(reply)) {
         return true;
     }
     bool two_words = strcmp(right->words[0], "CLIENT") == 0;
@@ -148,7 +145,7 @@ static bool report_right(const dli_check_t *check, const right_t *right, const r
 
 /* Of a user who may run scripts but not on these keys. false: reported. */
 static bool report_keys(const dli_check_t *check, const redisReply *reply) {
-    if (reply == NULL || !dli_reply_is_error(reply, "NOPERM") || strstr(reply->str, "key") == NULL) {
+    if (!dli_reply_is_error(reply, "NOPERM") || strstr(reply->str, "key") == NULL) {
         return true;
     }
     dli_check_say(
@@ -159,11 +156,8 @@ static bool report_keys(const dli_check_t *check, const redisReply *reply) {
     return false;
 }
 
-bool dli_check_rights(const dli_check_t *check) {
-    const right_t *asked[RIGHTS_MAX];
-    redisReply *replies[RIGHTS_MAX];
-    dli_commands_t commands = {0};
-    dl_error_t err;
+/* Those that this client needs. */
+static size_t choose(const dli_check_t *check, const right_t *asked[RIGHTS_MAX]) {
     size_t n = 0;
     bool is_hash = strcmp(check->redis->layout->redis_type, "hash") == 0;
     for (; n < COUNT_OF(rights); n++) {
@@ -180,22 +174,28 @@ bool dli_check_rights(const dli_check_t *check) {
     } else if (check->redis->min_replicas > 0) {
         asked[n++] = &wait_right;
     }
+    return n;
+}
+
+void dli_check_ask_rights(dli_check_t *check) {
+    const right_t *asked[RIGHTS_MAX];
+    size_t n = choose(check, asked);
+    check->rights_at = check->commands.count;
     for (size_t i = 0; i < n; i++) {
-        add_try(check, asked[i], &commands);
+        add_try(check, asked[i]);
     }
-    memset(replies, 0, sizeof replies);
-    dl_status_t status = commands.count == n ? dli_check_ask(check, &commands, replies, &err)
-                                             : dl_driver_fail(&err, DL_ENOMEM, 0, "out of memory");
+}
+
+bool dli_check_rights(const dli_check_t *check) {
+    const right_t *asked[RIGHTS_MAX];
+    redisReply *const *replies = &check->replies[check->rights_at];
+    size_t n = choose(check, asked);
     bool keys = report_keys(check, replies[0]), all = keys;
     for (size_t i = keys ? 0 : 1; i < n; i++) {
         all = report_right(check, asked[i], replies[i]) && all;
     }
-    if (status != DL_OK) {
-        dli_check_say(check, DL_FINDING_ERROR, "rights", "could not be tried to the end: %s", err.message);
-    } else if (all) {
+    if (all) {
         dli_check_say(check, DL_FINDING_OK, "rights", "the user may use every command that locks need");
     }
-    dli_check_free(replies, n);
-    dli_commands_free(&commands);
     return keys;
 }

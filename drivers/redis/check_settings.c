@@ -37,26 +37,22 @@ typedef struct settings {
     char text[SETTING_COUNT][128];
 } settings_t;
 
-static void ask_settings(const dli_check_t *check, settings_t *settings) {
-    dli_commands_t commands = {0};
-    redisReply *replies[SETTING_COUNT];
-    dl_error_t err;
+void dli_check_ask_settings(dli_check_t *check) {
+    check->settings_at = check->commands.count;
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        dli_commands_add_words(&check->commands, "CONFIG", "GET", setting_names[i], NULL);
+    }
+}
+
+static void read_settings(const dli_check_t *check, settings_t *settings) {
     memset(settings, 0, sizeof *settings);
     for (size_t i = 0; i < SETTING_COUNT; i++) {
-        dli_commands_add_words(&commands, "CONFIG", "GET", setting_names[i], NULL);
-    }
-    if (!commands.out_of_memory) {
-        (void)dli_check_ask(check, &commands, replies, &err);
-        for (size_t i = 0; i < SETTING_COUNT; i++) {
-            const redisReply *r = replies[i];
-            if (r != NULL && r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->str != NULL) {
-                settings->is_known[i] = true;
-                (void)snprintf(settings->text[i], sizeof settings->text[i], "%s", r->element[1]->str);
-            }
+        const redisReply *r = check->replies[check->settings_at + i];
+        if (r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->str != NULL) {
+            settings->is_known[i] = true;
+            (void)snprintf(settings->text[i], sizeof settings->text[i], "%s", r->element[1]->str);
         }
-        dli_check_free(replies, SETTING_COUNT);
     }
-    dli_commands_free(&commands);
     if (!settings->is_known[SAVE]) {
         dli_check_say(check, DL_FINDING_NOTE, "settings",
                       "CONFIG GET is refused, so a part of them is not known here; locks do not need it");
@@ -323,8 +319,7 @@ static void report_connections(const dli_check_t *check, const settings_t *setti
     int64_t used = dli_check_number(check, "connected_clients", -1);
     /* Besides those for calls: one or two for renewals, one that hears of releases. */
     const dli_redis_t *redis = check->redis;
-    int64_t shared = (int64_t)(redis->connections * (redis->min_replicas > 0 ? 2 : 1)) + 2;
-    int64_t wanted = redis->mux != NULL ? shared : dli_link_max_total(redis->link) + 3;
+    int64_t wanted = (int64_t)(redis->connections * (redis->min_replicas > 0 ? 2 : 1)) + 2;
     if (limit > 0 && used >= 0) {
         bool tight = used >= limit / 10 * 9, may_be_tight = limit - used < wanted;
         dli_check_say(
@@ -354,7 +349,7 @@ static void report_connections(const dli_check_t *check, const settings_t *setti
 
 void dli_check_settings(const dli_check_t *check) {
     settings_t settings;
-    ask_settings(check, &settings);
+    read_settings(check, &settings);
     report_eviction(check, &settings);
     report_persistence(check, &settings);
     report_replication(check, &settings);

@@ -50,7 +50,8 @@ static bool begin(trial_t *trial, const dli_check_t *check, int64_t lease_max_ms
                        .level = 1,
                        .lease_ms = lease_max_ms < 2 * TRIAL_LEASE_MS ? lease_max_ms / 2 : TRIAL_LEASE_MS,
                        .deadline_ns = check->deadline_ns,
-                       .stop = no_stop};
+                       .stop = no_stop,
+                       .tokens = 1};
     return true;
 }
 

@@ -1,6 +1,7 @@
 /* driver.c - opening and closing a client of one server: options, connections, scripts. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lock.h"
@@ -54,24 +55,21 @@ static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *va
     return DL_OK;
 }
 
-dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_t *block, dl_error_t *err) {
-    const dl_option_value_t *max_idle = &block[DLI_BLOCK_MAX_IDLE];
-    *pool = (dli_pool_options_t){
-        .max_total = block[DLI_BLOCK_MAX_TOTAL].number,
-        .max_idle = max_idle->is_set ? max_idle->number : block[DLI_BLOCK_MAX_TOTAL].number,
-        .min_idle = block[DLI_BLOCK_MIN_IDLE].number,
+dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *block,
+                                   dl_error_t *err) {
+    int64_t max_total = block[DLI_BLOCK_MAX_TOTAL].number, min_idle = block[DLI_BLOCK_MIN_IDLE].number;
+    const dl_option_value_t *given = &block[DLI_BLOCK_MAX_IDLE];
+    int64_t max_idle = given->is_set ? given->number : max_total;
+    *options = (dli_mux_options_t){
         .test_on_borrow = block[DLI_BLOCK_TEST_ON_BORROW].number != 0,
-        .test_while_idle = block[DLI_BLOCK_TEST_WHILE_IDLE].number != 0,
-        .borrow_timeout_ms = block[DLI_BLOCK_BORROW_TIMEOUT].number,
         .idle_timeout_ms = block[DLI_BLOCK_IDLE_TIMEOUT].number,
         .idle_check_ms = block[DLI_BLOCK_IDLE_CHECK].number,
     };
-    if (pool->min_idle > pool->max_idle || pool->max_idle > pool->max_total) {
+    if (min_idle > max_idle || max_idle > max_total) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
                               "min_idle (%lld), max_idle (%lld), max_total (%lld): none may be larger than "
                               "the one after it",
-                              (long long)pool->min_idle, (long long)pool->max_idle,
-                              (long long)pool->max_total);
+                              (long long)min_idle, (long long)max_idle, (long long)max_total);
     }
     return DL_OK;
 }
@@ -105,13 +103,6 @@ dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t 
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-const dli_script_t *dli_redis_script(const dli_redis_t *redis, size_t i) {
-    const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[DLI_LAYOUT_SCRIPTS] = {layout->acquire, layout->release, layout->renew,
-                                                             layout->inspect, layout->force};
-    return scripts[i];
-}
-
 /* A user that may not load scripts can still run them, each once by its text. */
 static bool may_be_missing(const redisReply *reply) {
     return dli_reply_is_error(reply, "NOPERM") ||
@@ -135,31 +126,89 @@ dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run
                           redis->token_key_shown, why.message);
 }
 
-dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
-                                    redisReply *const *replies, dl_error_t *err) {
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; i < n && status == DL_OK; i++) {
-        status = dli_redis_judge_loaded(scripts[i], replies[i], err);
-    }
-    return status == DL_OK ? dli_redis_judge_look(redis, replies[n], err) : status;
+/* Says this on a pipe. */
+static dl_status_t greet(dli_redis_t *redis, size_t pipe, const dli_commands_t *commands,
+                         redisReply **replies, uint64_t deadline_ns, dl_error_t *err) {
+    const dli_backend_env_t *core = redis->core;
+    dli_exchange_t x = {.redis = redis,
+                        .pipe = (uint32_t)pipe,
+                        .commands = commands,
+                        .replies = replies,
+                        .deadline_ns = deadline_ns};
+    dli_exchange_t *exchange = &x;
+    core->lock(core->core);
+    dli_exchange_begin(&x);
+    core->unlock(core->core);
+    dli_exchanges_run(&exchange, 1);
+    *err = x.status != DL_OK ? x.err : *err;
+    return x.status;
 }
 
-static dli_facts_t facts_of(const dli_redis_t *redis) {
+/* Loads the scripts, and looks at the token key by one of them. */
+static dl_status_t load(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
+    const dli_layout_t *layout = redis->layout;
+    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->renew, layout->inspect,
+                                           layout->force};
+    enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
+    redisReply *replies[SCRIPTS + 1] = {NULL};
+    dli_commands_t commands = {0};
+    const dli_slice_t argv[] = {dli_slice(redis->token_key)};
+    const dli_script_call_t look = {layout->inspect, 1, 1, argv};
+    for (size_t i = 0; i < SCRIPTS; i++) {
+        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
+    }
+    dli_script_encode(&commands, &look, false);
+    dl_status_t status = greet(redis, 0, &commands, replies, deadline_ns, err);
+    for (size_t i = 0; i < SCRIPTS && status == DL_OK; i++) {
+        status = dli_redis_judge_loaded(scripts[i], replies[i], err);
+    }
+    status = status == DL_OK ? dli_redis_judge_look(redis, replies[SCRIPTS], err) : status;
+    dli_replies_free(replies, SCRIPTS + 1);
+    dli_commands_free(&commands);
+    return status;
+}
+
+/* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then. */
+static dl_status_t connect_renewals(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
+    dli_commands_t ping = {0};
+    redisReply *pong = NULL;
+    dli_commands_add_words(&ping, "PING", NULL);
+    dl_status_t status = greet(redis, redis->connections, &ping, &pong, deadline_ns, err);
+    dli_replies_free(&pong, 1);
+    return status;
+}
+
+dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *options, dl_error_t *err) {
+    redis->mux = calloc(1, sizeof *redis->mux);
+    if (redis->mux == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    size_t pipes = redis->connections + 1 + (redis->min_replicas > 0 ? redis->connections : 0);
+    return dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, options, pipes, err);
+}
+
+void dli_redis_close_mux(dli_redis_t *redis, bool forked) {
+    if (redis->mux != NULL) {
+        dli_mux_close(redis->mux, forked);
+    }
+    if (!forked) {
+        free(redis->mux);
+        redis->mux = NULL;
+    }
+}
+
+dli_facts_t dli_redis_facts(const dli_redis_t *redis) {
     dli_facts_t facts = {.version_number = 0};
     if (redis->mux != NULL) {
         redis->core->lock(redis->core->core);
         facts = redis->mux->pipes[0].facts;
         redis->core->unlock(redis->core->core);
-        return facts;
-    }
-    if (redis->link != NULL) {
-        dli_link_facts(redis->link, &facts);
     }
     return facts;
 }
 
 void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
-    const dli_facts_t facts = facts_of(redis);
+    const dli_facts_t facts = dli_redis_facts(redis);
     if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
         char text[320];
         snprintf(text, sizeof text,
@@ -194,7 +243,7 @@ static void note_ignored(dli_redis_t *redis, const dl_option_value_t *values) {
 
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *values,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err) {
-    dli_pool_options_t pool;
+    dli_mux_options_t options;
     redis->env = env;
     redis->core = redis->core != NULL ? redis->core : &dli_redis_no_core;
     redis->layout = layout;
@@ -205,19 +254,23 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         status = read_replicas(redis, values, err);
     }
     if (status == DL_OK) {
-        status = dli_redis_read_pool(&pool, &values[DLI_REDIS_OPT_MAX_TOTAL], err);
+        status = dli_redis_read_sharing(&options, &values[DLI_REDIS_OPT_MAX_TOTAL], err);
     }
     if (status == DL_OK) {
         status = dli_redis_make_endpoint(redis, values, err);
     }
     if (status == DL_OK) {
-        pool.label_key = redis->label_key;
-        status = dli_link_open(&redis->endpoint, &pool, env, &redis->link, err);
+        int64_t connections = values[DLI_REDIS_OPT_CONNECTIONS].number;
+        int64_t max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number;
+        redis->connections = (size_t)(connections < max_total ? connections : max_total);
+        options.label_key = redis->label_key;
+        status = dli_redis_make_mux(redis, &options, err);
     }
     if (status == DL_OK) {
-        int64_t connections = values[DLI_REDIS_OPT_CONNECTIONS].number;
-        connections = connections < pool.max_total ? connections : pool.max_total;
-        status = dli_redis_open_mux(redis, (size_t)connections, &pool, deadline_ns, err);
+        status = load(redis, deadline_ns, err);
+    }
+    if (status == DL_OK) {
+        status = connect_renewals(redis, deadline_ns, err);
     }
     if (status == DL_OK) {
         dli_redis_warn_of_eviction(redis);
@@ -233,10 +286,8 @@ void dli_redis_close(void *state, int forked) {
     }
     dli_subscriber_close(redis->subscriber, forked != 0);
     dli_redis_close_mux(redis, forked != 0);
-    dli_link_close(redis->link, forked != 0);
     dli_endpoint_free(&redis->endpoint);
     redis->subscriber = NULL;
-    redis->link = NULL;
     redis->env = NULL;
 }
 
@@ -261,7 +312,7 @@ dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len,
 
 void dli_redis_describe(void *state, char *text, size_t size) {
     const dli_redis_t *redis = state;
-    const dli_facts_t facts = facts_of(redis);
+    const dli_facts_t facts = dli_redis_facts(redis);
     const char *product = strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis";
     snprintf(text, size, "%s%s%s at %s", product, facts.version[0] != '\0' ? " " : "", facts.version,
              redis->endpoint.label);

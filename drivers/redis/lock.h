@@ -22,6 +22,10 @@
 /* Behind token_key, and before a client's uuid: the key that says which host and process the client is. */
 #define DLI_LABEL_INFIX ":client:"
 
+/* The same, and before a lock's key: the key of the queue of the processes that wait for it. So the rules for
+ * labels hold for it. Where the lock's key has a hash tag and token_key has none, it is the same tag. */
+#define DLI_QUEUE_INFIX DLI_LABEL_INFIX "queue:"
+
 typedef struct dli_key {
     char at[DLI_KEY_MAX];
     size_t len;
@@ -54,7 +58,6 @@ struct dli_redis {
     const dl_driver_env_t *env; /* NULL: never opened */
     const dli_layout_t *layout;
     dli_endpoint_t endpoint;
-    dli_link_t *link;
     /* Requests share connections (requests.c). */
     const dli_backend_env_t *core;
     size_t connections;
@@ -70,12 +73,15 @@ struct dli_redis {
     char ignored[64]; /* options that are set and without effect; "": none */
     /* What is above is fixed once it is open. */
     dli_mux_t *mux;
+    bool keeps_no_queue;            /* the server refused; guarded by the core's mutex */
+    bool warned_of_queue;           /* the same */
     size_t polled;                  /* descriptors of the mux, by whoever listens */
     atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
 };
 
 /* prefix + name */
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
+void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
 /* A key of the driver's own, which no lock may have: the counter, or a client's label. */
 bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
@@ -96,22 +102,22 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close(void *state, int forked);
 /* Parts of it. `at`: the places of prefix, token_key and also_publish (0: none) in the table; the first of
- * the block of TLS. read_pool takes a block. */
+ * the block of TLS. read_sharing takes a block. */
 dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, const int at[3],
                                  dl_error_t *err);
-dl_status_t dli_redis_read_pool(dli_pool_options_t *pool, const dl_option_value_t *block, dl_error_t *err);
+dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *block,
+                                   dl_error_t *err);
 dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
 void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
                         const dl_option_value_t *values, size_t at);
-/* The i-th of the scripts that are loaded by open. */
-#define DLI_LAYOUT_SCRIPTS 5
-const dli_script_t *dli_redis_script(const dli_redis_t *redis, size_t i);
 /* The answer to SCRIPT LOAD; to running a script on the token key. */
 dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err);
 dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err);
-/* Of n answers to SCRIPT LOAD, and of one to running a script on the token key: can locks be had here? */
-dl_status_t dli_redis_judge_loading(const dli_redis_t *redis, const dli_script_t *const *scripts, size_t n,
-                                    redisReply *const *replies, dl_error_t *err);
+/* Of the server behind the connections; all zero: none was made yet. */
+dli_facts_t dli_redis_facts(const dli_redis_t *redis);
+/* Makes the connections; no I/O. */
+dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *options, dl_error_t *err);
+void dli_redis_close_mux(dli_redis_t *redis, bool forked);
 void dli_redis_warn_of_eviction(const dli_redis_t *redis);
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err);
 void dli_redis_describe(void *state, char *text, size_t size);
@@ -132,22 +138,58 @@ int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, 
                        uint64_t *until_ns);
 bool dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n);
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next);
-dl_status_t dli_redis_open_mux(dli_redis_t *redis, size_t connections, const dli_pool_options_t *pool,
-                               uint64_t deadline_ns, dl_error_t *err);
-void dli_redis_close_mux(dli_redis_t *redis, bool forked);
-
 /* alone.c: for one thread, which needs no mutex. */
 extern const dli_backend_env_t dli_redis_no_core;
-/* On a connection of its own. The client's state outlives it. */
-dl_status_t dli_redis_open_alone(const dli_redis_t *redis, uint64_t deadline_ns, dli_redis_t **alone,
-                                 dl_error_t *err);
+/* Never idle for so long. */
+#define DLI_REDIS_MUX_ALONE \
+    { .is_quiet = true, .idle_timeout_ms = 3600000, .idle_check_ms = 3600000 }
+/* With connections of its own, which are made when something is asked. The client's state outlives it. */
+dl_status_t dli_redis_open_alone(const dli_redis_t *redis, dli_redis_t **alone, dl_error_t *err);
 void dli_redis_close_alone(dli_redis_t *alone); /* NULL, and what did not open, too */
+
+/* What is asked of a server that nobody else listens to: commands out, replies in. */
+typedef struct dli_exchange {
+    dli_redis_request_t wire; /* first */
+    /* By the caller. All of it stays until it is over. */
+    dli_redis_t *redis;
+    uint32_t pipe;
+    const dli_commands_t *commands;
+    redisReply **replies; /* room for as many, zeroed: NULL is where none comes; the caller frees them */
+    bool writes;          /* without an answer it may have changed something */
+    uint64_t deadline_ns;
+    void (*then)(struct dli_exchange *exchange); /* optional: it is over, and may be begun anew */
+    /* How it went */
+    bool is_pending;
+    dl_status_t status; /* DL_OK: every reply is there. Otherwise err says why not */
+    dl_error_t err;
+    uint64_t heard_ns; /* wire.sent_ns: the instant before it left */
+} dli_exchange_t;
+
+#define DLI_EXCHANGES_MAX 16
+/* With the mutex, where there is one; nothing is sent before it is run. */
+void dli_exchange_begin(dli_exchange_t *exchange);
+/* Until none of these is under way, those that begin meanwhile included; each has another `redis`. */
+void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n);
+void dli_replies_free(redisReply **replies, size_t n); /* and makes them NULL */
+
 /* `alone` as dli_check_trial wants it. What the request is to leave behind is there, as by its ended. */
 dl_status_t dli_redis_ask_alone(void *alone, const dli_request_t *request);
 
 /* admin.c */
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
+/* The same in parts, for several servers at once. */
+typedef struct dli_listed {
+    const char *prefix;
+    size_t prefix_len;
+    dl_list_fn fn;
+    void *arg;
+    uint64_t first_ns, deadline_ns; /* until then the first answer comes, and the last */
+} dli_listed_t;
+/* Begins, on a server alone; it ends by dli_exchanges_run. NULL: out of memory. */
+dli_exchange_t *dli_listing_begin(dli_redis_t *alone, const dli_listed_t *listed);
+/* Frees it (NULL: out of memory), and says how it went. */
+dl_status_t dli_listing_end(dli_exchange_t *listing, dl_error_t *err);
 /* The key of the label of the client that holds this; of no length: it is nobody's of this library. */
 void dli_redis_label_key(const dli_redis_t *redis, const dl_lock_info_t *info, dli_key_t *key);
 /* The answer to GET of that key. */
@@ -168,11 +210,12 @@ void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys
                           void *arg);
 
 /* The backend of a driver. */
-#define DLI_REDIS_BACKEND(table)                                                               \
-    {                                                                                          \
-        .driver = (table), .inspects = true, .forces = true, .attach = dli_redis_attach,       \
-        .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, .flush = dli_redis_flush,    \
-        .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead, .end_lead = dli_redis_end_lead \
+#define DLI_REDIS_BACKEND(table)                                                            \
+    {                                                                                       \
+        .driver = (table), .inspects = true, .forces = true, .attach = dli_redis_attach,    \
+        .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, .flush = dli_redis_flush, \
+        .lines_up = true, .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead,           \
+        .end_lead = dli_redis_end_lead                                                      \
     }
 
 /* All but open and init, which each driver gives its layout. */

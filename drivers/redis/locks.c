@@ -15,6 +15,13 @@ void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, 
     key->len = redis->prefix_len + name_len;
 }
 
+void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key) {
+    key->len =
+        (size_t)snprintf(key->at, sizeof key->at, "%s" DLI_QUEUE_INFIX "%s", redis->token_key, redis->prefix);
+    memcpy(key->at + key->len, name, name_len);
+    key->len += name_len;
+}
+
 bool dli_redis_is_foreign(const redisReply *reply) {
     return dli_reply_is_error(reply, "WRONGTYPE") || dli_reply_is_error(reply, "EFOREIGN");
 }
@@ -63,9 +70,6 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
         return fail_foreign(redis, redis->token_key, strlen(redis->token_key), "something else",
                             "a token counter", "", err);
     }
-    if (reply->type != REDIS_REPLY_ERROR) {
-        dli_link_distrust(redis->link); /* perhaps the answer to something else */
-    }
     dl_status_t status = dli_reply_unexpected(reply, "a lock script", err);
     dl_error_t why = *err;
     if (status == DL_EAUTH) {
@@ -88,16 +92,32 @@ void dli_redis_warn(dli_redis_t *redis, const char *text) {
 
 /* ---- waiting ---------------------------------------------------------------------------------------- */
 
+/* Of two channels: where everybody is told of a lock that was left free, and one of this process' own, where
+ * it is told that the lock is reserved for it. */
+typedef struct ear {
+    dli_watcher_t watcher; /* first */
+    dl_watch_t *watch;
+    bool is_live;
+} ear_t;
+
 struct dl_watch {
-    dli_watcher_t watcher; /* the first: what is heard, is heard by the whole */
+    ear_t all, own;
+    bool hears;
     const dl_driver_env_t *env;
     size_t name_len;
     char name[];
 };
 
 static void hear(dli_watcher_t *watcher, bool hears) {
-    const dl_watch_t *watch = (const dl_watch_t *)watcher;
-    watch->env->woken(watch->env->core, watch->name, watch->name_len, hears);
+    ear_t *ear = (ear_t *)watcher;
+    dl_watch_t *watch = ear->watch;
+    bool heard = watch->hears, is_refused = watch->own.watcher.channel == NULL;
+    ear->is_live = hears;
+    /* Who may not have a channel of its own goes without the queue. */
+    watch->hears = watch->all.is_live && (watch->own.is_live || is_refused);
+    if (watch->hears || heard) {
+        watch->env->woken(watch->env->core, watch->name, watch->name_len, watch->hears);
+    }
 }
 
 dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_watch_t **watch,
@@ -109,15 +129,19 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
     if (made == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    made->watcher.heard = hear;
+    made->all = made->own = (ear_t){.watcher.heard = hear, .watch = made};
     made->env = redis->env;
     made->name_len = name_len;
     memcpy(made->name, name, name_len);
     redis->layout->channel(redis, name, name_len, &channel);
-    dl_status_t status =
-        dli_subscriber_watch(redis->subscriber, channel.at, channel.len, &made->watcher, err);
+    dli_key_t own = channel;
+    own.len += (size_t)snprintf(own.at + own.len, sizeof own.at - own.len, ":%.36s", redis->env->client_uuid);
+    dl_status_t status = dli_subscriber_watch(redis->subscriber, own.at, own.len, &made->own.watcher, err);
+    if (status == DL_OK) {
+        status = dli_subscriber_watch(redis->subscriber, channel.at, channel.len, &made->all.watcher, err);
+    }
     if (status != DL_OK) {
-        free(made);
+        dli_redis_unwatch(redis, made);
         return status;
     }
     *watch = made;
@@ -126,7 +150,8 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
 
 void dli_redis_unwatch(void *state, dl_watch_t *watch) {
     dli_redis_t *redis = state;
-    dli_subscriber_unwatch(redis->subscriber, &watch->watcher);
+    dli_subscriber_unwatch(redis->subscriber, &watch->all.watcher);
+    dli_subscriber_unwatch(redis->subscriber, &watch->own.watcher);
     free(watch);
 }
 

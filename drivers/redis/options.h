@@ -3,15 +3,16 @@
 #ifndef DLI_REDIS_OPTIONS_H
 #define DLI_REDIS_OPTIONS_H
 
-/* Options that lie side by side, in this order, in every table that has them: those of the pool, of TLS. */
-#define DLI_REDIS_POOL_BLOCK(opt)                                                                 \
+/* Options that lie side by side, in this order, in every table that has them: those of connections, of TLS.
+ */
+#define DLI_REDIS_SHARING_BLOCK(opt)                                                              \
     opt##_MAX_TOTAL, opt##_MAX_IDLE, opt##_MIN_IDLE, opt##_TEST_ON_BORROW, opt##_TEST_WHILE_IDLE, \
         opt##_BORROW_TIMEOUT, opt##_IDLE_TIMEOUT, opt##_IDLE_CHECK
 #define DLI_REDIS_TLS_BLOCK(opt) \
     opt##_TLS_CA, opt##_TLS_CERT, opt##_TLS_KEY, opt##_TLS_SERVER_NAME, opt##_TLS_VERIFY
 
 /* Places within a block. */
-enum { DLI_REDIS_POOL_BLOCK(DLI_BLOCK) };
+enum { DLI_REDIS_SHARING_BLOCK(DLI_BLOCK) };
 enum { DLI_REDIS_TLS_BLOCK(DLI_BLOCK) };
 
 enum {
@@ -24,7 +25,7 @@ enum {
     DLI_REDIS_OPT_CONNECT_TIMEOUT,
     DLI_REDIS_OPT_KEEPALIVE,
     DLI_REDIS_OPT_CONNECTIONS,
-    DLI_REDIS_POOL_BLOCK(DLI_REDIS_OPT),
+    DLI_REDIS_SHARING_BLOCK(DLI_REDIS_OPT),
     DLI_REDIS_OPT_MIN_REPLICAS,
     DLI_REDIS_OPT_REPLICA_TIMEOUT,
     DLI_REDIS_OPT_REPLICA_SHORTFALL,
@@ -62,43 +63,30 @@ enum {
 /* Requests share connections. */
 #define DLI_REDIS_BORROW_MS 1000 /* the default */
 #define DLI_REDIS_WITHOUT_EFFECT "Accepted, and without effect: requests share connections"
-#define DLI_REDIS_SHARED_OPTIONS(opt)                                                                    \
-    DLI_REDIS_NUMBER(opt##_CONNECTIONS, "connections", DL_OPTION_INT, "4", 1, 4,                         \
-                     "So many that the requests of all threads share, made as they are needed"),         \
-        DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                    \
-                         "In place of connections, where it is less"),                                   \
-        DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                      \
-                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
-        DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                       \
-                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
-        DLI_REDIS_SWITCH(opt##_TEST_ON_BORROW, "test_on_borrow", "false",                                \
-                         "PING a connection that was idle before it is used, which costs a round trip"), \
-        DLI_REDIS_SWITCH(opt##_TEST_WHILE_IDLE, "test_while_idle", "false", DLI_REDIS_WITHOUT_EFFECT),   \
-        DLI_REDIS_NUMBER(opt##_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,    \
-                         DLI_REDIS_WITHOUT_EFFECT),                                                      \
-        DLI_REDIS_NUMBER(opt##_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,      \
-                         "A connection idle for so long is made anew before it is used"),                \
-        DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,         \
+#define DLI_REDIS_IDLE_OPTIONS(opt)                                                                        \
+    DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000, DLI_REDIS_WITHOUT_EFFECT), \
+        DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                         \
+                         DLI_REDIS_WITHOUT_EFFECT),                                                        \
+        DLI_REDIS_SWITCH(opt##_TEST_ON_BORROW, "test_on_borrow", "false",                                  \
+                         "PING a connection that was idle before it is used, which costs a round trip"),   \
+        DLI_REDIS_SWITCH(opt##_TEST_WHILE_IDLE, "test_while_idle", "false", DLI_REDIS_WITHOUT_EFFECT),     \
+        DLI_REDIS_NUMBER(opt##_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,      \
+                         DLI_REDIS_WITHOUT_EFFECT),                                                        \
+        DLI_REDIS_NUMBER(opt##_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,        \
+                         "A connection idle for so long is made anew before it is used"),                  \
+        DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,           \
                          "A connection idle for so long gets a PING before it is used")
-
-/* Each request has one to itself. */
-#define DLI_REDIS_POOL_OPTIONS(opt)                                                                       \
-    DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                         \
-                     "At most so many connections for calls; renewals and waiting have their own"),       \
-        DLI_REDIS_NUMBER(opt##_MAX_IDLE, "max_idle", DL_OPTION_INT, NULL, 0, 10000,                       \
-                         "At most so many connections are kept while idle; unset: as many as max_total"), \
-        DLI_REDIS_NUMBER(opt##_MIN_IDLE, "min_idle", DL_OPTION_INT, "0", 0, 10000,                        \
-                         "So many connections are kept although idle_timeout is over"),                   \
-        DLI_REDIS_SWITCH(opt##_TEST_ON_BORROW, "test_on_borrow", "false",                                 \
-                         "PING a connection before each use, which costs a round trip"),                  \
-        DLI_REDIS_SWITCH(opt##_TEST_WHILE_IDLE, "test_while_idle", "false",                               \
-                         "PING idle connections every idle_check"),                                       \
-        DLI_REDIS_NUMBER(opt##_BORROW_TIMEOUT, "borrow_timeout", DL_OPTION_DURATION, "1s", 1, 600000,     \
-                         "How long a call waits for a free connection when max_total are in use"),        \
-        DLI_REDIS_NUMBER(opt##_IDLE_TIMEOUT, "idle_timeout", DL_OPTION_DURATION, "1m", 1, 86400000,       \
-                         "A connection idle for so long is closed"),                                      \
-        DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,          \
-                         "How often idle connections are looked at")
+#define DLI_REDIS_SHARED_OPTIONS(opt)                                                            \
+    DLI_REDIS_NUMBER(opt##_CONNECTIONS, "connections", DL_OPTION_INT, "4", 1, 4,                 \
+                     "So many that the requests of all threads share, made as they are needed"), \
+        DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,            \
+                         "In place of connections, where it is less"),                           \
+        DLI_REDIS_IDLE_OPTIONS(opt)
+/* One to each node. */
+#define DLI_REDIS_NODE_OPTIONS(opt)                                                               \
+    DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,                 \
+                     "Accepted, and without effect: requests share one connection to each node"), \
+        DLI_REDIS_IDLE_OPTIONS(opt)
 
 #define DLI_REDIS_TLS_OPTIONS(opt)                                                                   \
     DLI_REDIS_TEXT(opt##_TLS_CA, "tls_ca", NULL,                                                     \

@@ -12,5 +12,6 @@ extern const dl_driver_t dli_redlock_driver;
 /* The same drivers, where requests of all threads share connections. */
 extern const dli_backend_t dli_redis_string_backend;
 extern const dli_backend_t dli_redis_hash_backend;
+extern const dli_backend_t dli_redlock_backend;
 
 #endif

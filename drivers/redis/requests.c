@@ -1,11 +1,11 @@
 /* requests.c - what the core asks of one server: each request is a script or two on one of the pipes. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "drivers/block.h"
 #include "lock.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
@@ -98,24 +98,33 @@ static bool is_durable(const ask_t *a) {
     return has_replicas(a->redis, &a->wire.asked->with);
 }
 
+static uint64_t block(const dl_request_t *request) {
+    return dli_block(request, DLI_EXACT_END - 1);
+}
+
 static void encode_script(const ask_t *a, bool with_source, dli_commands_t *commands) {
     const dl_request_t *r = &a->wire.asked->with;
-    dli_key_t key, channel, peers;
-    char hold_id[24], level[24], lease_ms[24], floor[24];
+    dli_key_t key, channel, peers, queue;
+    char hold_id[24], level[24], lease_ms[24], floor[24], tokens[24];
     dli_redis_key(a->redis, r->name, r->name_len, &key);
-    dli_slice_t argv[9] = {{key.at, key.len},
-                           dli_slice(a->redis->token_key),
-                           dli_slice(r->owner),
-                           dli_slice_int(hold_id, (int64_t)r->hold_id),
-                           dli_slice_int(level, r->level),
-                           dli_slice_int(lease_ms, r->lease_ms),
-                           dli_slice_int(floor, (int64_t)r->token_floor)};
+    dli_slice_t argv[10] = {{key.at, key.len},
+                            dli_slice(a->redis->token_key),
+                            dli_slice(r->owner),
+                            dli_slice_int(hold_id, (int64_t)r->hold_id),
+                            dli_slice_int(level, r->level),
+                            dli_slice_int(lease_ms, r->lease_ms),
+                            dli_slice_int(floor, (int64_t)r->token_floor)};
     size_t words = 7;
     if (r->level > 1) { /* which may find that the hold is over, and then tells those who wait */
         a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
         a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
         argv[words++] = (dli_slice_t){channel.at, channel.len};
         argv[words++] = (dli_slice_t){peers.at, peers.len};
+    } else {
+        dli_redis_queue_key(a->redis, r->name, r->name_len, &queue);
+        argv[words++] = dli_slice_int(tokens, (int64_t)block(r));
+        argv[words++] = (dli_slice_t){queue.at, queue.len};
+        argv[words++] = dli_slice(a->wire.asked->joins ? "1" : "0");
     }
     encode_call(commands, a->redis->layout->acquire, 2, words, argv, with_source);
 }
@@ -149,18 +158,38 @@ static void encode_claim(dli_redis_request_t *wire, size_t i, bool with_source, 
     dli_commands_add(commands, 3, argv);
 }
 
+/* When a process that waits asks again: its entry is forgotten after 3 s, and nobody tells it if the one
+ * before does not come for its reservation. At random, so that not all ask at once. */
+#define ASK_AGAIN_MS 1000
+
+static void note_place(ask_t *a, int64_t place) {
+    dli_request_t *asked = a->wire.asked;
+    if (!asked->joins) {
+        return;
+    }
+    uint32_t draw = 0;
+    (void)a->redis->env->random(&draw, sizeof draw);
+    int64_t again_ms = ASK_AGAIN_MS - draw % (ASK_AGAIN_MS / 4);
+    asked->in_line = place > 0;
+    a->redis->keeps_no_queue = place < 0;
+    if (place >= 0 && asked->grant->busy_ms > again_ms) {
+        asked->grant->busy_ms = again_ms;
+    }
+}
+
 /* false: it makes no sense. */
 static bool judge_busy(ask_t *a, const redisReply *reply) {
     dl_grant_t *grant = a->wire.asked->grant;
     dl_error_t unread;
     dl_error_t *err = err_of(a, &unread);
-    int64_t left_ms, ours;
-    if (reply->elements < 3 || !dli_reply_int(reply->element[0], &left_ms) ||
-        !dli_reply_int(reply->element[2], &ours)) {
+    int64_t left_ms, ours, place;
+    if (reply->elements < 4 || !dli_reply_int(reply->element[3], &place) ||
+        !dli_reply_int(reply->element[0], &left_ms) || !dli_reply_int(reply->element[2], &ours)) {
         return false;
     }
     grant->busy_ms = left_ms < 0 ? -1 : left_ms;
     grant->busy_is_dlock = ours == 1;
+    note_place(a, place);
     a->status = left_ms < 0 ? dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without an end")
                             : dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
                                              dl_driver_duration(left_ms).text);
@@ -191,6 +220,7 @@ static bool judge_claim(ask_t *a, const redisReply *reply) {
             dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
     } else {
         grant->token = fresh ? (uint64_t)number : 0;
+        grant->tokens = fresh ? block(with) : 0;
         grant->sent_ns = a->wire.sent_ns;
         grant->session_fd = -1;
         a->status = DL_OK;
@@ -242,6 +272,22 @@ static void confirm(ask_t *a) {
     begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->wire.asked->with));
 }
 
+/* Once. */
+static void warn_of_queue(dli_redis_t *redis) {
+    if (!redis->keeps_no_queue || redis->warned_of_queue) {
+        return;
+    }
+    char text[DLI_PREFIX_MAX + 192];
+    redis->warned_of_queue = true;
+    snprintf(text, sizeof text,
+             "the server keeps no queue at '%s" DLI_QUEUE_INFIX
+             "*', so waiters race for each lock: see `dlock init --print`",
+             redis->token_key_shown);
+    redis->core->unlock(redis->core->core);
+    redis->env->report(redis->env->core, DL_LOG_WARNING, text);
+    redis->core->lock(redis->core->core);
+}
+
 static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
     if (wire->got > 0 && status != DL_OK && status != DL_EPROTO && a->status != DL_OK) {
@@ -252,7 +298,9 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
     } else if (a->status == DL_OK && is_durable(a)) {
         confirm(a);
     } else {
+        dli_redis_t *redis = a->redis;
         end(a, a->status);
+        warn_of_queue(redis);
     }
 }
 
@@ -275,8 +323,9 @@ static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
 static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_commands_t *commands) {
     const dl_request_t *r = &a->wire.asked->with;
     char hold_id[24], level_text[24];
-    dli_key_t key, channel, peers;
+    dli_key_t key, channel, peers, queue;
     dli_redis_key(a->redis, r->name, r->name_len, &key);
+    dli_redis_queue_key(a->redis, r->name, r->name_len, &queue);
     a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
     a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
     const dli_slice_t argv[] = {{key.at, key.len},
@@ -284,7 +333,9 @@ static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_co
                                 dli_slice_int(hold_id, (int64_t)r->hold_id),
                                 dli_slice_int(level_text, level),
                                 {channel.at, channel.len},
-                                {peers.at, peers.len}};
+                                {peers.at, peers.len},
+                                {queue.at, queue.len},
+                                dli_slice(a->wire.asked->joins ? "1" : "0")};
     encode_call(commands, a->redis->layout->release, 1, sizeof argv / sizeof argv[0], argv, with_source);
 }
 
@@ -312,7 +363,8 @@ static bool release_replied(dli_redis_request_t *wire, size_t i, const redisRepl
     (void)i;
     if (dli_reply_int(reply, &number)) {
         a->status = DL_OK;
-        return number >= 0 && number <= 1;
+        a->wire.asked->in_line = number == 2;
+        return number >= 0 && number <= 2;
     }
     if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
         a->status =
@@ -653,98 +705,4 @@ dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
 void dli_redis_attach(void *state, const dli_backend_env_t *core) {
     dli_redis_t *redis = state;
     redis->core = core;
-}
-
-/* ---- opening ---------------------------------------------------------------------------------------- */
-
-/* What is said on a pipe by open: PING, or the scripts, and a look by one of them at the token key. */
-typedef struct greeting {
-    dli_redis_request_t wire; /* first */
-    const dli_redis_t *redis;
-    dl_error_t *err;
-    dl_status_t status;
-    bool over;
-} greeting_t;
-
-static void encode_greeting(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const dli_redis_t *redis = ((const greeting_t *)(const void *)wire)->redis;
-    (void)with_source;
-    if (wire->count == 1) {
-        dli_commands_add_words(commands, "PING", NULL);
-    } else if (i < DLI_LAYOUT_SCRIPTS) {
-        dli_commands_add_words(commands, "SCRIPT", "LOAD", dli_redis_script(redis, i)->source, NULL);
-    } else {
-        const dli_slice_t argv[] = {dli_slice(redis->token_key)};
-        encode_call(commands, redis->layout->inspect, 1, 1, argv, false);
-    }
-}
-
-static bool greeting_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
-    greeting_t *greeting = (greeting_t *)(void *)wire;
-    const dli_redis_t *redis = greeting->redis;
-    if (wire->count > 1 && greeting->status == DL_OK) {
-        greeting->status = i < DLI_LAYOUT_SCRIPTS
-                               ? dli_redis_judge_loaded(dli_redis_script(redis, i), reply, greeting->err)
-                               : dli_redis_judge_look(redis, reply, greeting->err);
-    }
-    return true;
-}
-
-static void greeting_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    greeting_t *greeting = (greeting_t *)(void *)wire;
-    greeting->over = true;
-    if (why != NULL) {
-        *greeting->err = *why;
-        greeting->err->status = greeting->status = status;
-    }
-}
-
-/* Reading only: nothing is left behind that could be in doubt. */
-static const dli_redis_kind_t greeting_kind = {
-    .intent = DLI_READ, .encode = encode_greeting, .replied = greeting_replied, .ended = greeting_ended};
-
-static dl_status_t greet(dli_redis_t *redis, size_t pipe, size_t commands, uint64_t deadline_ns,
-                         dl_error_t *err) {
-    greeting_t greeting = {
-        .wire = {.kind = &greeting_kind, .count = commands, .pipe = pipe}, .redis = redis, .err = err};
-    const dli_backend_env_t *core = redis->core;
-    core->lock(core->core);
-    dli_mux_begin(redis->mux, &greeting.wire);
-    core->unlock(core->core);
-    dli_mux_await(redis->mux, &greeting.over, deadline_ns);
-    if (!greeting.over) {
-        core->lock(core->core);
-        (void)dli_mux_withdraw(redis->mux, &greeting.wire);
-        core->unlock(core->core);
-        return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: no answer in time", redis->endpoint.label);
-    }
-    return greeting.status;
-}
-
-dl_status_t dli_redis_open_mux(dli_redis_t *redis, size_t connections, const dli_pool_options_t *pool,
-                               uint64_t deadline_ns, dl_error_t *err) {
-    redis->connections = connections;
-    redis->mux = calloc(1, sizeof *redis->mux);
-    if (redis->mux == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    size_t pipes = redis->connections + 1 + (redis->min_replicas > 0 ? redis->connections : 0);
-    dl_status_t status =
-        dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, pool, pipes, err);
-    if (status == DL_OK) {
-        status = greet(redis, 0, DLI_LAYOUT_SCRIPTS + 1, deadline_ns, err);
-    }
-    /* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then.
-     */
-    return status == DL_OK ? greet(redis, renewal_pipe(redis), 1, deadline_ns, err) : status;
-}
-
-void dli_redis_close_mux(dli_redis_t *redis, bool forked) {
-    if (redis->mux != NULL) {
-        dli_mux_close(redis->mux, forked);
-    }
-    if (!forked) {
-        free(redis->mux);
-        redis->mux = NULL;
-    }
 }

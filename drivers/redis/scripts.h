@@ -3,7 +3,7 @@
 #ifndef DLI_REDIS_SCRIPTS_H
 #define DLI_REDIS_SCRIPTS_H
 
-#include "link/link.h"
+#include "link/command.h"
 
 typedef struct dli_script {
     const char *name;
@@ -30,14 +30,5 @@ typedef struct dli_script_call {
 
 /* Appends EVALSHA; with_source: EVAL. */
 void dli_script_encode(dli_commands_t *commands, const dli_script_call_t *call, bool with_source);
-/*
- * Runs the calls as one exchange (its `commands` is set here) by EVALSHA; those that the server does not
- * know are sent once more by EVAL, in one more round trip, with the same lane, intent, deadline and stop.
- * replies has room for n; sent_ns[i] is the instant that counts for call i (may be NULL). As dli_link_run:
- * after a failure of either round trip look at each reply first; NULL is one that never came, and NOSCRIPT
- * becomes NULL too.
- */
-dl_status_t dli_scripts_run(dli_link_t *link, dli_exchange_t *exchange, const dli_script_call_t *calls,
-                            size_t n, uint64_t *sent_ns, dl_error_t *err);
 
 #endif

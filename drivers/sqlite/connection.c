@@ -43,6 +43,7 @@ static void sql_token(sqlite3_context *context, int n, sqlite3_value **values) {
     dli_connection_t *c = sqlite3_user_data(context);
     uint64_t floor = (uint64_t)sqlite3_value_int64(values[0]);
     uint64_t previous = (uint64_t)sqlite3_value_int64(values[1]);
+    uint64_t count = (uint64_t)sqlite3_value_int64(values[2]);
     uint64_t token = dli_tokens_at(c->store, instant(c));
     if (token <= floor) {
         token = floor + 1;
@@ -50,17 +51,18 @@ static void sql_token(sqlite3_context *context, int n, sqlite3_value **values) {
     if (token <= previous) {
         token = previous + 1;
     }
-    if (token > DLI_TOKEN_MAX) {
+    uint64_t last = token + count - 1;
+    if (last > DLI_TOKEN_MAX) {
         sqlite3_result_error(context, "a token out of all range", -1);
         return;
     }
-    if (token >= c->store->token_ceiling) {
-        c->ceiling_for = token;
+    if (last >= c->store->token_ceiling) {
+        c->ceiling_for = last;
         sqlite3_result_error(context, "the token reserve is used up", -1);
         return;
     }
     c->token = token;
-    sqlite3_result_int64(context, (sqlite3_int64)token);
+    sqlite3_result_int64(context, (sqlite3_int64)last);
 }
 
 static void sql_busy(sqlite3_context *context, int n, sqlite3_value **values) {
@@ -78,7 +80,7 @@ static int add_functions(dli_connection_t *c) {
     } functions[] = {
         {"dl_now", 0, sql_now},
         {"dl_tick", 0, sql_tick},
-        {"dl_token", 2, sql_token},
+        {"dl_token", 3, sql_token},
         {"dl_busy", 1, sql_busy},
     };
     int rc = SQLITE_OK;

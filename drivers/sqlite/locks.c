@@ -1,8 +1,9 @@
 /* locks.c - taking and freeing a lock, and clearing away what dead holders left. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store.h"
-
 #include <string.h>
+
+#include "drivers/block.h"
+#include "store.h"
 
 /* Each SWEEP_EVERY holds of a client, it looks at SWEEP_ROWS rows. A hold leaves one row at most, so that
  * looking at more rows than holds keeps the file in proportion to the locks that are alive. */
@@ -31,6 +32,7 @@ static int step_acquire(dli_connection_t *c, const dl_request_t *r) {
     sqlite3_bind_text(s, 4, c->store->env->client_label, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 5, r->lease_ms * NS_PER_MS);
     sqlite3_bind_int64(s, 6, (sqlite3_int64)r->token_floor);
+    sqlite3_bind_int64(s, 7, (sqlite3_int64)dli_block(r, DLI_TOKEN_MAX));
     return dli_connection_step(s);
 }
 
@@ -155,6 +157,7 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
                               dl_driver_duration(grant->busy_ms).text);
     }
     grant->token = a.token;
+    grant->tokens = dli_block(request, DLI_TOKEN_MAX);
     grant->sent_ns = a.sent_ns;
     grant->session_fd = -1;
     sweep(store, request, limits);

@@ -9,8 +9,9 @@
  *
  *   dl_now()                  the host's CLOCK_BOOTTIME in nanoseconds
  *   dl_tick()                 the smallest token that a new hold could get at this instant
- *   dl_token(floor, previous) a new token, larger than both and at least dl_tick()
  *   dl_busy(expires_ns)       false; notes how long the present hold lasts
+ *   dl_token(floor, previous, count)
+ *                             the last of so many new tokens, all larger than both and at least dl_tick()
  */
 
 /* These texts are compared with what is in the file, byte by byte: another one is another format. */
@@ -71,13 +72,15 @@ const char *const dli_sql[DLI_SQL_COUNT] = {
     [DLI_SQL_COMMIT] = "COMMIT",
     [DLI_SQL_ROLLBACK] = "ROLLBACK",
 
-    /* No row changed: held by another, or by a newer hold of the same owner. */
+    /* No row changed: held by another, or by a newer hold of the same owner. The row keeps the last token of
+     * those that were drawn. */
     [DLI_SQL_ACQUIRE] =
         "INSERT INTO dlock_locks(name, owner, hold_id, client, acquired_ns, expires_ns, token)"
-        " VALUES (?1, ?2, ?3, ?4, dl_now(), dl_now() + ?5, dl_token(?6, 0))"
+        " VALUES (?1, ?2, ?3, ?4, dl_now(), dl_now() + ?5, dl_token(?6, 0, ?7))"
         " ON CONFLICT(name) DO UPDATE SET"
         "  owner = excluded.owner, hold_id = excluded.hold_id, client = excluded.client,"
-        "  acquired_ns = excluded.acquired_ns, expires_ns = excluded.expires_ns, token = dl_token(?6, token)"
+        "  acquired_ns = excluded.acquired_ns, expires_ns = excluded.expires_ns,"
+        "  token = dl_token(?6, token, ?7)"
         " WHERE expires_ns <= dl_now()"
         "  OR (owner = excluded.owner AND hold_id <= excluded.hold_id)"
         "  OR dl_busy(expires_ns)",

@@ -65,7 +65,7 @@ typedef struct dli_connection {
     bool stale;     /* there was something to compile: the definitions have changed */
     /* What the SQL functions leave behind; cleared before every step. */
     uint64_t now_ns;      /* the statement's one instant; 0: not read yet */
-    uint64_t token;       /* drawn by dl_token */
+    uint64_t token;       /* drawn by dl_token: the first */
     uint64_t ceiling_for; /* dl_token failed because this token would pass the ceiling; 0: it did not */
     int64_t busy_ns;      /* noted by dl_busy: when the holder's lease ends */
 } dli_connection_t;

@@ -8,6 +8,9 @@
 /*
  * token = max(base_us + microseconds since the host booted, token of the row + 1, token floor + 1)
  *
+ * A grant may be of several, from this one on. What is said of a token below is said of the last of them, and
+ * that one is in the row.
+ *
  * Within one boot. Who acquires reads the clock with the write lock in hand (dl_now in statements.c), so
  * that the instants of successive holders of a name never fall. Where the clock alone cannot tell two
  * holders apart, the row does: it goes away only when dl_tick() has passed its token, and otherwise stays

@@ -167,15 +167,16 @@ typedef struct dl_client_stats_data {
     uint64_t hold_us_sum; /* from the hold to its end, for ended holds */
     uint64_t hold_us_max;
     uint64_t unknown_outcomes; /* requests whose reply was lost */
-    uint64_t background_frees; /* requests sent to free what such requests may have left */
+    uint64_t background_frees; /* requests sent to free what such requests, or waits, may have left */
     uint64_t round_trips;      /* exchanges with the server that the driver counted */
     uint64_t reconnects;       /* connections opened after the first */
     uint64_t events_dropped;   /* events thrown away because nobody read them */
     uint64_t held_now;         /* holds at this moment */
     uint64_t waiting_now;      /* calls waiting at this moment */
+    uint64_t passed;           /* holds that another of this process passed on, without the server */
 } dl_client_stats_t;
 #define DL_CLIENT_STATS_INIT \
-    { sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Fills `stats`, a consistent snapshot. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats);
@@ -276,7 +277,8 @@ DL_API DL_MUST_CHECK dl_status_t dl_trylock(dl_lock_t *lock, dl_error_t *err);
 DL_API DL_MUST_CHECK dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms, int64_t lease_ms,
                                                 dl_error_t *err);
 /*
- * Leaves one level; the last one frees the lock on the server.
+ * Leaves one level; the last one frees the lock on the server, or passes it on to the next who waits in this
+ * process, without asking the server (the option `pass`): then DL_OK says nothing of what the server has.
  *
  * Returns DL_OK; DL_ENOTOWNER (nothing changed); DL_ELOST (the hold was lost: this level is gone, the
  * successor is untouched); DL_EUNKNOWN (free for this process; the server's reply was lost and the
@@ -307,11 +309,12 @@ typedef struct dl_lock_info {
     size_t size;                  /* set by DL_LOCK_INFO_INIT */
     int held;                     /* 1: somebody holds it on the server */
     int ours;                     /* 1: an owner of this client holds it */
-    char owner[DL_OWNER_MAX + 1]; /* as the server has it; foreign clients' values may be cut */
+    char owner[DL_OWNER_MAX + 1]; /* foreign clients' values may be cut. Another process' lock that was
+                                     passed on there is shown with its first owner */
     uint64_t hold_id;             /* 0: not known */
     int64_t remaining_ms;         /* of the lease on the server; -1: it has no end or is not known */
     uint32_t holds;               /* levels, where the server counts them; otherwise 1 when held */
-    uint64_t token;               /* 0: not known */
+    uint64_t token;               /* 0: not known; of several drawn at once, perhaps the last */
     char client[64];              /* where the holder runs, "host:pid"; "": not known */
 } dl_lock_info_t;
 #define DL_LOCK_INFO_INIT \

@@ -35,7 +35,7 @@ extern "C" {
  * bits, and its waits poll; elsewhere dl_renewal_t has become longer. */
 #define DL_DRIVER_ABI 3u
 #define DL_NO_DEADLINE UINT64_MAX
-#define DL_LISTEN_MAX 32 /* descriptors that a driver may listen to */
+#define DL_LISTEN_MAX 64 /* descriptors that a driver may listen to */
 
 /* ---- options ----------------------------------------------------------------------------------- */
 
@@ -126,6 +126,7 @@ typedef struct dl_request {
     int64_t wait_ms;      /* how long a NATIVE_WAIT driver may block on the server; 0 = not at all */
     uint64_t deadline_ns;
     dl_stop_t stop;
+    uint64_t tokens; /* try_acquire, level 1: how many tokens it may use; at least 1. Since 0.2. */
 } dl_request_t;
 
 typedef struct dl_grant {
@@ -135,6 +136,9 @@ typedef struct dl_grant {
                           It stays open until the hold is released or dropped. */
     int64_t busy_ms;   /* DL_EBUSY: what is left of the holder's lease; -1: no end, or not known */
     int busy_is_dlock; /* DL_EBUSY: 1: the holder is a client of this library and will notify */
+    uint64_t tokens;   /* DL_OK: how many there are, from `token` on, that nobody else is ever given: the
+                          request's, or fewer; 0 is 1. Tokens of later grants are above all of them. The core
+                          passes the hold on within its process with these. Since 0.2. */
 } dl_grant_t;
 
 /* What was seen of a hold that is lost; the event of its loss says it. */

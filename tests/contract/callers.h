@@ -10,12 +10,13 @@ typedef struct caller {
     dl_acquire_opts_t opts;
     ct_latch_t *keep; /* not NULL: what was obtained is kept until this opens */
     ct_thread_t *thread;
-    dl_status_t status;   /* of dl_acquire */
-    dl_status_t unlocked; /* of dl_unlock, which follows DL_OK */
     int64_t began_ms;
-    _Atomic int64_t ended_ms; /* not 0: the call is back, and status says how */
+    _Atomic int64_t ended_ms; /* not 0: the call is back, and so is what follows, but for the last */
+    dl_status_t status;       /* of dl_acquire */
     int64_t valid_ms;         /* when it was obtained */
     uint64_t token;
+    dl_status_t unlocked; /* of dl_unlock, which follows DL_OK */
+    dl_error_t err;       /* of the last call that failed */
 } caller_t;
 
 #define CALLER(lock_, wait_ms_)                                                                    \
@@ -29,20 +30,21 @@ typedef struct caller {
 static inline void run_caller(ct_t *ct, void *arg) {
     caller_t *c = arg;
     c->began_ms = ct_now_ms(ct);
-    c->status = dl_acquire(c->lock, &c->opts, NULL);
-    c->ended_ms = ct_now_ms(ct);
+    c->status = dl_acquire(c->lock, &c->opts, &c->err);
+    int64_t ended_ms = ct_now_ms(ct);
+    c->valid_ms = c->status == DL_OK ? dl_valid_ms(c->lock) : 0;
+    c->token = c->status == DL_OK ? dl_token(c->lock) : 0;
+    c->ended_ms = ended_ms;
     if (c->status != DL_OK) {
         if (c->status != DL_ECLOSED) {
             CT_EQ(dl_hold_count(c->lock), 0);
         }
         return;
     }
-    c->valid_ms = dl_valid_ms(c->lock);
-    c->token = dl_token(c->lock);
     if (c->keep != NULL) {
         ct_latch_wait(ct, c->keep, KEEP_MS);
     }
-    c->unlocked = dl_unlock(c->lock, NULL);
+    c->unlocked = dl_unlock(c->lock, &c->err);
 }
 
 static inline void start_caller(ct_t *ct, caller_t *c) {
@@ -52,10 +54,11 @@ static inline void start_caller(ct_t *ct, caller_t *c) {
 /* Waits for its end, which must be this status. */
 static inline void end_caller(ct_t *ct, caller_t *c, dl_status_t expected) {
     ct_join(ct, c->thread);
-    CT_CHECKF(c->status == expected, "the caller's dl_acquire was %s, expected %s", dl_status_name(c->status),
-              dl_status_name(expected));
+    CT_CHECKF(c->status == expected, "the caller's dl_acquire was %s, expected %s: %s",
+              dl_status_name(c->status), dl_status_name(expected), c->err.message);
     if (expected == DL_OK) {
-        CT_CHECKF(c->unlocked == DL_OK, "the caller's dl_unlock was %s", dl_status_name(c->unlocked));
+        CT_CHECKF(c->unlocked == DL_OK, "the caller's dl_unlock was %s: %s", dl_status_name(c->unlocked),
+                  c->err.message);
         CT_GT(c->valid_ms, 0);
     }
 }

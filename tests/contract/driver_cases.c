@@ -8,6 +8,7 @@
 #define LONG_MS 60000
 /* The shortest that a core asks for. */
 #define SHORT_MS DL_LEASE_MIN_MS
+#define HOUR_US ((uint64_t)3600 * 1000000)
 
 static void open_two(ct_t *ct, bench_t *a, bench_t *b) {
     bench_open(ct, a, ct->inner, "a:1");
@@ -58,6 +59,34 @@ CT_CASE(driver, a_larger_hold_id_of_the_owner_replaces_a_smaller_one_and_never_t
     CT_EQ(bench_renew(&a, &new, LONG_MS), DL_OK);
     CT_EQ(bench_release(&a, &new), DL_OK);
     bench_close(&a);
+}
+
+CT_CASE(driver, a_grant_is_above_the_whole_block_of_the_one_before, .needs = DL_CAP_FENCE,
+        .traits = CT_BLOCKING) {
+    enum { BLOCK = 33 };
+    bench_t a, b;
+    dl_grant_t first, block, next;
+    open_two(ct, &a, &b);
+    dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 1, LONG_MS);
+    dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
+    CT_EQ(bench_try(&b, &theirs, &first), DL_OK);
+    CT_GE(1, first.tokens);
+    CT_EQ(bench_release(&b, &theirs), DL_OK);
+    /* So far ahead that no clock hides what was not remembered. */
+    mine.token_floor = first.token + HOUR_US;
+    mine.tokens = BLOCK;
+    CT_EQ(bench_try(&a, &mine, &block), DL_OK);
+    CT_GT(block.token, mine.token_floor);
+    CT_CHECK(block.tokens <= 1 || block.tokens == BLOCK);
+    CT_EQ(bench_renew(&a, &mine, LONG_MS), DL_OK);
+    CT_EQ(bench_release(&a, &mine), DL_OK);
+    uint64_t last = block.token + (block.tokens > 0 ? block.tokens - 1 : 0);
+    /* This one knows nothing of the others' tokens. */
+    theirs.hold_id = 2;
+    CT_EQ(bench_try(&b, &theirs, &next), DL_OK);
+    CT_GT(next.token, last);
+    CT_GE(1, next.tokens);
+    close_two(&a, &b);
 }
 
 CT_CASE(driver, the_same_hold_asked_for_twice_is_granted_with_the_full_lease,

@@ -237,7 +237,7 @@ CT_CASE(gate, an_owner_that_got_the_lock_meanwhile_does_not_wait_behind_others) 
 }
 
 CT_CASE(gate, a_trylock_does_not_overtake_the_one_whose_turn_it_is) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, "pass: false");
     dl_lock_t *lock = ct_lock(ct, client, "desk");
     CT_OK(dl_lock(lock, CT_ERR));
     ct_thread_t *thread = ct_thread(ct, wait_and_unlock, lock);
@@ -268,30 +268,48 @@ CT_CASE(gate, the_end_of_a_lease_opens_the_gate_too) {
 
 #define TURNS 20
 
+typedef struct leaver {
+    caller_t caller;
+    dl_lock_t *stays; /* another handle of the same name */
+} leaver_t;
+
+/* Its handle may be closed by the time it has the lock. */
+static void acquire_by_a_handle_that_goes(ct_t *ct, void *arg) {
+    (void)ct;
+    leaver_t *leaver = arg;
+    caller_t *c = &leaver->caller;
+    c->status = dl_acquire(c->lock, &c->opts, &c->err);
+    if (c->status == DL_OK) {
+        c->unlocked = dl_unlock(leaver->stays, &c->err);
+    }
+}
+
 /* Two wait; the first is told to give up right after the holder has handed its turn to it. */
 static void give_up_on_ones_turn(ct_t *ct, int by_close) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "desk");
     for (int i = 0; i < TURNS; i++) {
-        caller_t first = CALLER(ct_lock(ct, client, "desk"), DL_WAIT_FOREVER);
+        leaver_t leaver = {CALLER(ct_lock(ct, client, "desk"), DL_WAIT_FOREVER), lock};
+        caller_t *first = &leaver.caller;
         caller_t second = CALLER(lock, 20000);
-        CT_OK(dl_cancel_new(&first.opts.cancel, CT_ERR));
+        CT_OK(dl_cancel_new(&first->opts.cancel, CT_ERR));
         CT_OK(dl_lock(lock, CT_ERR));
-        start_caller(ct, &first);
+        first->thread = ct_thread(ct, acquire_by_a_handle_that_goes, &leaver);
         ct_await_waiting(ct, client, 1, 5000);
         start_caller(ct, &second);
         ct_await_waiting(ct, client, 2, 5000);
         CT_OK(dl_unlock(lock, CT_ERR));
         if (by_close) {
-            ct_lock_close(ct, first.lock);
+            ct_lock_close(ct, first->lock);
         } else {
-            dl_cancel_trigger(first.opts.cancel);
+            dl_cancel_trigger(first->opts.cancel);
         }
-        ct_join(ct, first.thread);
-        CT_CHECKF(first.status == (by_close ? DL_ECLOSED : DL_ECANCELED) || first.status == DL_OK,
-                  "the first ended with %s", dl_status_name(first.status));
+        ct_join(ct, first->thread);
+        CT_CHECKF(first->status == (by_close ? DL_ECLOSED : DL_ECANCELED) || first->status == DL_OK,
+                  "the first ended with %s", dl_status_name(first->status));
+        CT_EQ(first->unlocked, DL_OK);
         end_caller(ct, &second, DL_OK);
-        dl_cancel_free(first.opts.cancel);
+        dl_cancel_free(first->opts.cancel);
     }
     CT_EQ(ct_stats(ct, client).waiting_now, 0);
 }

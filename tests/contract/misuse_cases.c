@@ -1,5 +1,6 @@
 /* misuse_cases.c - contract: wrong arguments and wrong driver tables are refused, and change nothing. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stddef.h>
 #include <string.h>
 
 #include "callers.h"
@@ -87,9 +88,18 @@ CT_CASE(misuse, structs_of_another_size_are_refused) {
     CT_EQ(dl_client_stats(c, &stats), DL_EINVAL);
     CT_STATUS(dl_inspect(lock, &lock_info, CT_ERR), DL_EINVAL);
     CT_EQ(dl_event_next(c, &event), DL_EINVAL);
-    stats.size = sizeof stats - 8;
+    stats.size = sizeof stats - 4;
     CT_EQ(dl_client_stats(c, &stats), DL_EINVAL);
     CT_EQ(ct_calls(ct, CT_OP_TRY), 0);
+}
+
+CT_CASE(misuse, structs_of_an_earlier_release_are_filled) {
+    dl_client_t *c = ct_open(ct, NULL);
+    take(ct, ct_lock(ct, c, "sizes"), DL_LEASE_AUTO);
+    dl_client_stats_t stats = {.size = offsetof(dl_client_stats_t, passed), .passed = 7};
+    CT_EQ(dl_client_stats(c, &stats), DL_OK);
+    CT_EQ(stats.acquired, 1);
+    CT_EQ(stats.passed, 7);
 }
 
 CT_CASE(misuse, numbers_out_of_range_are_refused) {

@@ -91,15 +91,19 @@ static long sleeps_of(ct_t *ct, pid_t tid) {
 }
 
 /* Its call does nothing but sleep: the driver's own mutexes are nobody's. */
-static void await_asleep(ct_t *ct, dl_client_t *client, const char *name, pid_t tid) {
-    if (ct_caps(ct) & DL_CAP_NOTIFY) {
-        ct_await_hearing(ct, client, name, 5000);
-    }
+static void await_sleep(ct_t *ct, pid_t tid) {
     long slept;
     do {
         slept = sleeps_of(ct, tid);
         ct_sleep_ms(ct, 100);
     } while (sleeps_of(ct, tid) != slept);
+}
+
+static void await_asleep(ct_t *ct, dl_client_t *client, const char *name, pid_t tid) {
+    if (ct_caps(ct) & DL_CAP_NOTIFY) {
+        ct_await_hearing(ct, client, name, 5000);
+    }
+    await_sleep(ct, tid);
 }
 
 static void stop_thread(ct_t *ct, const known_t *k) {
@@ -109,6 +113,55 @@ static void stop_thread(ct_t *ct, const known_t *k) {
 
 static void let_go(ct_t *ct) {
     CT_EQ(write(stop_pipe[1], "g", 1), 1);
+}
+
+/* Its turn comes by an unlock that passes the lock on; and as it does not come for it, the next one has it.
+ */
+CT_CASE(stopped, a_lock_that_is_passed_to_it_goes_on_to_the_next, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, stand_still);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, "lease: 30s");
+    dl_lock_t *held = ct_lock(ct, a, "passed"), *wanted = ct_lock(ct, b, "passed");
+    take(ct, held, LONG_LEASE_MS);
+    caller_t first = CALLER(wanted, DL_WAIT_FOREVER), third = CALLER(wanted, DL_WAIT_FOREVER);
+    start_caller(ct, &first);
+    ct_await_waiting(ct, b, 1, 5000);
+    known_t second;
+    start_known(ct, &second, wanted);
+    ct_await_waiting(ct, b, 2, 5000);
+    start_caller(ct, &third);
+    ct_await_waiting(ct, b, 3, 5000);
+    stop_thread(ct, &second);
+    CT_OK(dl_unlock(held, CT_ERR));
+    CT_AWAIT(ct_thread_done(ct, third.thread), SOON_MS);
+    end_caller(ct, &first, DL_OK);
+    end_caller(ct, &third, DL_OK);
+    let_go(ct);
+    end_caller(ct, &second.caller, DL_OK);
+    ct_expect_free(ct, "passed", ct_tolerance_ms(ct));
+    end_signals();
+}
+
+CT_CASE(stopped, a_lock_that_is_passed_to_it_is_freed_where_nobody_else_is,
+        .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, stand_still);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, "lease: 30s");
+    dl_lock_t *held = ct_lock(ct, a, "passed"), *wanted = ct_lock(ct, b, "passed");
+    take(ct, held, LONG_LEASE_MS);
+    caller_t first = CALLER(wanted, DL_WAIT_FOREVER);
+    start_caller(ct, &first);
+    ct_await_waiting(ct, b, 1, 5000);
+    known_t second;
+    start_known(ct, &second, wanted);
+    ct_await_waiting(ct, b, 2, 5000);
+    stop_thread(ct, &second);
+    CT_OK(dl_unlock(held, CT_ERR));
+    end_caller(ct, &first, DL_OK);
+    CT_OK(dl_trylock_for(held, SOON_MS, DL_LEASE_AUTO, CT_ERR));
+    CT_OK(dl_unlock(held, CT_ERR));
+    let_go(ct);
+    end_caller(ct, &second.caller, DL_OK);
+    ct_expect_free(ct, "passed", ct_tolerance_ms(ct));
+    end_signals();
 }
 
 CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
@@ -325,7 +378,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
 
 CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING | CT_VIRTUAL,
         .traits_not = CT_BACKEND) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, "pass: false");
     caller_t head = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     caller_t next = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     next.keep = ct_latch(ct, 1);
@@ -338,9 +391,11 @@ CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_B
     ct_pause_await(ct, pause, 5000);
     start_caller(ct, &next);
     CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + SOON_MS);
+    ct_pause_t *late = ct_pause(ct, CT_OP_TRY, CT_AFTER, c, "asked");
     ct_pause_go(ct, pause);
-    CT_AWAIT_THAT(ct_stats(ct, c).waiting_now, ==, 1, 5000);
+    ct_pause_await(ct, late, 5000);
     ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1); /* which is new trouble, and worth another try */
+    ct_pause_go(ct, late);
     ct_latch_down(ct, next.keep);
     end_caller(ct, &next, DL_OK);
     end_caller(ct, &head, DL_OK);
@@ -499,4 +554,50 @@ CT_CASE(stopped, one_that_left_two_clients_by_jumps_calls_and_closes_the_first, 
     ct_close(ct, clients[0]);
     ct_close(ct, clients[1]);
     ct_expect_free(ct, "left too", ct_tolerance_ms(ct));
+}
+
+typedef struct canceller {
+    jumper_t jumper;
+    dl_cancel_t *cancel;
+} canceller_t;
+
+static void wait_with_cancel_and_jump(ct_t *ct, void *arg) {
+    canceller_t *c = arg;
+    jumper_t *j = &c->jumper;
+    j->thread = pthread_self();
+    j->tid = gettid();
+    hear_signals(ct);
+    CT_OK(dl_cancel_new(&c->cancel, CT_ERR));
+    if (sigsetjmp(back, 1) == 0) {
+        dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+        opts.cancel = c->cancel;
+        ct_latch_down(ct, j->began);
+        CT_OK(dl_acquire(j->lock, &opts, CT_ERR));
+        CT_CHECKF(0, "the lock was had before the jump");
+    }
+    dl_cancel_free(c->cancel);
+    ct_latch_down(ct, j->jumped);
+    ct_latch_wait(ct, j->may_end, KEEP_MS);
+}
+
+CT_CASE(stopped, a_cancel_object_of_a_call_that_was_left_is_nobody_elses, JUMPS) {
+    on_signal(ct, jump);
+    dl_client_t *client = ct_open(ct, POLLS_SELDOM);
+    dl_lock_t *lock = ct_lock(ct, client, "left");
+    canceller_t c = {.jumper = {.client = client,
+                                .lock = lock,
+                                .began = ct_latch(ct, 1),
+                                .jumped = ct_latch(ct, 1),
+                                .may_end = ct_latch(ct, 1)}};
+    take(ct, lock, DL_LEASE_AUTO);
+    ct_thread_t *thread = ct_thread(ct, wait_with_cancel_and_jump, &c);
+    ct_latch_wait(ct, c.jumper.began, 5000);
+    ct_await_waiting(ct, client, 1, 5000);
+    await_sleep(ct, c.jumper.tid);
+    CT_EQ(pthread_kill(c.jumper.thread, SIGUSR2), 0);
+    ct_latch_wait(ct, c.jumper.jumped, 10000);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_latch_down(ct, c.jumper.may_end);
+    ct_join(ct, thread);
+    end_signals();
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,28 +15,20 @@
 #include "dlock/dlock.h"
 #include "faults/talk.h"
 #include "support/scratch.h"
-#include "support/ticks.h"
 
 /*
  * Main starts lanes; a lane has a lock file of its own, a waiter for all its rounds, and a holder for each
  * round. Only waiters and holders are clients. They talk over socket pairs, in messages of 64 bits.
- *
- * The host of a virtual machine may keep the processors longer than a lease: then a hold is lost by right.
- * Such a round says nothing about holds that were lost, and is run again; two holders and tokens that fall
- * are wrong in every weather. No time that the host did not keep is added to a limit.
  */
 #define LEASE_MS 1000
 #define LANES_MAX 64
-#define STORMY_US (LEASE_MS / 3 * 1000L) /* kept by the host in one round; the watchdog's interval */
-#define MOST_AGAIN 20                    /* rounds of one lane, one after the other */
 
 typedef enum storm { KILLED, STOPPED, STORMS } storm_t;
-typedef enum verdict { RIGHT, LOST, WRONG } verdict_t; /* LOST: wrong, but for stormy rounds */
 
 /* What a lane tells main of one round. */
 typedef struct round_result {
-    verdict_t verdict; /* if not RIGHT, a line was printed */
-    int64_t took_us;   /* from the kill, or the stop, to the waiter's DL_OK */
+    bool is_wrong;   /* a line was printed */
+    int64_t took_us; /* from the kill, or the stop, to the waiter's DL_OK */
 } round_result_t;
 
 static char folder[160];
@@ -45,12 +38,6 @@ static int64_t now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_BOOTTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-/* Kept by the host since the boot, of all processors together. */
-static int64_t kept_us(void) {
-    ticks_t ticks;
-    return ticks_read(&ticks) ? (int64_t)(ticks.stolen * 1000000 / (unsigned long)sysconf(_SC_CLK_TCK)) : 0;
 }
 
 static void sleep_ms(int ms) {
@@ -83,24 +70,18 @@ static dl_lock_t *open_lock(dl_client_t *client) {
     return lock;
 }
 
-/* The worse of the two. */
-static void add(verdict_t *verdict, int64_t other) {
-    *verdict = other > (int64_t)*verdict ? (verdict_t)other : *verdict;
-}
-
-static void expect(verdict_t *verdict, verdict_t otherwise, int truth, const char *what) {
+static void expect(bool *is_wrong, bool truth, const char *what) {
     if (!truth) {
         fprintf(stderr, "kill_storm: %s\n", what);
-        add(verdict, otherwise);
+        *is_wrong = true;
     }
 }
 
-static void expect_status(verdict_t *verdict, verdict_t otherwise, dl_status_t status, dl_status_t expected,
-                          const char *what) {
+static void expect_status(bool *is_wrong, dl_status_t status, dl_status_t expected, const char *what) {
     if (status != expected) {
         fprintf(stderr, "kill_storm: %s is %s, expected %s\n", what, dl_status_name(status),
                 dl_status_name(expected));
-        add(verdict, otherwise);
+        *is_wrong = true;
     }
 }
 
@@ -111,24 +92,24 @@ static uint64_t renewed(dl_client_t *client) {
 }
 
 /* What a holder finds that was stopped past its lease. */
-static void look_back(dl_client_t *client, dl_lock_t *lock, verdict_t *verdict) {
-    expect(verdict, WRONG, dl_valid_ms(lock) == 0, "the stopped holder still believes that it holds");
-    expect_status(verdict, WRONG, dl_unlock(lock, NULL), DL_ELOST, "the unlock of the stopped holder");
-    expect_status(verdict, WRONG, dl_unlock(lock, NULL), DL_ENOTOWNER, "its second unlock");
+static void look_back(dl_client_t *client, dl_lock_t *lock, bool *is_wrong) {
+    expect(is_wrong, dl_valid_ms(lock) == 0, "the stopped holder still believes that it holds");
+    expect_status(is_wrong, dl_unlock(lock, NULL), DL_ELOST, "the unlock of the stopped holder");
+    expect_status(is_wrong, dl_unlock(lock, NULL), DL_ENOTOWNER, "its second unlock");
     int lost = 0;
     dl_event_t event = DL_EVENT_INIT;
     while (dl_event_next(client, &event) == DL_OK) {
         lost += event.kind == DL_EVENT_LOST;
     }
-    expect(verdict, WRONG, lost == 1, "not exactly one event of the loss");
+    expect(is_wrong, lost == 1, "not exactly one event of the loss");
 }
 
 /* Holds; is killed, or stopped past its lease and woken up. */
 static void be_holder(int lane, int fd) {
     dl_client_t *client = open_client(lane);
     dl_lock_t *lock = open_lock(client);
-    verdict_t verdict = RIGHT;
-    expect_status(&verdict, LOST, dl_lock(lock, NULL), DL_OK, "the holder's lock");
+    bool is_wrong = false;
+    expect_status(&is_wrong, dl_lock(lock, NULL), DL_OK, "the holder's lock");
     uint64_t token = dl_token(lock);
     /* Right after a renewal it is not in the middle of a write, where a stopped process is in the way. */
     uint64_t before = renewed(client);
@@ -137,10 +118,10 @@ static void be_holder(int lane, int fd) {
     }
     say(fd, (int64_t)token);
     (void)hear(fd); /* stopped or killed here */
-    if (verdict == RIGHT) {
-        look_back(client, lock, &verdict);
+    if (!is_wrong) {
+        look_back(client, lock, &is_wrong);
     }
-    say(fd, verdict);
+    say(fd, is_wrong);
     dl_lock_close(lock);
     dl_client_close(client);
     _exit(0);
@@ -152,22 +133,21 @@ static void be_waiter(int lane, int fd) {
     dl_client_t *client = open_client(lane);
     dl_lock_t *lock = open_lock(client);
     while (hear(fd) != 0) {
-        verdict_t verdict = RIGHT;
-        expect_status(&verdict, LOST, dl_lock(lock, NULL), DL_OK, "the waiter's lock");
+        bool is_wrong = false;
+        expect_status(&is_wrong, dl_lock(lock, NULL), DL_OK, "the waiter's lock");
         say(fd, now_us());
         uint64_t token = dl_token(lock);
         say(fd, (int64_t)token);
         (void)hear(fd);
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
         dl_status_t inspected = dl_inspect(lock, &info, NULL);
-        expect_status(&verdict, LOST, inspected, DL_OK, "inspect");
+        expect_status(&is_wrong, inspected, DL_OK, "inspect");
         int valid = dl_valid_ms(lock) > 0 && dl_token(lock) == token;
-        expect(&verdict, LOST, valid, "the successor has lost its lock");
-        expect(&verdict, WRONG,
-               !valid || inspected != DL_OK || (info.held && info.ours && info.token == token),
+        expect(&is_wrong, valid, "the successor has lost its lock");
+        expect(&is_wrong, !valid || inspected != DL_OK || (info.held && info.ours && info.token == token),
                "the server holds it for somebody else");
-        expect_status(&verdict, LOST, dl_unlock(lock, NULL), DL_OK, "the successor's unlock");
-        say(fd, verdict);
+        expect_status(&is_wrong, dl_unlock(lock, NULL), DL_OK, "the successor's unlock");
+        say(fd, is_wrong);
     }
     dl_lock_close(lock);
     dl_client_close(client);
@@ -176,12 +156,12 @@ static void be_waiter(int lane, int fd) {
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static void kill_and_reap(pid_t pid, verdict_t *verdict) {
+static void kill_and_reap(pid_t pid, bool *is_wrong) {
     int status = 0;
     if (kill(pid, SIGKILL) != 0 || waitpid(pid, &status, 0) != pid) {
         die("kill");
     }
-    expect(verdict, WRONG, WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
+    expect(is_wrong, WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
            "the holder was not there to be killed");
 }
 
@@ -193,61 +173,40 @@ static void stop_and_wait(pid_t pid) {
 }
 
 static round_result_t run_round(int lane, storm_t storm, int waiter) {
-    round_result_t result = {.verdict = RIGHT};
+    round_result_t result = {.is_wrong = false};
     int holder_fd, status = 0;
     pid_t holder = start(&holder_fd);
     if (holder == 0) {
         close(waiter);
         be_holder(lane, holder_fd);
     }
-    int64_t token = hear(holder_fd), struck_us, kept_before_us;
+    int64_t token = hear(holder_fd), struck_us;
     if (storm == KILLED) {
         say(waiter, 1);
         sleep_ms(20 + rand() % (LEASE_MS / 3)); /* anywhere between two renewals; the waiter waits by now */
-        struck_us = now_us(), kept_before_us = kept_us();
-        kill_and_reap(holder, &result.verdict);
+        struck_us = now_us();
+        kill_and_reap(holder, &result.is_wrong);
     } else {
         stop_and_wait(holder);
-        struck_us = now_us(), kept_before_us = kept_us();
+        struck_us = now_us();
         say(waiter, 1);
     }
     result.took_us = hear(waiter) - struck_us;
-    int64_t late_us = result.took_us - limit_us;
-    if (late_us > 0) {
-        int64_t host_us = kept_us() - kept_before_us;
-        fprintf(stderr, "kill_storm: %.3f s more than the limit; the host kept %.3f s\n",
-                (double)late_us / 1e6, (double)host_us / 1e6);
-        add(&result.verdict, late_us > host_us ? WRONG : RIGHT);
-    }
+    expect(&result.is_wrong, result.took_us <= limit_us, "the lock came later than the limit");
     int64_t successor = hear(waiter);
-    expect(&result.verdict, LOST, token != 0 && successor != 0, "a lock was lost at once");
-    expect(&result.verdict, WRONG, successor == 0 || successor > token,
-           "the successor's token is not larger");
+    expect(&result.is_wrong, token != 0 && successor != 0, "a lock was lost at once");
+    expect(&result.is_wrong, successor == 0 || successor > token, "the successor's token is not larger");
     if (storm == STOPPED) {
         say(holder_fd, 1);
         kill(holder, SIGCONT);
-        add(&result.verdict, hear(holder_fd));
-        expect(&result.verdict, WRONG, waitpid(holder, &status, 0) == holder && status == 0,
+        result.is_wrong |= hear(holder_fd) != 0;
+        expect(&result.is_wrong, waitpid(holder, &status, 0) == holder && status == 0,
                "the holder did not end well");
     }
     say(waiter, 1);
-    add(&result.verdict, hear(waiter));
+    result.is_wrong |= hear(waiter) != 0;
     close(holder_fd);
     return result;
-}
-
-/* The same, again if the host kept what the lock needs, and the lock was lost. */
-static round_result_t run_valid_round(int lane, storm_t storm, int waiter) {
-    for (int again = 0;; again++) {
-        int64_t before_us = kept_us();
-        round_result_t result = run_round(lane, storm, waiter);
-        int64_t in_all_us = kept_us() - before_us;
-        if (result.verdict != LOST || in_all_us < STORMY_US || again == MOST_AGAIN) {
-            return result;
-        }
-        fprintf(stderr, "kill_storm: the host kept %.3f s of this round: it is run again\n",
-                (double)in_all_us / 1e6);
-    }
 }
 
 static void run_lane(int lane, int rounds, storm_t storm, int report) {
@@ -258,7 +217,7 @@ static void run_lane(int lane, int rounds, storm_t storm, int report) {
     }
     srand((unsigned)lane + 1);
     for (int i = 0; i < rounds; i++) {
-        round_result_t result = run_valid_round(lane, storm, waiter_fd);
+        round_result_t result = run_round(lane, storm, waiter_fd);
         if (write(report, &result, sizeof result) != (ssize_t)sizeof result) {
             die("report");
         }
@@ -298,7 +257,7 @@ static int run_storm(storm_t storm, int count, int lanes, int64_t *times_us) {
     round_result_t result;
     while (done < count && read(report[0], &result, sizeof result) == (ssize_t)sizeof result) {
         times_us[done++] = result.took_us;
-        wrong += result.verdict != RIGHT;
+        wrong += result.is_wrong;
     }
     close(report[0]);
     for (int lane = 0; lane < lanes; lane++) {

@@ -68,8 +68,11 @@ CT_CASE(faults, row13_message_is_missed, REDIS) {
     char channel[64];
     snprintf(channel, sizeof channel, "%s",
              string ? "dlock:released:dlock:row 13" : "redisson_lock__channel:{row 13}");
-    int len = snprintf(reply, sizeof reply, "*3\r\n$9\r\nsubscribe\r\n$%zu\r\n%s\r\n:1\r\n", strlen(channel),
-                       channel);
+    /* Before it, the one of its process' own: with a colon and 36 characters more. */
+    int len = snprintf(reply, sizeof reply,
+                       "*3\r\n$9\r\nsubscribe\r\n$%zu\r\n%s:%36s\r\n:1\r\n"
+                       "*3\r\n$9\r\nsubscribe\r\n$%zu\r\n%s\r\n:2\r\n",
+                       strlen(channel) + 37, channel, "", strlen(channel), channel);
     proxy_plan_t plan = {
         .request = channel, .way = PROXY_REPLIES, .after = (size_t)len, .act = PROXY_SWALLOW};
     ct_pause_t *pause = ct_pause(ct, CT_OP_WATCH, CT_BEFORE, b, "row 13");
@@ -79,7 +82,7 @@ CT_CASE(faults, row13_message_is_missed, REDIS) {
     proxy_plan(ct, proxy, &plan);
     ct_pause_go(ct, pause);
     ct_await_hearing(ct, b, "row 13", 5000);
-    CT_STR_EQ(redis_ask(ct_redis(ct), "PUBSUB CHANNELS"), channel);
+    CT_CHECK(strstr(redis_ask(ct_redis(ct), "PUBSUB CHANNELS"), channel) != NULL);
     CT_OK(dl_unlock(held, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);
     end_caller(ct, &waiter, DL_OK);

@@ -250,9 +250,9 @@ CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     int64_t lease_ms = scaled(ct, 300);
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms + 20));
     /* The votes themselves come too late. */
-    CT_STATUS(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR), DL_EIO);
+    CT_STATUS(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR), DL_ELOST);
     CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
-    CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_EIO);
+    CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_ELOST);
     CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
     CT_EQ(dl_hold_count(lock) + dl_hold_count(unfenced), 0);
     /* Nodes that drew the same token, in the same microsecond, would need nothing written back. */
@@ -261,7 +261,7 @@ CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     }
     /* The votes come in time, and what was written back does not. */
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms * 6 / 10));
-    CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_EIO);
+    CT_STATUS(dl_trylock_for(lock, 0, lease_ms, CT_ERR), DL_ELOST);
     CT_AWAIT_THAT(votes_for(ct, "row 23"), ==, 0, ct_tolerance_ms(ct));
     CT_OK(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR)); /* nothing to write back */
     CT_EQ(dl_token(unfenced), 0);

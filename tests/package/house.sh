@@ -3,33 +3,30 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "$0")/common.sh"
 
-bad=0
-complain() {
-    echo "$*"
-    bad=1
-}
-
+all=() code=() texts=()
 while IFS= read -r file; do
-    path=$source_dir/$file name=$(basename "$file")
+    all+=("$file")
     case $file in
-    *.c | *.h | *.cpp | *.hpp)
-        first=$(sed -n 1p "$path")
-        [[ $first == "/* $name - "*" */" ]] || complain "$file:1: begin with /* $name - purpose. */"
-        [ "$(sed -n 2p "$path")" = "/* SPDX-License-Identifier: Apache-2.0 */" ] || complain "$file:2: the SPDX line"
-        # A comparison inside a condition would hide its two sides.
-        grep -nE '\<(cr_assert|cr_expect|CT_CHECK|CT_AWAIT|AWAIT|CHECK)\(.* (==|!=|<=|>=|<|>) ' "$path" |
-            grep -vE '\|\||\?|NULL|&&|#define' >"$work/hidden" &&
-            complain "$file:$(head -n 1 "$work/hidden" | cut -d: -f1): compare by what says both sides, such as CT_EQ or cr_assert_eq"
-        awk -v f="$file" 'length($0) > 110 { print f ":" NR ": longer than 110 columns"; bad = 1 } END { exit bad }' \
-            "$path" || bad=1
-        ;;
-    esac
+    *.c | *.h | *.cpp | *.hpp) code+=("$file") texts+=("$file") ;;
     # Markdown may end a line with two blanks; patches keep what they are about.
-    case $file in
-    *.c | *.h | *.cpp | *.hpp | *.sh | *.cmake | *.txt)
-        grep -nE '[[:blank:]]+$' "$path" >"$work/blanks" && complain "$file:$(head -n 1 "$work/blanks" | cut -d: -f1): blanks at the end"
-        [ ! -s "$path" ] || [ -z "$(tail -c 1 "$path")" ] || complain "$file: no newline at the end"
-        ;;
+    *.sh | *.cmake | *.txt) texts+=("$file") ;;
     esac
 done < <(tree_files)
-[ $bad -eq 0 ]
+cd "$source_dir"
+
+{
+    awk 'FNR == 1 { name = FILENAME; sub(/.*\//, "", name) }
+         FNR == 1 && !(index($0, "/* " name " - ") == 1 && / \*\/$/) { print FILENAME ":1: begin with /* " name " - purpose. */" }
+         FNR == 2 && $0 != "/* SPDX-License-Identifier: Apache-2.0 */" { print FILENAME ":2: the SPDX line" }
+         length($0) > 110 { print FILENAME ":" FNR ": longer than 110 columns" }' "${code[@]}"
+    # A comparison inside a condition would hide its two sides.
+    grep -nE '\<(cr_assert|cr_expect|CT_CHECK|CT_AWAIT|AWAIT|CHECK)\(.* (==|!=|<=|>=|<|>) ' "${code[@]}" |
+        grep -vE '\|\||\?|NULL|&&|#define' | sed 's/$/ : compare by what says both sides, such as CT_EQ or cr_assert_eq/' || :
+    grep -nE '[[:blank:]]+$' "${texts[@]}" | sed 's/$/ : blanks at the end/' || :
+    grep -nE '^(<<<<<<<|>>>>>>>) ' "${all[@]}" | sed 's/$/ : left by a merge/' || :
+    for file in "${texts[@]}"; do
+        [ ! -s "$file" ] || [ -z "$(tail -c 1 "$file")" ] || echo "$file: no newline at the end"
+    done
+} >"$work/complaints"
+cat "$work/complaints"
+[ ! -s "$work/complaints" ]

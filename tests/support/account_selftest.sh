@@ -10,7 +10,7 @@ set -euo pipefail
 count=$1 runner=$2 values=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-unset DLOCK_TEST_WEATHER DLOCK_REQUIRE_ALL DLOCK_TEST_TIME_SCALE
+unset DLOCK_REQUIRE_ALL DLOCK_TEST_TIME_SCALE
 
 # account FILTER KIND NAME COMMAND...: the note on it, in $note.
 account() {

@@ -67,7 +67,7 @@ typedef struct ct ct_t; /* one running case */
 #define CT_CAN_INSPECT 0x008u   /* the driver has inspect */
 #define CT_CAN_FORCE 0x010u     /* ... force_release; ct_wipe works */
 #define CT_CAN_LIST 0x020u      /* ... list */
-#define CT_REPLAY 0x040u        /* LEASE without a hold of its own: ct_replay works */
+#define CT_REPLAY 0x040u        /* LEASE: ct_replay works, without a hold */
 #define CT_ALLOC 0x080u         /* ct_alloc_fail works in this executable; true of every fixture */
 #define CT_FORK_THREADS 0x200u  /* a child of ct_fork may start threads, open clients: not with sanitizers */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
@@ -330,6 +330,7 @@ typedef struct ct_call {
     uint32_t level;
     int64_t lease_ms;
     uint64_t token_floor;
+    uint64_t tokens; /* asked for */
     int64_t wait_ms;
     uint64_t begin_ns, end_ns, deadline_ns; /* end_ns 0: still running */
     dl_status_t status;                     /* what the core was told (CT_AFTER hooks and later) */

@@ -172,6 +172,20 @@ static int threads_before_a_case(void) {
     return running_threads();
 }
 
+/* A thread that a closed client left behind, in the middle of connecting, may be there for a while. */
+static void await_what_was_left(ct_t *ct, int may_be_open) {
+    int left = 0, tasks = 0;
+    for (int ms = 0; ms < LEFT_BEHIND_MS * ct->time_scale; ms += 5) {
+        left = open_descriptors() - ct->descriptors - may_be_open;
+        tasks = running_threads() - ct->tasks;
+        if (left <= 0 && tasks <= 0) {
+            return;
+        }
+        (void)poll(NULL, 0, 5);
+    }
+    CT_FAIL("%d descriptors were left open, and %d threads run on", left, tasks);
+}
+
 static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
                    const ct_run_options_t *options) {
     memset(ct, 0, sizeof *ct);
@@ -208,23 +222,11 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     if (fixture->start != NULL) {
         fixture->start(ct->dir);
     }
+    /* A case may fork, which no thread of the fixture's own clients shall see. */
+    await_what_was_left(ct, open_descriptors() - ct->descriptors);
     alloc_fail_at(0, 0);
     signal(SIGALRM, on_alarm);
     alarm((unsigned)ct_timeout_s(test));
-}
-
-/* A thread that a closed client left behind, in the middle of connecting, may be there for a while. */
-static void await_what_was_left(ct_t *ct) {
-    int left = 0, tasks = 0;
-    for (int ms = 0; ms < LEFT_BEHIND_MS * ct->time_scale; ms += 5) {
-        left = open_descriptors() - ct->descriptors;
-        tasks = running_threads() - ct->tasks;
-        if (left <= 0 && tasks <= 0) {
-            return;
-        }
-        (void)poll(NULL, 0, 5);
-    }
-    CT_FAIL("%d descriptors were left open, and %d threads run on", left, tasks);
 }
 
 static void tear_down(ct_t *ct) {
@@ -250,7 +252,7 @@ static void tear_down(ct_t *ct) {
         sim_uninstall();
     }
     alarm(0);
-    await_what_was_left(ct);
+    await_what_was_left(ct, 0);
     pthread_mutex_destroy(&ct->mutex);
     is_running = 0;
 }

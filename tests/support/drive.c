@@ -27,7 +27,7 @@ typedef struct call {
 } call_t;
 
 /* Open has to know whose it is. */
-#define TABLES_MAX 3
+#define TABLES_MAX 4
 static struct {
     const dli_backend_t *backend;
     dl_driver_t driver;
@@ -185,6 +185,11 @@ static dl_status_t open_third(void *state, const dl_option_value_t *options, con
     return open_of(2, state, options, env, deadline_ns, err);
 }
 
+static dl_status_t open_fourth(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
+                               uint64_t deadline_ns, dl_error_t *err) {
+    return open_of(3, state, options, env, deadline_ns, err);
+}
+
 static const dl_driver_t *driver_of(const void *state) {
     return ((const drive_t *)state)->backend->driver;
 }
@@ -281,6 +286,14 @@ static void drive_listen(void *state, const struct pollfd *fds, size_t n) {
     driver_of(state)->listen(drive_inner(state), fds, n);
 }
 
+static void drive_drop(void *state, void *hold) {
+    driver_of(state)->drop(drive_inner(state), hold);
+}
+
+static uint32_t drive_caps_off(void *state) {
+    return driver_of(state)->caps_off(drive_inner(state));
+}
+
 static void make_table(dl_driver_t *table, const dli_backend_t *backend) {
     *table = *backend->driver;
     table->state_size = DRIVE_SIZE + backend->driver->state_size;
@@ -288,6 +301,8 @@ static void make_table(dl_driver_t *table, const dli_backend_t *backend) {
     table->try_acquire = drive_try;
     table->release = drive_release;
     table->renew = drive_renew;
+    table->caps_off = backend->driver->caps_off != NULL ? drive_caps_off : NULL;
+    table->drop = backend->driver->drop != NULL ? drive_drop : NULL;
     table->watch = drive_watch;
     table->unwatch = drive_unwatch;
     table->listen = drive_listen;
@@ -310,7 +325,10 @@ const dl_driver_t *drive_table(const dli_backend_t *backend) {
     }
     tables[i].backend = backend;
     make_table(&tables[i].driver, backend);
-    tables[i].driver.open = i == 0 ? open_first : i == 1 ? open_second : open_third;
+    static dl_status_t (*const opens[TABLES_MAX])(void *, const dl_option_value_t *, const dl_driver_env_t *,
+                                                  uint64_t, dl_error_t *) = {open_first, open_second,
+                                                                             open_third, open_fourth};
+    tables[i].driver.open = opens[i];
     return &tables[i].driver;
 }
 

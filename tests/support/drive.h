@@ -5,7 +5,7 @@
 
 #include "core/backend.h"
 
-/* The table that carries a request out from its begin to its end. Of three backends in a process; it is
+/* The table that carries a request out from its begin to its end. Of four backends in a process; it is
  * static.
  */
 const dl_driver_t *drive_table(const dli_backend_t *backend);

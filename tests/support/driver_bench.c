@@ -141,7 +141,8 @@ dl_request_t bench_request(bench_t *bench, const char *owner, const char *name, 
                           .level = 1,
                           .lease_ms = lease_ms,
                           .deadline_ns = bench_deadline(bench),
-                          .stop = {{-1, -1}}};
+                          .stop = {{-1, -1}},
+                          .tokens = 1};
 }
 
 /* A status other than DL_OK comes with err filled, DL_OK leaves it alone. */

@@ -38,7 +38,7 @@ void bench_open(ct_t *ct, bench_t *bench, const dl_driver_t *driver, const char 
 void bench_close(bench_t *bench);
 void bench_drop(bench_t *bench, uint64_t hold_id);
 
-/* A request of owner "OWNER" for `name` with this id: level 1, deadline call_timeout from now. */
+/* A request of owner "OWNER" for `name` with this id: level 1, one token, deadline call_timeout from now. */
 dl_request_t bench_request(bench_t *bench, const char *owner, const char *name, uint64_t hold_id,
                            int64_t lease_ms);
 dl_status_t bench_try(bench_t *bench, const dl_request_t *request, dl_grant_t *grant);

@@ -171,8 +171,7 @@ static dl_status_t confirm(state_t *state, hold_t *hold, const dl_request_t *req
     if (status != DL_OK) {
         return status;
     }
-    dl_status_t reply =
-        fake_sessions_ping(hold->number, request->lease_ms, state->env->now_ns(), &grant->token);
+    dl_status_t reply = fake_sessions_ping(hold->number, request->lease_ms, state->env->now_ns(), grant);
     return come_back(state, request->deadline_ns, &request->stop, reply, err);
 }
 
@@ -244,7 +243,8 @@ static dl_status_t release(void *state_, void *hold, const dl_request_t *request
 static void renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
     state_t *state = state_;
     dl_error_t err = {.status = DL_OK};
-    uint64_t sent_ns = state->env->now_ns(), token;
+    dl_grant_t grant;
+    uint64_t sent_ns = state->env->now_ns();
     for (size_t i = 0; i < n; i++) {
         begin_op(state, renewals[i].hold);
     }
@@ -255,7 +255,7 @@ static void renew(void *state_, dl_renewal_t *renewals, size_t n, uint64_t deadl
         renewals[i].status = arrived;
         if (arrived == DL_OK) {
             renewals[i].status =
-                fake_sessions_ping(hold->number, renewals[i].lease_ms, state->env->now_ns(), &token);
+                fake_sessions_ping(hold->number, renewals[i].lease_ms, state->env->now_ns(), &grant);
             renewals[i].loss = DL_LOSS_HANG_UP; /* a hold ends with its connection, and in no other way */
         }
     }

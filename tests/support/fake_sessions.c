@@ -23,7 +23,7 @@ typedef struct session {
     char name[DL_NAME_MAX + 1]; /* what it holds or waits for */
     char owner[DL_OWNER_MAX + 1];
     char client[64];
-    uint64_t hold_id, token, token_floor;
+    uint64_t hold_id, token, tokens, token_floor;
     int64_t lease_ms; /* how long it may stay silent */
     uint64_t ends_ns; /* until when it may; only while it holds */
 } session_t;
@@ -57,7 +57,8 @@ static void give(session_t *s, uint64_t now_ns) {
     if (last_token < s->token_floor) {
         last_token = s->token_floor;
     }
-    s->token = ++last_token;
+    s->token = last_token + 1;
+    last_token += s->tokens;
 }
 
 /* The lock goes to the one that has waited longest. */
@@ -150,6 +151,7 @@ static void note_request(session_t *s, const dl_request_t *request, const char *
     s->hold_id = request->hold_id;
     s->lease_ms = request->lease_ms;
     s->token_floor = request->token_floor;
+    s->tokens = request->tokens > 0 ? request->tokens : 1;
 }
 
 dl_status_t fake_sessions_lock(uint64_t number, const dl_request_t *request, const char *client, int queue,
@@ -172,6 +174,7 @@ dl_status_t fake_sessions_lock(uint64_t number, const dl_request_t *request, con
         note_request(me, request, client);
         give(me, now_ns);
         grant->token = me->token;
+        grant->tokens = me->tokens;
     } else {
         note_request(me, request, client);
         me->place = queue ? ++last_place : 0;
@@ -195,7 +198,7 @@ int fake_sessions_leave_queue(uint64_t number, uint64_t now_ns) {
     return holds;
 }
 
-dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_ns, uint64_t *token) {
+dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_ns, dl_grant_t *grant) {
     pthread_mutex_lock(&mutex);
     notice(now_ns);
     session_t *me = by_number(number);
@@ -203,7 +206,8 @@ dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_n
     if (me != NULL && me->holds) {
         uint64_t until = now_ns + (uint64_t)lease_ms * FAKE_NS_PER_MS;
         me->ends_ns = me->ends_ns > until ? me->ends_ns : until;
-        *token = me->token;
+        grant->token = me->token;
+        grant->tokens = me->tokens;
         status = DL_OK;
     }
     pthread_mutex_unlock(&mutex);

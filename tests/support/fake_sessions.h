@@ -19,8 +19,8 @@ dl_status_t fake_sessions_lock(uint64_t number, const dl_request_t *request, con
 /* Leaves the queue. 1: it holds the lock by now. */
 int fake_sessions_leave_queue(uint64_t number, uint64_t now_ns);
 /* A statement on the connection: DL_OK, and at least lease_ms more until it counts as idle; or DL_ELOST: it
- * does not hold the lock (any more). *token: that of its hold. */
-dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_ns, uint64_t *token);
+ * does not hold the lock (any more). *grant: the tokens of its hold. */
+dl_status_t fake_sessions_ping(uint64_t number, int64_t lease_ms, uint64_t now_ns, dl_grant_t *grant);
 /* Ends the connection, whoever's it is, that holds `name` for this owner and hold id. DL_OK or DL_ELOST. */
 dl_status_t fake_sessions_end_hold(const char *name, const char *owner, uint64_t hold_id, uint64_t now_ns);
 /* Until when the holder's connection may stay silent; now_ns when nobody holds it. */

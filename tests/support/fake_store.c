@@ -56,7 +56,17 @@ static void extend(fake_lock_t *lock, int64_t lease_ms, uint64_t now_ns) {
     }
 }
 
-/* A new hold: full lease, fresh token. */
+/* The block of an acquire; the next one's begins above it. */
+static void draw(fake_store_t *store, const dl_request_t *request, dl_grant_t *grant) {
+    if (store->last_token < request->token_floor) {
+        store->last_token = request->token_floor;
+    }
+    grant->token = store->last_token + 1;
+    grant->tokens = request->tokens > 0 ? request->tokens : 1;
+    store->last_token += grant->tokens;
+}
+
+/* A new hold: full lease, fresh tokens. */
 static dl_status_t take(fake_store_t *store, fake_lock_t **place, const dl_request_t *request,
                         const char *client, uint64_t now_ns, dl_grant_t *grant) {
     if (*place == NULL) {
@@ -69,11 +79,8 @@ static dl_status_t take(fake_store_t *store, fake_lock_t **place, const dl_reque
     lock->hold_id = request->hold_id;
     lock->level = 1;
     lock->ends_ns = now_ns + ms(request->lease_ms);
-    if (store->last_token < request->token_floor) {
-        store->last_token = request->token_floor;
-    }
-    lock->token = ++store->last_token;
-    grant->token = lock->token;
+    draw(store, request, grant);
+    lock->token = grant->token;
     return DL_OK;
 }
 

@@ -16,7 +16,7 @@ typedef struct fake_lock {
     char client[64];
     uint64_t hold_id;
     uint32_t level;
-    uint64_t token;
+    uint64_t token;   /* the first of its block */
     uint64_t ends_ns; /* by the server's clock, which here is everybody's */
 } fake_lock_t;
 
@@ -24,7 +24,7 @@ typedef struct fake_lock {
 typedef struct fake_store {
     pthread_mutex_t mutex; /* guards everything; each function takes it for itself */
     fake_lock_t *buckets[FAKE_BUCKETS];
-    uint64_t last_token;
+    uint64_t last_token; /* the end of the last block */
 } fake_store_t;
 #define FAKE_STORE_INIT \
     { .mutex = PTHREAD_MUTEX_INITIALIZER }

@@ -87,6 +87,9 @@ void fault_check_request(const fault_run_t *run, const dl_request_t *request) {
         (request->level == 0 || (request->level > 1 && !(caps & DL_CAP_SERVER_COUNT)))) {
         BREACH("try_acquire for level %u", request->level);
     }
+    if (call->op == CT_OP_TRY && request->level == 1 && request->tokens == 0) {
+        BREACH("an acquire that may use no token");
+    }
     if (call->op == CT_OP_RELEASE && request->level > 0 && !(caps & DL_CAP_SERVER_COUNT)) {
         BREACH("release to level %u", request->level);
     }
@@ -127,12 +130,20 @@ void fault_check_batch(const fault_state_t *state, const dl_renewal_t *renewals,
 
 /* ---- holds of SESSION drivers -------------------------------------------------------------------------- */
 
+/* Where holds end by leases, a renewal may cross a release. */
+static bool is_of_session(void) {
+    return (fault_inner->caps & DL_CAP_SESSION) != 0;
+}
+
 void fault_check_hold_begin(fault_state_t *state, void *hold_) {
     fault_hold_t *hold = hold_;
     if (hold == NULL) {
         if (fault_inner->hold_size != 0) {
             BREACH("no hold where the driver has a hold_size");
         }
+        return;
+    }
+    if (!is_of_session()) {
         return;
     }
     pthread_mutex_lock(&mutex);
@@ -156,7 +167,7 @@ void fault_check_hold_begin(fault_state_t *state, void *hold_) {
 
 void fault_check_hold_end(void *hold_) {
     fault_hold_t *hold = hold_;
-    if (hold == NULL) {
+    if (hold == NULL || !is_of_session()) {
         return;
     }
     pthread_mutex_lock(&mutex);
@@ -166,6 +177,9 @@ void fault_check_hold_end(void *hold_) {
 
 void fault_check_drop(fault_state_t *state, void *hold_) {
     fault_hold_t *hold = hold_;
+    if (!is_of_session()) {
+        return;
+    }
     pthread_mutex_lock(&mutex);
     uint32_t magic = hold->magic;
     int ops = hold->ops;
@@ -308,7 +322,10 @@ static void check_endings(const fault_state_t *state) {
 
 void fault_check_close(fault_state_t *state, int forked) {
     pthread_mutex_lock(&mutex);
-    int ops = state->ops, watches = state->watches != NULL, holds = state->holds, twice = state->closed;
+    /* A listener that was late may have been replaced by nobody, since nobody had to listen any more. */
+    int is_late = state->listens && dli_sys->now_ns() >= state->listening.call.begin_ns + late_ns(state);
+    int ops = state->ops - is_late, watches = state->watches != NULL, holds = state->holds,
+        twice = state->closed;
     state->closed = 1;
     pthread_mutex_unlock(&mutex);
     if (twice) {

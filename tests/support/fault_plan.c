@@ -280,6 +280,7 @@ void fault_note_request(fault_run_t *run, fault_state_t *state, ct_op_t op, cons
     run->call.level = request->level;
     run->call.lease_ms = request->lease_ms;
     run->call.token_floor = request->token_floor;
+    run->call.tokens = request->tokens;
     run->call.wait_ms = request->wait_ms;
     fault_check_op(state, 1);
     fault_check_request(run, request);

@@ -162,7 +162,8 @@ static dl_status_t replay(void *inner, const ct_call_t *call, uint64_t deadline_
                             .lease_ms = call->lease_ms,
                             .token_floor = call->token_floor,
                             .deadline_ns = deadline_ns,
-                            .stop = {{-1, -1}}};
+                            .stop = {{-1, -1}},
+                            .tokens = call->tokens};
     dl_error_t err = {.status = DL_OK};
     dl_grant_t grant = {.session_fd = -1};
     switch (call->op) {
@@ -178,7 +179,7 @@ static dl_status_t replay(void *inner, const ct_call_t *call, uint64_t deadline_
 dl_status_t ct_replay(ct_t *ct, const ct_call_t *call) {
     fault_state_t *state = fault_state_of(call->client);
     CT_CHECKF(state != NULL, "the client of the call to replay is closed");
-    CT_CHECKF(fault_inner->hold_size == 0, "ct_replay needs the trait CT_REPLAY");
+    CT_CHECKF((fault_inner->caps & DL_CAP_LEASE) != 0, "ct_replay needs the trait CT_REPLAY");
     CT_CHECKF(call->op == CT_OP_TRY || call->op == CT_OP_RELEASE || call->op == CT_OP_RENEW,
               "op %d cannot be replayed", (int)call->op);
     uint64_t deadline_ns = dli_sys->now_ns() + (uint64_t)ct_call_timeout_ms(ct) * DLI_NS_PER_MS;

@@ -1,5 +1,6 @@
 /* fault_twin.c - the same faults for a backend: a thread carries out what is planned. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ struct fault_job {
 
 static const dli_backend_t *backend; /* the inner one */
 static dli_backend_t twin;
+static void (*_Atomic core_settled)(void *core, void *hold); /* the same for every client */
 static const dli_sys_t *sys; /* of the harness, also where a case puts another in place */
 
 static void raise_fd(int fd) {
@@ -87,7 +89,8 @@ static fault_job_t *new_job(fault_state_t *state, dli_request_t *outer) {
     job->stop_fd = -1;
     job->inner = *outer;
     job->inner.ended = direct_ended;
-    job->inner.err = &job->err;
+    job->inner.err = outer->err != NULL ? &job->err : NULL;
+    job->inner.hold = fault_inner_hold(outer->hold);
     job->texts = alloc_real((outer->n + 1) * sizeof *job->texts);
     keep_text(&job->texts[outer->n], &job->inner.with.name, outer->with.name_len, &job->inner.with.owner);
     if (outer->n > 0) {
@@ -96,6 +99,7 @@ static fault_job_t *new_job(fault_state_t *state, dli_request_t *outer) {
         for (size_t i = 0; i < outer->n; i++) {
             dl_renewal_t *r = &job->inner.renewals[i];
             keep_text(&job->texts[i], &r->name, r->name_len, &r->owner);
+            r->hold = fault_inner_hold(r->hold);
         }
     }
     if (outer->grant != NULL) {
@@ -148,6 +152,7 @@ static void give_answer(fault_job_t *job, dl_status_t status) {
     for (size_t i = 0; i < outer->n; i++) {
         give_entry(job, i);
     }
+    outer->in_line = job->inner.in_line;
     if (outer->grant != NULL) {
         *outer->grant = job->grant;
     }
@@ -256,10 +261,16 @@ static void look_again(void *core, dli_request_t *request) {
     job->state->twin.core.look_again(core, job->outer);
 }
 
+static void settled(void *core, void *hold) {
+    atomic_load (&core_settled)(core, (char *)hold - FAULT_ALIGN(sizeof(fault_hold_t)));
+}
+
 static void attach(void *state_, const dli_backend_env_t *env) {
     fault_state_t *state = state_;
     dli_backend_env_t lent = *env;
+    atomic_store(&core_settled, env->settled);
     lent.look_again = look_again;
+    lent.settled = settled;
     state->twin.core = *env;
     state->twin.fd = -1;
     drive_lend(fault_inner_state(state), &lent, raise_done, state);
@@ -320,16 +331,25 @@ static bool note(fault_job_t *job) {
         fault_batch_note(&job->batch, job->state, job->inner.renewals, job->inner.n, with->deadline_ns);
         return job->batch.is_plain;
     }
-    fault_check_hold_begin(job->state, job->inner.hold);
     if (kind == DLI_ASK_INSPECT || kind == DLI_ASK_FORCE) {
         fault_note(&job->run, job->state, op_of(kind), with->name, with->name_len, with->deadline_ns);
     } else {
+        fault_check_hold_begin(job->state, job->inner.hold);
         fault_note_request(&job->run, job->state, op_of(kind), with);
     }
     return fault_is_plain(&job->run);
 }
 
+/* The hold may go while the thread is late. */
+static void forget_holds(fault_job_t *job) {
+    job->inner.hold = NULL;
+    for (size_t i = 0; i < job->inner.n; i++) {
+        job->inner.renewals[i].hold = NULL;
+    }
+}
+
 static void start(fault_job_t *job) {
+    forget_holds(job);
     if (job->state->twin.fd < 0) {
         job->state->twin.fd = new_fd();
     }
@@ -357,6 +377,10 @@ static bool flush(void *state_) {
         }
     }
     return backend->flush(backend_state(state)) || looks_again;
+}
+
+static bool owes(void *state, const void *hold) {
+    return backend->owes(backend_state(state), (const char *)hold + FAULT_ALIGN(sizeof(fault_hold_t)));
 }
 
 /* With the core's mutex, as end_lead. A thread's job is for whoever listens. */
@@ -437,6 +461,8 @@ void fault_twin_wrap(const dl_driver_t *table) {
     twin.begin = begin;
     twin.withdraw = withdraw;
     twin.flush = flush;
+    twin.owes = backend->owes != NULL ? owes : NULL;
+    twin.lines_up = backend->lines_up;
     twin.lead_fds = backend->lead_fds != NULL ? lead_fds : NULL;
     twin.lead = lead;
     twin.end_lead = end_lead;

@@ -43,7 +43,7 @@ static void path_option(const char *dir, char *yaml, size_t size) {
 
 #define REDLOCK_NODES                                                                                   \
     (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_REPLAY | CT_ALLOC | \
-     CT_REDLOCK)
+     CT_REDLOCK | CT_BACKEND)
 
 #define A_MYSQL_SERVER                                                                                 \
     (CT_REAL_TIME | CT_PROCESSES | CT_CAN_INSPECT | CT_CAN_FORCE | CT_CAN_LIST | CT_ALLOC | CT_MYSQL | \
@@ -206,7 +206,7 @@ static int compare_with_driver(const fixture_t *fixture) {
     }
     uint32_t have = (d->inspect != NULL ? CT_CAN_INSPECT : 0) |
                     (d->force_release != NULL ? CT_CAN_FORCE : 0) | (d->list != NULL ? CT_CAN_LIST : 0) |
-                    (d->hold_size == 0 && (d->caps & DL_CAP_LEASE) ? CT_REPLAY : 0) |
+                    (d->caps & DL_CAP_LEASE ? CT_REPLAY : 0) |
                     (d->caps & (DL_CAP_NOTIFY | DL_CAP_NATIVE_WAIT) ? 0 : CT_PLAIN_POLLING) |
                     (drive_backend_of(d) != NULL ? CT_BACKEND : 0);
     uint32_t derived =

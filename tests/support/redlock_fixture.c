@@ -6,6 +6,7 @@
 
 #include "drivers/registry.h"
 #include "support/ct.h"
+#include "support/drive.h"
 #include "support/redlock_nodes.h"
 
 #define NODE_TIMEOUT_MS 250 /* call_timeout of the cases is 800 */
@@ -13,7 +14,7 @@
 static redlock_nodes_t nodes; /* of the case that this process runs; its children inherit the knowledge */
 
 const dl_driver_t *redlock_driver(void) {
-    return dli_registry_find("redlock");
+    return drive_table(dli_registry_backend("redlock"));
 }
 
 void redlock_start_three(const char *dir) {

@@ -86,6 +86,11 @@ static void sim_cond_broadcast(pthread_cond_t *cond) {
     wake_all_of(cond);
 }
 
+/* Time stands still for who spins. */
+static unsigned sim_processors(void) {
+    return 1;
+}
+
 static void sim_word_wait(atomic_uint *word, uint64_t deadline_ns) {
     pthread_mutex_lock(&sim_core.mutex);
     while (atomic_load(word) == 0 && sim_now_ns() < deadline_ns) {
@@ -202,6 +207,7 @@ static const dli_sys_t sim_table = {
     .thread_join = sim_thread_join,
     .poll = sim_poll,
     .word_wait = sim_word_wait,
+    .processors = sim_processors,
     .word_wake = sim_word_wake,
     .cond_init = sim_cond_init,
     .cond_wait = sim_cond_wait,

@@ -24,6 +24,5 @@ int ticks_read(ticks_t *ticks) {
         ticks->total += t[i];
     }
     ticks->idle = t[IDLE];
-    ticks->stolen = t[STEAL];
     return 1;
 }

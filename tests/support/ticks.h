@@ -7,7 +7,6 @@
 typedef struct ticks {
     unsigned long long total;
     unsigned long long idle;
-    unsigned long long stolen; /* a virtual machine's host had other work in that time */
 } ticks_t;
 
 /* 1, or 0 and nothing read: there is no such file here. */

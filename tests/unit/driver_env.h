@@ -47,6 +47,7 @@ static inline dl_request_t make_request(const char *name, const char *owner, uin
         .lease_ms = 30000,
         .deadline_ns = deadline_ns,
         .stop = {{-1, -1}},
+        .tokens = 1,
     };
 }
 

@@ -161,6 +161,34 @@ Test(mysql_pessimistic, tokens_rise_whatever_ends_a_hold_and_whatever_is_deleted
     shut(&c);
 }
 
+static dl_grant_t hold_block(client_t *c, uint64_t hold_id, uint64_t floor, uint64_t tokens) {
+    hold_t h = new_hold(c, "orders", A, hold_id);
+    h.request.token_floor = floor;
+    h.request.tokens = tokens;
+    cr_assert_eq(try_hold(&h, 0), DL_OK, "%s", h.err.message);
+    must_free(&h);
+    return h.grant;
+}
+
+Test(mysql_pessimistic, a_name_keeps_the_last_token_of_a_block) {
+    const uint64_t high = UINT64_C(1) << 60;
+    client_t c;
+    must_open(&c, UUID_A);
+    dl_grant_t many = hold_block(&c, 1, high, 33); /* its first row */
+    cr_assert_eq(many.token, high + 1);
+    cr_assert_eq(many.tokens, 33);
+    dl_grant_t one = hold_block(&c, 2, 0, 1);
+    cr_assert_eq(one.token, high + 34);
+    cr_assert_eq(one.tokens, 1);
+    cr_assert_eq(hold_block(&c, 3, 0, 1000).token, high + 35);
+    cr_assert_eq(hold_block(&c, 4, 0, 1).token, high + 1035);
+    /* To the end of the numbers, and no further. */
+    many = hold_block(&c, 5, INT64_MAX - 3, 33);
+    cr_assert_eq(many.token, INT64_MAX - 2);
+    cr_assert_eq(many.tokens, 3);
+    shut(&c);
+}
+
 Test(mysql_pessimistic, a_token_that_is_not_above_the_floor_is_not_believed) {
     const uint64_t floor = UINT64_C(1) << 60;
     client_t c;

@@ -291,6 +291,106 @@ Test(pool, a_server_that_is_down_fails_calls_at_once_and_is_tried_now_and_then) 
     assert_at_rest(0);
 }
 
+/* As if the server hung up on it. */
+static void cut(int pair) {
+    cr_assert_eq(shutdown(relay->client[pair], SHUT_RDWR), 0);
+}
+
+static atomic_uint_fast64_t standing_ns;
+
+static uint64_t read_standing_clock(void) {
+    return atomic_load(&standing_ns);
+}
+
+/* The relay has refused somebody: the server counts as down, and may be tried. Time stands still. */
+static void go_down(void) {
+    dli_mysql_member_t *member;
+    atomic_store(&standing_ns, env.now_ns());
+    env.now_ns = read_standing_clock;
+    make_relay(20000);
+    atomic_store(&relay->cuts, true);
+    open_pool(8);
+    cr_assert_eq(borrow(&member, 5000, NULL), DL_EIO);
+    atomic_fetch_add(&standing_ns, 300 * MS);
+    atomic_store(&relay->cuts, false);
+    atomic_store(&relay->holds, true);
+}
+
+Test(pool, who_comes_while_another_tries_a_server_waits_for_that_one) {
+    enum { N = 5 };
+    waiter_t waiters[N];
+    go_down();
+    start_waiter(&waiters[0], 15000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    for (int i = 1; i < N; i++) {
+        start_waiter(&waiters[i], 15000, NULL);
+    }
+    AWAIT_THAT(queued(), ==, N - 1);
+    cr_assert_eq(makers(), 1, "one tries it");
+    atomic_store(&relay->holds, false);
+    join_waiters(waiters, N);
+    for (int i = 0; i < N; i++) {
+        cr_assert_eq(waiters[i].status, DL_OK, "%d", i);
+        give_back(waiters[i].member);
+    }
+    assert_at_rest(N);
+}
+
+/* One tries the server, and the other waits for what comes of that. */
+static void try_and_queue(waiter_t waiters[2]) {
+    go_down();
+    start_waiter(&waiters[0], 15000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    start_waiter(&waiters[1], 15000, NULL);
+    AWAIT_THAT(queued(), ==, 1);
+}
+
+Test(pool, who_waits_for_another_to_try_a_server_learns_why_that_failed) {
+    waiter_t waiters[2];
+    try_and_queue(waiters);
+    AWAIT_THAT(atomic_load(&relay->pairs), ==, 2);
+    atomic_store(&relay->cuts, true);
+    cut(1);
+    join_waiters(waiters, 2);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(waiters[i].status, DL_EIO, "%d", i);
+    }
+    assert_at_rest(0);
+}
+
+Test(pool, who_tries_a_server_for_long_keeps_nobody_out) {
+    waiter_t waiters[2];
+    try_and_queue(waiters);
+    atomic_fetch_add(&standing_ns, 250 * MS);
+    AWAIT_THAT(awaited_makers(), ==, 2);
+    atomic_store(&relay->holds, false);
+    join_waiters(waiters, 2);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(waiters[i].status, DL_OK, "%d", i);
+        give_back(waiters[i].member);
+    }
+}
+
+Test(pool, a_failure_that_is_older_than_a_success_says_nothing) {
+    dli_mysql_member_t *member;
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    open_pool(8);
+    waiter_t late;
+    start_waiter(&late, 15000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    AWAIT_THAT(atomic_load(&relay->pairs), ==, 1);
+    atomic_store(&relay->deaf_below, 1);
+    atomic_store(&relay->holds, false);
+    give_back(take());
+    cut(0);
+    join_waiters(&late, 1);
+    cr_assert_eq(late.status, DL_EIO);
+    cr_assert_eq(borrow(&member, 5000, NULL), DL_OK, "%s", err.message);
+    give_back(member);
+    cr_assert_eq(warnings, 0, "the server was not down");
+}
+
 Test(pool, without_threads_nothing_is_leaked) {
     open_pool(1);
     atomic_store(&no_threads, true);

@@ -290,6 +290,58 @@ Test(mysql_rows, tokens_rise_above_floor_row_and_clock) {
         }
 }
 
+static dl_grant_t lock_block(client_t *c, uint64_t hold_id, uint64_t floor, uint64_t tokens) {
+    dl_request_t r = request("orders", A, hold_id);
+    dl_grant_t grant;
+    r.token_floor = floor;
+    r.tokens = tokens;
+    cr_assert_eq(lock_full(c, &r, &grant), DL_OK, "%s", c->err.message);
+    return grant;
+}
+
+Test(mysql_rows, a_row_keeps_the_last_token_of_a_block) {
+    for
+        EACH_KIND(k) {
+            const uint64_t high = (uint64_t)1 << 60;
+            client_t c;
+            must_open(&c, k, UUID_A);
+            dl_grant_t one = lock_block(&c, 1, high, 1);
+            cr_assert_eq(one.token, high + 1);
+            cr_assert_eq(one.tokens, 1);
+            dl_grant_t many = lock_block(&c, 2, 0, 33);
+            cr_assert_eq(many.token, high + 2);
+            cr_assert_eq(many.tokens, 33);
+            cr_assert_eq(look(&c, "orders").token, high + 34, "the row's");
+            cr_assert_eq(lock_block(&c, 3, high + 100, 1000).token, high + 101);
+            cr_assert_eq(free_name(&c, "orders", A, 3), DL_OK);
+            cr_assert_eq(lock_block(&c, 4, 0, 1).token, high + 1101);
+            /* To the end of the numbers, and no further. */
+            many = lock_block(&c, 5, END - 4, 33);
+            cr_assert_eq(many.token, END - 3);
+            cr_assert_eq(many.tokens, 3);
+            shut(&c);
+        }
+}
+
+Test(mysql_rows, a_block_that_begins_at_the_floor_is_not_believed) {
+    for
+        EACH_KIND(k) {
+            const uint64_t floor = (uint64_t)1 << 60;
+            client_t c;
+            dl_grant_t grant;
+            must_open(&c, k, UUID_A);
+            must_lock(&c, "orders", A, 1); /* its row is there */
+            dl_request_t r = request("orders", A, 2);
+            r.token_floor = floor;
+            r.tokens = 33;
+            said_insert_id = floor + 32;
+            dl_status_t status = lock_full(&c, &r, &grant);
+            said_insert_id = 0;
+            cr_assert_eq(status, DL_EUNKNOWN);
+            shut(&c);
+        }
+}
+
 /* Each client has seen the floor: whoever holds with it could be taken for the holder before. */
 Test(mysql_rows, a_token_that_is_not_above_the_floor_is_not_believed) {
     for

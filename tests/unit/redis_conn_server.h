@@ -17,8 +17,12 @@ typedef struct server {
 } server_t;
 
 static inline int free_port(void) {
+    static int last; /* which a server may have yet to bind */
     int port = 0;
-    close(listen_tcp("127.0.0.1", 1, &port));
+    do {
+        close(listen_tcp("127.0.0.1", 1, &port));
+    } while (port == last);
+    last = port;
     return port;
 }
 

@@ -312,6 +312,35 @@ Test(redis_driver, numbers_beyond_the_servers_are_refused) {
         }
 }
 
+Test(redis_driver, a_grant_has_as_many_tokens_as_were_asked_for) {
+    const uint64_t end = (uint64_t)1 << 53, high = end - 1000000;
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            dl_grant_t grant;
+            must_open(&c, *d, UUID_A);
+            dl_request_t r = request("orders", A, 1);
+            r.token_floor = high;
+            r.tokens = 33;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+            cr_assert_eq(grant.token, high + 1);
+            cr_assert_eq(grant.tokens, 33);
+            r = request("orders", A, 2);
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+            cr_assert_eq(grant.token, high + 34);
+            cr_assert_eq(grant.tokens, 1);
+            /* To the end of the numbers, and no further. */
+            r = request("orders", A, 3);
+            r.token_floor = end - 4;
+            r.tokens = 33;
+            cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+            cr_assert_eq(grant.token, end - 3);
+            cr_assert_eq(grant.tokens, 3);
+            ask("FLUSHALL", NULL);
+            shut(&c);
+        }
+}
+
 Test(redis_driver, scripts_that_were_flushed_are_sent_again) {
     for
         EACH_DRIVER(d) {

@@ -92,42 +92,25 @@ static dl_status_t read_answers(void) {
     return status;
 }
 
-/* In place of a pool of connections: a server that has forgotten all scripts. */
-dl_status_t dli_link_run(dli_link_t *link, dli_exchange_t *exchange, dl_error_t *error) {
-    char bytes[CALLS * 20];
-    size_t len = 0, n = exchange->commands->count;
-    bool by_text = memmem(exchange->commands->bytes, exchange->commands->len, "EVALSHA", 7) == NULL;
-    cr_assert_null(link);
-    cr_assert_eq(error, &err);
-    for (size_t i = 0; i < n; i++) {
-        len += (size_t)sprintf(bytes + len, "%s\r\n", by_text ? ":1" : "-NOSCRIPT x");
-    }
-    return read_replies(bytes, len, len, exchange->replies, n);
-}
-
-static dl_status_t run_scripts(void) {
+/* A call with more words than have room. */
+static dl_status_t encode_calls(void) {
     static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
-    redisReply *replies[CALLS] = {NULL};
     dli_slice_t argv[30];
-    dli_script_call_t calls[CALLS];
-    uint64_t sent_ns[CALLS];
-    dli_exchange_t exchange = {.replies = replies};
+    dli_commands_t commands = {0};
     for (size_t i = 0; i < 30; i++) {
         argv[i] = dli_slice("x");
     }
+    dli_script_call_t call = {&script, 1, 30, argv};
     for (size_t i = 0; i < CALLS; i++) {
-        calls[i] = (dli_script_call_t){&script, 1, 30, argv};
+        dli_script_encode(&commands, &call, false);
     }
-    dl_status_t status = note(dli_scripts_run(NULL, &exchange, calls, CALLS, sent_ns, &err));
-    for (size_t i = 0; i < CALLS; i++) {
-        int64_t number = 0;
-        cr_assert(replies[i] == NULL ? status != DL_OK : dli_reply_int(replies[i], &number));
-    }
-    free_replies(replies, CALLS);
+    dl_status_t status = commands.out_of_memory ? DL_ENOMEM : DL_OK;
+    cr_assert_eq(commands.count == CALLS, status == DL_OK);
+    dli_commands_free(&commands);
     return status;
 }
 
-static dl_status_t (*const deeds[])(void) = {make_endpoint, encode, read_answers, run_scripts};
+static dl_status_t (*const deeds[])(void) = {make_endpoint, encode, read_answers, encode_calls};
 #define DEEDS (sizeof deeds / sizeof deeds[0])
 
 Test(redis_memory, enough_memory_is_enough) {

@@ -1,89 +1,6 @@
 /* redis_mux_test.c - requests on shared connections: order, giving up, silence, kills, scripts. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "redis_link_fixture.h"
-
-#include "drivers/redis/link/mux.h"
-
-static dli_mux_t mux;
-static pthread_mutex_t core_mutex = PTHREAD_MUTEX_INITIALIZER;
-static dli_backend_env_t core;
-
-static void lock_core(void *arg) {
-    pthread_mutex_lock(arg);
-}
-
-static void unlock_core(void *arg) {
-    pthread_mutex_unlock(arg);
-}
-
-/* A line of words, and the answer. */
-typedef struct line {
-    dli_redis_request_t wire; /* first */
-    const char *words, *source;
-    char answer[64];
-    bool over;
-    dl_status_t status;
-    dl_error_t err;
-} line_t;
-
-static void encode_line(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const line_t *line = (const line_t *)(const void *)wire;
-    dli_slice_t argv[16];
-    char copy[256];
-    size_t argc = 0;
-    (void)i;
-    snprintf(copy, sizeof copy, "%s", line->words);
-    for (char *rest = copy, *word; (word = strtok_r(rest, " ", &rest)) != NULL && argc < 16;) {
-        argv[argc++] = dli_slice(word);
-    }
-    if (with_source) {
-        argv[0] = dli_slice("EVAL");
-        argv[1] = dli_slice(line->source);
-    }
-    dli_commands_add(commands, argc, argv);
-}
-
-static bool line_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
-    line_t *line = (line_t *)(void *)wire;
-    (void)i;
-    if (reply->str != NULL) {
-        snprintf(line->answer, sizeof line->answer, "%s", reply->str);
-    } else {
-        snprintf(line->answer, sizeof line->answer, "%lld", reply->integer);
-    }
-    return true;
-}
-
-static void line_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    line_t *line = (line_t *)(void *)wire;
-    line->status = status;
-    line->over = true;
-    if (why != NULL) {
-        line->err = *why;
-    }
-}
-
-#define KIND(intent_) \
-    { .intent = (intent_), .encode = encode_line, .replied = line_replied, .ended = line_ended }
-static const dli_redis_kind_t plain = KIND(DLI_PLAIN), claim = KIND(DLI_CLAIM), release = KIND(DLI_FREE);
-
-static line_t line_of(const dli_redis_kind_t *kind, const char *words) {
-    return (line_t){.wire = {.kind = kind, .count = 1, .claim = 7}, .words = words};
-}
-
-static void begin_line(line_t *line) {
-    lock_core(&core_mutex);
-    dli_mux_begin(&mux, &line->wire);
-    (void)dli_mux_flush(&mux);
-    unlock_core(&core_mutex);
-}
-
-static bool withdraw_line(line_t *line) {
-    lock_core(&core_mutex);
-    bool was_sent = dli_mux_withdraw(&mux, &line->wire);
-    unlock_core(&core_mutex);
-    return was_sent;
-}
+#include "redis_mux_fixture.h"
 
 static bool finds_claim(uint64_t hold) {
     size_t pipe;
@@ -93,49 +10,7 @@ static bool finds_claim(uint64_t hold) {
     return found;
 }
 
-static void listen_once(uint64_t until_ns) {
-    struct pollfd fds[2 * DLI_PIPES_MAX];
-    uint64_t due_ns;
-    size_t n = dli_mux_listen_fds(&mux, fds, &due_ns);
-    (void)env.poll(fds, n, due_ns < until_ns ? due_ns : until_ns);
-    dli_mux_listen(&mux, fds, n);
-}
-
-static void await_line(const line_t *line) {
-    uint64_t until_ns = env.now_ns() + 5000 * MS;
-    while (!line->over) {
-        cr_assert_lt(env.now_ns(), until_ns);
-        listen_once(until_ns);
-    }
-}
-
-static void run_line(line_t *line) {
-    begin_line(line);
-    await_line(line);
-}
-
-static void open_mux(const char *path) {
-    char url[128];
-    dl_error_t err;
-    dli_endpoint_extras_t extras = {.database = -1, .connect_timeout_ms = 1000, .keepalive_ms = -1};
-    snprintf(url, sizeof url, "unix://%s", path);
-    cr_assert_eq(dli_endpoint_make(&endpoint, url, &extras, &err), DL_OK, "%s", err.message);
-    core = (dli_backend_env_t){.core = &core_mutex, .lock = lock_core, .unlock = unlock_core};
-    cr_assert_eq(dli_mux_open(&mux, &endpoint, &env, &core, &options, 2, &err), DL_OK, "%s", err.message);
-}
-
-static void tear_mux_down(void) {
-    dli_mux_close(&mux, false);
-    tear_down();
-}
-
-TestSuite(redis_mux, .init = set_up, .fini = tear_mux_down);
-
-static void open_mux_over_relay(void) {
-    relay_listener = listen_at(relay_path, PAIRS);
-    cr_assert_eq(pthread_create(&relay_thread, NULL, relay, NULL), 0);
-    open_mux(relay_path);
-}
+TestSuite(redis_mux, .init = set_up, .fini = tear_down);
 
 static long long on_server(const char *key) {
     line_t look = line_of(&plain, key);
@@ -248,6 +123,56 @@ Test(redis_mux, without_the_kill_a_late_claim_would_come_behind_its_free) {
     AWAIT_THAT(on_server("EXISTS lock"), ==, 1);
 }
 
+static int meetings;
+
+static dl_status_t count_meeting(void *arg, const dli_facts_t *facts, dl_error_t *err) {
+    (void)arg;
+    (void)facts;
+    (void)err;
+    meetings++;
+    return DL_OK;
+}
+
+Test(redis_mux, a_successor_that_does_not_take_over_is_not_the_server) {
+    line_t get;
+    mux.meets = count_meeting;
+    fall_silent(&get);
+    const dli_pipe_t *pipe = &mux.pipes[0];
+    AWAIT((listen_once(env.now_ns() + MS), pipe->next_ready));
+    struct pollfd reply = {.fd = pipe->fd, .events = POLLIN};
+    atomic_store(&relay_held[0], 0);
+    cr_assert_eq(poll(&reply, 1, 5000), 1);
+    await_line(&get);
+    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
+    cr_assert_null(pipe->next);
+    cr_assert_eq(meetings, 1);
+    atomic_store(&relay_held[0], 1);
+    get = line_of(&plain, "PING");
+    run_line(&get);
+    cr_assert_eq(get.status, DL_EUNKNOWN);
+    cr_assert_eq(meetings, 2, "it has taken over");
+}
+
+static line_t *withdrawn_with_it;
+
+static void ended_with_another(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    line_ended(wire, status, why);
+    (void)dli_mux_withdraw(&mux, &withdrawn_with_it->wire);
+}
+
+Test(redis_mux, a_connection_that_is_over_has_nothing_that_was_given_up) {
+    dli_redis_kind_t last = claim;
+    line_t get;
+    fall_silent(&get);
+    last.ended = ended_with_another;
+    line_t next = line_of(&last, "SET lock y");
+    withdrawn_with_it = &get;
+    run_line(&next);
+    cr_assert_eq(next.status, DL_EUNKNOWN);
+    cr_assert(!get.over);
+    cr_assert_eq(mux.pipes[0].given_up, 0);
+}
+
 Test(redis_mux, what_had_not_left_goes_out_on_the_successor) {
     line_t get, next = line_of(&plain, "ECHO next");
     fall_silent(&get);
@@ -289,4 +214,114 @@ Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
     run_line(&next);
     cr_assert_str_eq(next.answer, "next");
     cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), 1);
+}
+
+static void encode_two(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+    encode_line(wire, i, with_source, commands);
+    dli_commands_add_words(commands, "ECHO", "surplus", NULL);
+}
+
+/* The server gives two answers at once, and one is expected. */
+Test(redis_mux, an_answer_that_nobody_asked_for_ends_its_connection) {
+    static const dli_redis_kind_t two = {.encode = encode_two, .replied = line_replied, .ended = line_ended};
+    open_mux(server.path);
+    for (int i = 0; i < 3; i++) {
+        line_t asked = line_of(&two, "ECHO asked"), mine = line_of(&plain, "ECHO mine");
+        run_line(&asked);
+        cr_assert_str_eq(asked.answer, "asked");
+        run_line(&mine);
+        cr_assert_eq(mine.status, DL_OK, "%s", mine.err.message);
+        cr_assert_str_eq(mine.answer, "mine");
+        cr_assert_eq(atomic_load(&reconnects), i + 1);
+    }
+}
+
+Test(redis_mux, a_restarted_server_is_reported) {
+    open_mux(server.path);
+    line_t line = line_of(&plain, "PING");
+    run_line(&line);
+    kill_server(&server);
+    boot_server(&server);
+    do {
+        line = line_of(&plain, "PING");
+        run_line(&line);
+    } while (line.status != DL_OK);
+    cr_assert(was_reported("restarted or replaced"), "%s", reported);
+    cr_assert_eq(atomic_load(&reconnects), 1);
+}
+
+Test(redis_mux, after_a_failover_no_connection_of_before_is_used_again) {
+    open_mux(server.path);
+    line_t first = line_of(&plain, "PING"), other = line_of(&plain, "PING");
+    other.wire.pipe = 1;
+    run_line(&first);
+    run_line(&other);
+    cr_assert_eq(connections(), 2);
+    tell(&server, "REPLICAOF 127.0.0.1 1");
+    line_t refused = line_of(&plain, "SET a 1");
+    run_line(&refused);
+    cr_assert_eq(strncmp(refused.answer, "READONLY", 8), 0, "%s", refused.answer);
+    for (uint32_t i = 0; i < 2; i++) {
+        line_t line = line_of(&plain, "PING");
+        line.wire.pipe = i;
+        run_line(&line);
+        cr_assert_eq(line.status, DL_EIO, "a replica is refused");
+    }
+    cr_assert_eq(connections(), 0);
+}
+
+/* Held back on its way to the server, which never has it. */
+static void lose_claim(void) {
+    line_t get;
+    fall_silent(&get);
+    await_line(&get);
+    cr_assert_eq(get.status, DL_EUNKNOWN);
+    cr_assert_eq(mux.kill_count, 1);
+}
+
+static long long kills(void) {
+    long long calls = info(&server, "commandstats", "cmdstat_client|kill:calls=");
+    return calls < 0 ? 0 : calls;
+}
+
+Test(redis_mux, frees_kill_until_a_kill_is_confirmed) {
+    lose_claim();
+    /* The connection that is to say it is lost before its answer. */
+    atomic_store(&relay_held[1], 1);
+    line_t give = line_of(&release, "DEL lock");
+    run_line(&give);
+    cr_assert_eq(give.status, DL_EUNKNOWN);
+    cr_assert_eq(mux.kill_count, 1);
+    cr_assert_eq(kills(), 0);
+    for (int i = 0; i < 2; i++) {
+        give = line_of(&release, "DEL lock");
+        run_line(&give);
+        cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
+        cr_assert_eq(mux.kill_count, 0);
+    }
+    cr_assert_eq(kills(), 1);
+}
+
+Test(redis_mux, what_another_server_was_asked_is_not_killed_here) {
+    lose_claim();
+    kill_server(&server);
+    boot_server(&server);
+    line_t give;
+    do {
+        give = line_of(&release, "DEL lock");
+        run_line(&give);
+    } while (give.status != DL_OK);
+    cr_assert_eq(kills(), 0);
+}
+
+Test(redis_mux, a_server_that_refuses_to_kill_is_asked_once) {
+    tell(&server, "ACL SETUSER default -client|kill");
+    lose_claim();
+    for (int i = 0; i < 2; i++) {
+        line_t give = line_of(&release, "DEL lock");
+        run_line(&give);
+        cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
+    }
+    cr_assert(was_reported("may not kill connections"), "%s", reported);
+    cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
 }

@@ -118,8 +118,15 @@ run_on(redisContext *c, const dli_script_t *script, const char *keys, ...) {
 
 static inline const char *take_at(const layout_t *l, const char *owner, const char *hold_id,
                                   const char *level, const char *lease_ms, const char *floor) {
+    const char *channel = strcmp(level, "1") == 0 ? NULL : CHANNEL;
     return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, level, lease_ms, floor,
-                  CHANNEL, "", NULL);
+                  channel, "", NULL);
+}
+
+static inline const char *take_block(const layout_t *l, const char *owner, const char *hold_id,
+                                     const char *floor, const char *tokens) {
+    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, "1", "30000", floor, tokens,
+                  NULL);
 }
 
 static inline const char *take(const layout_t *l, const char *owner, const char *hold_id) {

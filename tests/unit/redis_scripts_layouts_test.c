@@ -30,7 +30,7 @@ Test(redis_scripts_layouts, a_string_of_another_client_is_busy_and_not_ours) {
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         char rest[160];
         ask("SET", LOCK, values[i], "PX", "20000", NULL);
-        snprintf(rest, sizeof rest, "%s,0]", values[i]);
+        snprintf(rest, sizeof rest, "%s,0,0]", values[i]);
         cr_assert(is_busy(take(string, A, "900"), 19000, 20000, rest), "%s: %s", values[i],
                   take(string, A, "900"));
         snprintf(rest, sizeof rest, "%s,0,1,0]", values[i]);
@@ -47,7 +47,7 @@ Test(redis_scripts_layouts, a_long_foreign_string_is_cut) {
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     ask("SET", LOCK, text, NULL);
-    snprintf(rest, sizeof rest, "[-1,%.128s,0]", text);
+    snprintf(rest, sizeof rest, "[-1,%.128s,0,0]", text);
     cr_assert_str_eq(take(string, A, "1"), rest);
     cr_assert_str_eq(ask("SET", LOCK, "x", "NX", NULL), "nil", "the recipe of others is excluded too");
 }
@@ -71,8 +71,8 @@ Test(redis_scripts_layouts, an_owner_of_a_task_is_ours_too) {
     for
         EACH_LAYOUT(l) {
             cr_assert(is_token(take(l, task, "7")));
-            cr_assert(is_busy(take(l, B, "1"), 29000, 30000, UUID_A ":t5:7,1]"), "%s", take(l, B, "1"));
-            cr_assert(is_busy(take(l, UUID_A ":5", "8"), 29000, 30000, UUID_A ":t5:7,1]"));
+            cr_assert(is_busy(take(l, B, "1"), 29000, 30000, UUID_A ":t5:7,1,0]"), "%s", take(l, B, "1"));
+            cr_assert(is_busy(take(l, UUID_A ":5", "8"), 29000, 30000, UUID_A ":t5:7,1,0]"));
             cr_assert(is_busy(inspect(l), 29000, 30000, UUID_A ":t5:7,1,1,0]"), "%s", inspect(l));
             cr_assert_str_eq(renew(l, task, "7", "60000"), "1");
             cr_assert_str_eq(force(l), "1");
@@ -190,7 +190,7 @@ Test(redis_scripts_layouts, a_hash_that_is_no_lock_is_an_error_and_stays) {
 Test(redis_scripts_layouts, our_two_fields_are_known_in_either_order) {
     write_hash(&(fields_t){{A ":h", "7", A, "2", NULL}});
     cr_assert(is_busy(inspect(hash), 19000, 20000, A ":7,1,2,0]"), "%s", inspect(hash));
-    cr_assert(is_busy(take(hash, A, "6"), 19000, 20000, A ":7,1]"));
+    cr_assert(is_busy(take(hash, A, "6"), 19000, 20000, A ":7,1,0]"));
     cr_assert_str_eq(take_at(hash, A, "7", "3", "30000", "0"), "1");
     cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
 }
@@ -232,8 +232,8 @@ Test(redis_scripts_layouts, a_hold_that_others_write_beside_is_busy_for_all_unti
         take_and_write(&beside[i]);
         const char *before = content(LOCK);
         cr_assert(is_busy(inspect(hash), 29000, 30000, A ":7,1,2,0]"), "%zu: %s", i, inspect(hash));
-        cr_assert(is_busy(take(hash, B, "9"), 29000, 30000, A ":7,0]"), "%zu: %s", i, take(hash, B, "9"));
-        cr_assert(is_busy(take(hash, A, "8"), 29000, 30000, A ":7,0]"),
+        cr_assert(is_busy(take(hash, B, "9"), 29000, 30000, A ":7,0,0]"), "%zu: %s", i, take(hash, B, "9"));
+        cr_assert(is_busy(take(hash, A, "8"), 29000, 30000, A ":7,0,0]"),
                   "%zu: an older hold that others are in is not replaced", i);
         /* Nor is it lost by what is not its holder's. */
         cr_assert_str_eq(renew(hash, A, "6", "40000"), "0", "%zu", i);
@@ -320,8 +320,9 @@ Test(redis_scripts_layouts, a_peer_and_we_exclude_each_other) {
     static const char peer[] = UUID_B ":77";
     cr_assert_str_eq(run_on(server.admin, &peer_enter, "1", LOCK, peer, "20000", NULL), "nil");
     cr_assert_str_eq(run_on(server.admin, &peer_enter, "1", LOCK, peer, "20000", NULL), "nil");
-    cr_assert(is_busy(take(hash, A, "7"), 19000, 20000, UUID_B ":77,0]"), "%s", take(hash, A, "7"));
-    cr_assert(is_busy(take(hash, peer, "7"), 19000, 20000, UUID_B ":77,0]"), "no hold id: not ours to take");
+    cr_assert(is_busy(take(hash, A, "7"), 19000, 20000, UUID_B ":77,0,0]"), "%s", take(hash, A, "7"));
+    cr_assert(is_busy(take(hash, peer, "7"), 19000, 20000, UUID_B ":77,0,0]"),
+              "no hold id: not ours to take");
     cr_assert(is_busy(inspect(hash), 19000, 20000, UUID_B ":77,0,2,0]"), "%s", inspect(hash));
     cr_assert_str_eq(drop(hash, peer, "7", "0"), "nil");
     cr_assert_str_eq(renew(hash, peer, "7", "30000"), "0");

@@ -37,10 +37,10 @@ Test(redis_scripts, another_owner_is_told_how_long_and_changes_nothing) {
         EACH_LAYOUT(l) {
             cr_assert(is_token(take(l, A, "7")));
             const char *before = content(LOCK), *tokens = content(TOKENS);
-            cr_assert(is_busy(take(l, B, "900"), 29000, 30000, A ":7,1]"), "%s", take(l, B, "900"));
+            cr_assert(is_busy(take(l, B, "900"), 29000, 30000, A ":7,1,0]"), "%s", take(l, B, "900"));
             cr_assert_str_eq(content(LOCK), before);
             ask("PERSIST", LOCK, NULL);
-            cr_assert_str_eq(take(l, B, "900"), "[-1," A ":7,1]");
+            cr_assert_str_eq(take(l, B, "900"), "[-1," A ":7,1,0]");
             cr_assert_str_eq(content(TOKENS), tokens, "a token was drawn for nothing");
             ask("DEL", LOCK, NULL);
         }
@@ -54,12 +54,12 @@ Test(redis_scripts, a_larger_hold_id_of_the_same_owner_replaces_a_smaller_never_
             long long second = atoll(take_at(l, A, "10", "1", "2000", "0"));
             cr_assert_gt(second, first);
             cr_assert_leq(left_ms(), 2000, "the full lease is the new one");
-            cr_assert(is_busy(take(l, A, "9"), 1, 2000, A ":10,1]"), "%s", take(l, A, "9"));
+            cr_assert(is_busy(take(l, A, "9"), 1, 2000, A ":10,1,0]"), "%s", take(l, A, "9"));
             long long again = atoll(take(l, A, "10"));
             cr_assert_gt(again, second, "sent twice");
             cr_assert_gt(left_ms(), 29000);
             cr_assert(is_token(take(l, A, "9007199254740991")));
-            cr_assert(is_busy(take(l, A, "9007199254740990"), 29000, 30000, A ":9007199254740991,1]"));
+            cr_assert(is_busy(take(l, A, "9007199254740990"), 29000, 30000, A ":9007199254740991,1,0]"));
             cr_assert_str_eq(drop(l, A, "9007199254740991", "0"), "1");
         }
 }
@@ -68,8 +68,8 @@ Test(redis_scripts, an_owner_is_compared_whole) {
     for
         EACH_LAYOUT(l) {
             cr_assert(is_token(take(l, UUID_A ":12", "7")));
-            cr_assert(is_busy(take(l, A, "900"), 1, 30000, UUID_A ":12:7,1]"));
-            cr_assert(is_busy(take(l, UUID_A ":123", "900"), 1, 30000, UUID_A ":12:7,1]"));
+            cr_assert(is_busy(take(l, A, "900"), 1, 30000, UUID_A ":12:7,1,0]"));
+            cr_assert(is_busy(take(l, UUID_A ":123", "900"), 1, 30000, UUID_A ":12:7,1,0]"));
             cr_assert_str_eq(drop(l, A, "7", "0"), "nil");
             cr_assert_str_eq(renew(l, UUID_A ":123", "7", "30000"), "0");
             ask("DEL", LOCK, NULL);
@@ -94,6 +94,31 @@ Test(redis_scripts, a_token_is_above_the_counter_the_floor_and_the_clock) {
             ask("DEL", LOCK, NULL);
             cr_assert(is_error(take(l, A, "6"), "ETOKEN"));
             cr_assert_str_eq(ask("GET", TOKENS, NULL), "9007199254740991");
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+        }
+}
+
+Test(redis_scripts, the_counter_keeps_the_last_token_of_a_block) {
+    for
+        EACH_LAYOUT(l) {
+            ask("DEL", LOCK, NULL);
+            ask("SET", TOKENS, "8000000000000001", NULL);
+            cr_assert_str_eq(take_block(l, A, "1", "0", "33"), "8000000000000002");
+            cr_assert_str_eq(ask("GET", TOKENS, NULL), "8000000000000034");
+            cr_assert_str_eq(take(l, A, "2"), "8000000000000035");
+            cr_assert_str_eq(take_block(l, A, "3", "0", "1"), "8000000000000036");
+            cr_assert_str_eq(take_block(l, A, "4", "8000000000000040", "2"), "8000000000000041");
+            cr_assert_str_eq(ask("GET", TOKENS, NULL), "8000000000000042");
+            cr_assert(begins(take_block(l, B, "1", "0", "33"), "["), "another has it");
+            cr_assert_str_eq(ask("GET", TOKENS, NULL), "8000000000000042");
+            /* To the last number that is exact, and no further. */
+            ask("SET", TOKENS, "9007199254740980", NULL);
+            cr_assert_str_eq(take_block(l, A, "6", "0", "11"), "9007199254740981");
+            cr_assert_str_eq(ask("GET", TOKENS, NULL), "9007199254740991");
+            ask("DEL", LOCK, NULL);
+            ask("SET", TOKENS, "9007199254740980", NULL);
+            cr_assert(is_error(take_block(l, A, "7", "0", "12"), "ETOKEN"));
+            cr_assert_str_eq(ask("GET", TOKENS, NULL), "9007199254740980");
             cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
         }
 }

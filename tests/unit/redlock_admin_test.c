@@ -183,7 +183,7 @@ static int note_lock(void *arg, const char *name, const dl_lock_info_t *info) {
 
 static dl_status_t list_all(client_t *c, const char *prefix, listed_t *listed) {
     listed->n = 0;
-    return dli_redlock_driver.list(c->state, prefix, strlen(prefix), note_lock, listed, in_ms(2000), &c->err);
+    return table()->list(c->state, prefix, strlen(prefix), note_lock, listed, in_ms(2000), &c->err);
 }
 
 static void plant_locks(void) {

@@ -67,7 +67,7 @@ static int worst(void) {
 
 static dl_status_t check(client_t *c) {
     found.n = 0;
-    return dli_redlock_driver.check(c->state, keep, &found, in_ms(2000), &c->err);
+    return table()->check(c->state, keep, &found, in_ms(2000), &c->err);
 }
 
 static void check_once(client_t *c) {
@@ -78,7 +78,7 @@ static void check_once(client_t *c) {
 
 static dl_status_t init(client_t *c, unsigned flags) {
     found.n = 0;
-    return dli_redlock_driver.init(c->values, &c->env, flags, keep, &found, in_ms(2000), &c->err);
+    return table()->init(c->values, &c->env, flags, keep, &found, in_ms(2000), &c->err);
 }
 
 /* The answer of one server to one command, as text. */

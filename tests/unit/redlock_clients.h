@@ -6,6 +6,19 @@
 #include "drivers/redis/redlock/round.h"
 #include "redlock_relays.h"
 
+/* Looks until it is true, and lets the client read meanwhile, which has no thread: this one is it. */
+static inline void take_turn(void);
+#undef AWAIT
+#define AWAIT(cond)                                                                   \
+    do {                                                                              \
+        for (uint64_t end_ = dli_sys_real.now_ns() + 15000 * MS; !(cond);) {          \
+            cr_assert_lt(dli_sys_real.now_ns(), end_, "%s did not come true", #cond); \
+            take_turn();                                                              \
+        }                                                                             \
+    } while (0)
+#undef AWAIT_THAT
+#define AWAIT_THAT(a, op, b) AWAIT((a)op(b))
+
 #define NODES_MAX 5
 #define UUID "aaaaaaaa-0000-4000-8000-000000000001"
 #define OWNER UUID ":1"
@@ -19,7 +32,6 @@ typedef struct plan {
     const dli_script_t *scripts[4]; /* that the servers know from the start; NULL: the end */
     const char *username;           /* and password; NULL: the default user */
     bool fences;                    /* it draws tokens, and the servers' counters differ */
-    bool subscribes;                /* it can hear of releases */
 } plan_t;
 
 SHARED size_t server_count;
@@ -30,6 +42,13 @@ SHARED dl_driver_env_t env;
 SHARED dl_error_t err;
 SHARED dl_grant_t grant;
 SHARED atomic_int warnings;
+SHARED pthread_t owner_thread;
+
+#define HOLDS_MAX 1024
+SHARED struct {
+    uint64_t hold_id; /* 0: free */
+    dli_redlock_hold_t hold;
+} holds[HOLDS_MAX];
 
 /* ---- the servers ---------------------------------------------------------------------------------- */
 
@@ -85,12 +104,9 @@ static inline void note_count(void *core, dl_count_t what, uint64_t n) {
     (void)n;
 }
 
+static const dli_mux_options_t options = {.idle_timeout_ms = 60000, .idle_check_ms = 1000};
+
 static inline void open_node(size_t i, const plan_t *plan) {
-    static const dli_pool_options_t pool = {.max_total = 8,
-                                            .max_idle = 8,
-                                            .borrow_timeout_ms = 1000,
-                                            .idle_timeout_ms = 60000,
-                                            .idle_check_ms = 1000};
     dli_node_t *node = &client.nodes[i];
     char url[128];
     dli_endpoint_extras_t extras = {.username = plan->username,
@@ -102,6 +118,7 @@ static inline void open_node(size_t i, const plan_t *plan) {
     node->redlock = &client;
     node->index = i;
     node->redis.env = &env;
+    node->redis.core = &dli_redis_no_core;
     node->redis.layout = &dli_redis_string_layout;
     node->redis.prefix_len = 6;
     memcpy(node->redis.prefix, "dlock:", 7);
@@ -109,15 +126,13 @@ static inline void open_node(size_t i, const plan_t *plan) {
     memcpy(node->redis.prefix_shown, "dlock:", 7);
     memcpy(node->redis.token_key_shown, TOKENS, sizeof TOKENS);
     cr_assert_eq(dli_endpoint_make(&node->redis.endpoint, url, &extras, &err), DL_OK, "%s", err.message);
-    cr_assert_eq(dli_link_open(&node->redis.endpoint, &pool, &env, &node->redis.link, &err), DL_OK);
-    if (plan->subscribes) {
-        cr_assert_eq(dli_subscriber_open(&node->redis.endpoint, &env, &node->redis.subscriber, &err), DL_OK);
-    }
+    cr_assert_eq(dli_subscriber_open(&node->redis.endpoint, &env, &node->redis.subscriber, &err), DL_OK);
 }
 
 /* Without quarantine. */
 static inline void open_client(const plan_t *plan) {
     client.env = &env;
+    client.core = &dli_redis_no_core;
     client.n = plan->n;
     client.quorum = plan->n / 2 + 1;
     client.node_timeout_ms = 500;
@@ -125,24 +140,105 @@ static inline void open_client(const plan_t *plan) {
     client.fences = plan->fences;
     memcpy(client.marker_key, MARKER, sizeof MARKER);
     memcpy(client.quarantine_key, QUARANTINE, sizeof QUARANTINE);
-    pthread_mutex_init(&client.mutex, NULL);
     for (size_t i = 0; i < client.n; i++) {
         open_node(i, plan);
     }
-    cr_assert_eq(dli_stragglers_open(&client, &client.stragglers, &err), DL_OK, "%s", err.message);
+    cr_assert(dli_redlock_keep_renewals(&client));
+    cr_assert_eq(dli_redlock_open_muxes(&client, &options, &err), DL_OK, "%s", err.message);
+    owner_thread = pthread_self();
 }
 
 static inline void close_client(void) {
-    dli_stragglers_close(client.stragglers, false);
-    dli_round_free(client.spare);
-    dli_round_free(client.renewal_spare);
-    for (size_t i = 0; i < client.n; i++) {
-        dli_link_close(client.nodes[i].redis.link, false);
-        dli_subscriber_close(client.nodes[i].redis.subscriber, false);
-        dli_endpoint_free(&client.nodes[i].redis.endpoint);
+    for (size_t i = 0; i < HOLDS_MAX; i++) {
+        dli_redlock_drop(&client, &holds[i].hold);
+        holds[i].hold_id = 0;
     }
-    pthread_mutex_destroy(&client.mutex);
+    dli_redlock_close(&client, 0);
     memset(&client, 0, sizeof client);
+}
+
+/* Reads what has come within a millisecond. */
+static inline void take_turn(void) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t due_ns;
+    if (client.env == NULL || !pthread_equal(pthread_self(), owner_thread)) {
+        (void)poll(NULL, 0, 1);
+        return;
+    }
+    size_t n = dli_redlock_listen_fds(&client, fds, DL_LISTEN_MAX, &due_ns);
+    if (poll(fds, n, 1) <= 0) {
+        for (size_t i = 0; i < n; i++) {
+            fds[i].revents = 0;
+        }
+    }
+    dli_redlock_listen(&client, fds, n);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------- */
+
+/* One that has begun, as by the core. */
+typedef struct asked {
+    dli_request_t request; /* the first */
+    dl_status_t status;
+    bool is_over;
+} asked_t;
+
+static inline void note_end(dli_request_t *request, dl_status_t status) {
+    asked_t *asked = (asked_t *)(void *)request;
+    asked->status = status;
+    asked->is_over = true;
+}
+
+static inline void begin_asking(asked_t *asked, const dli_request_t *request) {
+    *asked = (asked_t){.request = *request};
+    asked->request.ended = note_end;
+    dli_redlock_begin(&client, &asked->request);
+    (void)dli_redlock_flush(&client);
+}
+
+/* Nobody waits any more. */
+static inline dl_status_t withdraw(asked_t *asked) {
+    dl_status_t status = dli_redlock_withdraw(&client, &asked->request) ? DL_EUNKNOWN : DL_EIO;
+    if (asked->request.err != NULL) {
+        (void)dl_driver_fail(asked->request.err, status, 0, "no reply from the server");
+    }
+    return status;
+}
+
+static inline dl_status_t end_asking(asked_t *asked) {
+    while (!asked->is_over && show_ns() < asked->request.with.deadline_ns) {
+        take_turn();
+    }
+    return asked->is_over ? asked->status : withdraw(asked);
+}
+
+static inline dl_status_t ask(const dli_request_t *request) {
+    asked_t asked;
+    begin_asking(&asked, request);
+    return end_asking(&asked);
+}
+
+static inline dl_status_t ask_by_name(dli_ask_kind_t kind, const char *name, dl_lock_info_t *info) {
+    const dli_request_t request = {
+        .kind = kind,
+        .with = {.name = name, .name_len = strlen(name), .deadline_ns = in_ms(2000)},
+        .info = info,
+        .err = &err};
+    return ask(&request);
+}
+
+static inline void *hold_of(uint64_t hold_id) {
+    size_t i = 0;
+    while (holds[i].hold_id != hold_id && holds[i].hold_id != 0) {
+        cr_assert_lt(++i, HOLDS_MAX);
+    }
+    holds[i].hold_id = hold_id;
+    return &holds[i].hold;
+}
+
+/* May the nodes have something of it still? As the core asks. */
+static inline bool owes(uint64_t hold_id) {
+    return dli_redlock_backend.owes(&client, hold_of(hold_id));
 }
 
 static inline void start_nodes(const plan_t *plan) {
@@ -257,10 +353,16 @@ static inline bool is_free(void) {
     return true;
 }
 
-static inline dl_status_t try_with(dl_request_t request) {
+static inline dli_request_t try_of(const dl_request_t *with) {
     grant = (dl_grant_t){.session_fd = -7, .busy_ms = -7};
     err = (dl_error_t){.status = DL_OK};
-    dl_status_t status = dli_redlock_try_acquire(&client, NULL, &request, &grant, &err);
+    return (dli_request_t){
+        .kind = DLI_ASK_TRY, .with = *with, .hold = hold_of(with->hold_id), .grant = &grant, .err = &err};
+}
+
+static inline dl_status_t try_with(dl_request_t with) {
+    const dli_request_t request = try_of(&with);
+    dl_status_t status = ask(&request);
     cr_assert_eq(status, err.status, "%s", err.message);
     return status;
 }
@@ -273,10 +375,24 @@ static inline dl_status_t try_it(uint64_t hold_id) {
     return try_with(request_of(hold_id));
 }
 
-static inline dl_status_t free_it(uint64_t hold_id) {
-    dl_request_t request = request_of(hold_id);
+static inline dl_status_t free_until(uint64_t hold_id, uint64_t deadline_ns) {
+    const dli_request_t request = {.kind = DLI_ASK_RELEASE,
+                                   .with = make_request(NAME, OWNER, hold_id, deadline_ns),
+                                   .hold = hold_of(hold_id),
+                                   .err = &err};
     err = (dl_error_t){.status = DL_OK};
-    return dli_redlock_release(&client, NULL, &request, &err);
+    return ask(&request);
+}
+
+static inline dl_status_t free_it(uint64_t hold_id) {
+    return free_until(hold_id, in_ms(2000));
+}
+
+/* In the background, as the core does while it is owed. */
+static inline dl_status_t free_again(uint64_t hold_id) {
+    const dli_request_t request = {
+        .kind = DLI_ASK_RELEASE, .with = request_of(hold_id), .hold = hold_of(hold_id)};
+    return ask(&request);
 }
 
 /* Every node has a connection that is ready, and no answer of one is still to be read. */
@@ -285,9 +401,7 @@ static inline void connect_all(void) {
     AWAIT_THAT(have(OWNER ":1"), ==, client.n);
     cr_assert_eq(free_it(1), DL_OK, "%s", err.message);
     AWAIT(is_free());
-    for (size_t i = 0; i < client.n; i++) {
-        AWAIT_THAT(atomic_load(&client.nodes[i].backlog), ==, 0);
-    }
+    AWAIT_THAT(client.pending, ==, 0);
     spread_counters(8100000000000000);
 }
 

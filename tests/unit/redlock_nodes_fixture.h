@@ -8,6 +8,7 @@
 #include "drivers/redis/redis.h"
 #include "drivers/redis/redlock/options.h"
 #include "redis_process.h"
+#include "support/drive.h"
 
 #define UUID_A "aaaaaaaa-0000-4000-8000-000000000001"
 #define UUID_B "bbbbbbbb-0000-4000-8000-000000000002"
@@ -88,7 +89,7 @@ typedef struct client {
     dl_option_value_t values[DLI_REDLOCK_OPT_COUNT];
     char urls[URLS_MAX][128];
     const char *list[URLS_MAX];
-    dli_redlock_t *state;
+    void *state;
     dl_error_t err;
 } client_t;
 
@@ -144,11 +145,20 @@ static inline void prepare(client_t *c, const char *uuid) {
     }
 }
 
+/* The driver behind a blocking table. */
+static inline const dl_driver_t *table(void) {
+    return drive_table(&dli_redlock_backend);
+}
+
+static inline dli_redlock_t *redlock_of(client_t *c) {
+    return drive_inner(c->state);
+}
+
 static inline dl_status_t open_prepared(client_t *c) {
-    c->state = calloc(1, dli_redlock_driver.state_size);
+    c->state = calloc(1, table()->state_size);
     cr_assert_not_null(c->state);
     c->err.message[0] = '\0';
-    return dli_redlock_driver.open(c->state, c->values, &c->env, in_ms(2000), &c->err);
+    return table()->open(c->state, c->values, &c->env, in_ms(2000), &c->err);
 }
 
 static inline void must_open(client_t *c) {
@@ -156,7 +166,7 @@ static inline void must_open(client_t *c) {
 }
 
 static inline void shut(client_t *c) {
-    dli_redlock_driver.close(c->state, 0);
+    table()->close(c->state, 0);
     free(c->state);
     c->state = NULL;
 }
@@ -172,18 +182,18 @@ static inline dl_status_t open_and_shut(client_t *c) {
 static inline dl_status_t lock_name(client_t *c, const char *name, const char *owner, uint64_t hold_id) {
     dl_request_t r = make_request(name, owner, hold_id, in_ms(2000));
     dl_grant_t grant = {.session_fd = -1, .busy_ms = -1};
-    return dli_redlock_driver.try_acquire(c->state, NULL, &r, &grant, &c->err);
+    return table()->try_acquire(c->state, NULL, &r, &grant, &c->err);
 }
 
 static inline dl_status_t free_name(client_t *c, const char *name, const char *owner, uint64_t hold_id) {
     dl_request_t r = make_request(name, owner, hold_id, in_ms(2000));
     r.level = 0;
-    return dli_redlock_driver.release(c->state, NULL, &r, &c->err);
+    return table()->release(c->state, NULL, &r, &c->err);
 }
 
 static inline dl_status_t inspect_name(client_t *c, const char *name, dl_lock_info_t *info) {
     *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
-    return dli_redlock_driver.inspect(c->state, name, strlen(name), in_ms(2000), info, &c->err);
+    return table()->inspect(c->state, name, strlen(name), in_ms(2000), info, &c->err);
 }
 
 static inline dl_lock_info_t look(client_t *c, const char *name) {
@@ -193,7 +203,7 @@ static inline dl_lock_info_t look(client_t *c, const char *name) {
 }
 
 static inline dl_status_t force_name(client_t *c, const char *name) {
-    return dli_redlock_driver.force_release(c->state, name, strlen(name), in_ms(2000), &c->err);
+    return table()->force_release(c->state, name, strlen(name), in_ms(2000), &c->err);
 }
 
 /* Puts a hold on one server, past all clients. */

@@ -113,10 +113,7 @@ static void prepare_with_a_gap(client_t *c, char *gap, size_t size) {
 }
 
 static int known_as_twin(client_t *c) {
-    pthread_mutex_lock(&c->state->mutex);
-    bool is_twin = c->state->nodes[2].is_twin;
-    pthread_mutex_unlock(&c->state->mutex);
-    return is_twin;
+    return redlock_of(c)->nodes[2].is_twin;
 }
 
 Test(redlock_nodes, one_that_turns_out_later_to_be_another_has_no_vote_and_is_reported_once) {
@@ -153,7 +150,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     dl_error_t err;
     redlock.env = &env;
     redlock.n = 3;
-    pthread_mutex_init(&redlock.mutex, NULL);
+    redlock.core = &dli_redis_no_core;
     for (size_t i = 0; i < 3; i++) {
         redlock.nodes[i].redlock = &redlock;
         redlock.nodes[i].index = i;
@@ -162,6 +159,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_has(err.message, "nodes 1 and 2 are the same server");
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
+    dli_redlock_report(&redlock);
     cr_expect_eq(times_said("are the same server"), 1);
     /* The one that was there first goes on. */
     cr_expect_eq(dli_node_meet(&redlock.nodes[1], "two", &err), DL_OK);
@@ -172,35 +170,43 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH, "it may be one of the others");
 }
 
+static void tell_of(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
+    dli_node_tell(node, status, why);
+    dli_redlock_report(node->redlock);
+}
+
 Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = NULL) {
     static dli_redlock_t redlock;
     dl_driver_env_t env = make_env(UUID_A, note_report, note_count);
     dl_error_t why = {.message = "redis://a:6379/0: connection refused"};
     dli_node_t *node = &redlock.nodes[0];
     redlock.env = &env;
-    pthread_mutex_init(&redlock.mutex, NULL);
+    redlock.core = &dli_redis_no_core;
     node->redlock = &redlock;
-    dli_node_tell(node, DL_OK, &why);
+    tell_of(node, DL_OK, &why);
     cr_expect_eq(warnings() + reports.notes, 0);
     for (int i = 0; i < 3; i++) {
-        dli_node_tell(node, DL_EIO, &why);
-        dli_node_tell(node, DL_ENOMEM, &why);
-        dli_node_tell(node, DL_ECANCELED, &why);
+        tell_of(node, DL_EIO, &why);
+        tell_of(node, DL_ENOMEM, &why);
+        tell_of(node, DL_ECANCELED, &why);
     }
     cr_expect_eq(warnings(), 1);
     cr_expect_eq(times_said("node 1 is down: redis://a:6379/0: connection refused"), 1);
-    dli_node_tell(node, DL_OK, &why);
-    dli_node_tell(node, DL_OK, &why);
+    tell_of(node, DL_OK, &why);
+    tell_of(node, DL_OK, &why);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 60000);
+    dli_redlock_report(&redlock);
     dli_node_tell_excluded(node, 59000);
+    dli_redlock_report(&redlock);
     /* It still answers renewals. */
-    dli_node_tell(node, DL_OK, &why);
+    tell_of(node, DL_OK, &why);
     cr_expect_eq(times_said("no vote for 1m,"), 1);
     cr_expect_eq(warnings(), 2);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 0);
-    dli_node_tell(node, DL_OK, &why);
+    dli_redlock_report(&redlock);
+    tell_of(node, DL_OK, &why);
     cr_expect_eq(times_said("has a vote again"), 1);
 }
 
@@ -330,9 +336,9 @@ Test(redlock_nodes, names_that_meet_its_own_keys_are_refused) {
     must_open(&c);
     static const char *const own[] = {"tokens", "tokens:node", "tokens:quarantine", "tokens:client:x"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-        cr_expect_eq(dli_redlock_driver.check_name(c.state, own[i], strlen(own[i]), &c.err), DL_EINVAL);
+        cr_expect_eq(table()->check_name(c.state, own[i], strlen(own[i]), &c.err), DL_EINVAL);
     }
-    cr_expect_eq(dli_redlock_driver.check_name(c.state, "tokens:nod", 10, &c.err), DL_OK);
+    cr_expect_eq(table()->check_name(c.state, "tokens:nod", 10, &c.err), DL_OK);
     shut(&c);
 }
 
@@ -344,11 +350,11 @@ Test(redlock_nodes, it_says_what_and_where_the_servers_are) {
         add_url(&c, "redis://127.0.0.1:%d/1", servers[i].port);
     }
     must_open(&c);
-    dli_redlock_driver.describe(c.state, text, sizeof text);
+    table()->describe(c.state, text, sizeof text);
     cr_expect_has(text, "3 nodes");
     cr_expect_has(text, c.urls[0]);
     cr_expect_has(text, c.urls[1]);
-    dli_redlock_driver.describe(c.state, small, sizeof small);
+    table()->describe(c.state, small, sizeof small);
     cr_expect_str_eq(small + strlen(small) - 4, " ...", "%s", small);
     shut(&c);
 }
@@ -378,7 +384,7 @@ Test(redlock_nodes, a_forked_child_closes_without_a_word) {
     }
     pid_t child = fork();
     if (child == 0) {
-        dli_redlock_driver.close(c.state, 1);
+        table()->close(c.state, 1);
         _exit(0);
     }
     int result;

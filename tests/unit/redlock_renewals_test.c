@@ -28,19 +28,38 @@ static long long left_ms(size_t node, const char *name) {
     return tell(&servers[node], "PTTL dlock:%s", name);
 }
 
+/* What a client has of a hold that it has acquired. */
+static dli_redlock_hold_t *adopt(const char *name, uint64_t hold_id) {
+    dli_redlock_hold_t *hold = hold_of(hold_id);
+    const dli_request_t request = {.with = make_request(name, OWNER, hold_id, in_ms(2000)), .hold = hold};
+    dli_round_t *round;
+    if (hold->round == NULL) {
+        cr_assert_eq(dli_round_of(&client, &request, request.hold, &round), DL_OK);
+        round->maybe = (1u << NODES) - 1;
+    }
+    return hold;
+}
+
 static dl_renewal_t renewal(const char *name, uint64_t hold_id, int64_t lease_ms) {
     return (dl_renewal_t){.name = name,
                           .name_len = strlen(name),
                           .owner = OWNER,
                           .hold_id = hold_id,
                           .lease_ms = lease_ms,
+                          .hold = adopt(name, hold_id),
                           .status = DL_EPROTO};
+}
+
+static void renew_all(dl_renewal_t *r, size_t n, uint64_t deadline_ns) {
+    const dli_request_t request = {
+        .kind = DLI_ASK_RENEW, .with.deadline_ns = deadline_ns, .renewals = r, .n = n};
+    (void)ask(&request);
 }
 
 static dl_status_t renew(const char *name, uint64_t hold_id, int64_t lease_ms) {
     dl_renewal_t r = renewal(name, hold_id, lease_ms);
     uint64_t before_ns = show_ns();
-    dli_redlock_renew(&client, &r, 1, in_ms(2000));
+    renew_all(&r, 1, in_ms(2000));
     cr_assert_geq(r.sent_ns, before_ns);
     cr_assert_leq(r.sent_ns, show_ns());
     return r.status;
@@ -49,28 +68,22 @@ static dl_status_t renew(const char *name, uint64_t hold_id, int64_t lease_ms) {
 /* A connection to each node is there and lies idle: all have answered. */
 static void warm_up(void) {
     put("warm", 1, 7, LEASE_MS);
-    AWAIT(renew("warm", 1, LEASE_MS) == DL_OK && atomic_load(&client.waited_ns) == 0);
+    AWAIT(renew("warm", 1, LEASE_MS) == DL_OK && client.waited_ns == 0);
 }
 
-/* A renewal on a thread of its own. */
+/* A renewal under way. */
 typedef struct errand {
     dl_renewal_t r[2];
     size_t n;
-    uint64_t until_ns;
-    pthread_t thread;
+    asked_t asked;
 } errand_t;
-
-static void *run_errand(void *arg) {
-    errand_t *errand = arg;
-    dli_redlock_renew(&client, errand->r, errand->n, errand->until_ns);
-    return NULL;
-}
 
 /* Returns when every node has answered; those whose replies are held have not been heard yet. */
 static void begin_errand(errand_t *errand) {
-    errand->until_ns = in_ms(2000);
     clear_counts();
-    cr_assert_eq(pthread_create(&errand->thread, NULL, run_errand, errand), 0);
+    const dli_request_t request = {
+        .kind = DLI_ASK_RENEW, .with.deadline_ns = in_ms(2000), .renewals = errand->r, .n = errand->n};
+    begin_asking(&errand->asked, &request);
     for (size_t i = 0; i < NODES; i++) {
         AWAIT_THAT(info(&servers[i], "commandstats", "cmdstat_evalsha:calls="), >=, (long long)errand->n);
     }
@@ -82,7 +95,7 @@ static void begin_renewal(errand_t *errand, const char *name, uint64_t hold_id, 
 }
 
 static dl_status_t end_renewal(errand_t *errand) {
-    cr_assert_eq(pthread_join(errand->thread, NULL), 0);
+    AWAIT(errand->asked.is_over);
     return errand->r[0].status;
 }
 
@@ -119,18 +132,13 @@ Test(redlock_renewals, a_forgotten_script_is_sent_with_its_text) {
 
 /* The core may have picked the hold for a renewal before its release began. */
 Test(redlock_renewals, what_is_being_freed_is_not_filled_in) {
-    const dl_request_t hold = {.name = "orders", .name_len = 6, .owner = OWNER, .hold_id = 7};
-    dli_freeing_t freeing = {.hold = &hold};
     put("orders", 7, 6, 5000);
     put("beacon", 8, 6, 5000);
-    (void)dli_stragglers_forsake(client.stragglers, &freeing, NULL);
+    adopt("orders", 7)->round->is_freed = true;
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
     cr_assert_eq(renew("beacon", 8, LEASE_MS), DL_OK);
     AWAIT_THAT(where("beacon", 8), ==, 7);
     cr_assert_eq(where("orders", 7), 6, "filled in behind its release");
-    dli_stragglers_freed(client.stragglers, &freeing);
-    cr_assert_eq(renew("orders", 7, LEASE_MS), DL_OK);
-    AWAIT_THAT(where("orders", 7), ==, 7);
 }
 
 /* Two have lost it: what could be filled in there is no vote, and the one that is left is no majority. It is
@@ -198,22 +206,37 @@ Test(redlock_renewals, nothing_is_filled_in_once_validity_is_over) {
 
 /* ---- a release at the same time --------------------------------------------------------------------- */
 
-static void free_everywhere(const char *name, uint64_t hold_id) {
-    dl_request_t request = make_request(name, OWNER, hold_id, in_ms(2000));
-    request.level = 0;
-    cr_assert_eq(dli_redlock_release(&client, NULL, &request, &err), DL_OK, "%s", err.message);
+typedef struct release {
+    asked_t asked;
+    dl_error_t why;
+} release_t;
+
+static void begin_release(release_t *release, const char *name, uint64_t hold_id) {
+    const dli_request_t request = {.kind = DLI_ASK_RELEASE,
+                                   .with = make_request(name, OWNER, hold_id, in_ms(2000)),
+                                   .hold = hold_of(hold_id),
+                                   .err = &release->why};
+    begin_asking(&release->asked, &request);
+}
+
+static dl_status_t end_release(release_t *release) {
+    AWAIT(release->asked.is_over);
+    return release->asked.status;
 }
 
 /* The nodes answered before the hold was freed, and that is heard of after it. */
 Test(redlock_renewals, a_release_during_the_round_leaves_no_hold_behind) {
     errand_t errand;
+    release_t release;
     put("orders", 7, 3, 20000);
     warm_up();
+    stop_clock();
     hold(&relays[0], REPLIES, 1);
     begin_renewal(&errand, "orders", 7, LEASE_MS);
-    free_everywhere("orders", 7);
+    begin_release(&release, "orders", 7);
     hold(&relays[0], REPLIES, 0);
     cr_assert_eq(end_renewal(&errand), DL_OK);
+    cr_assert_eq(end_release(&release), DL_OK);
     await_relays();
     cr_assert_eq(where("orders", 7), 0);
     cr_assert(!was_written(2));
@@ -222,68 +245,77 @@ Test(redlock_renewals, a_release_during_the_round_leaves_no_hold_behind) {
 /* The same beside another: only what was freed is left out. */
 Test(redlock_renewals, a_release_during_the_round_leaves_the_others_to_be_filled_in) {
     errand_t errand = {.r = {renewal("orders", 7, LEASE_MS), renewal("others", 8, LEASE_MS)}, .n = 2};
+    release_t release;
     put("orders", 7, 3, 20000);
     put("others", 8, 3, 20000);
     warm_up();
+    stop_clock();
     hold(&relays[0], REPLIES, 1);
     begin_errand(&errand);
-    free_everywhere("orders", 7);
+    begin_release(&release, "orders", 7);
     hold(&relays[0], REPLIES, 0);
     cr_assert_eq(end_renewal(&errand), DL_OK);
     cr_assert_eq(errand.r[1].status, DL_OK);
-    await_relays();
-    cr_assert_eq(where("orders", 7), 0);
-    cr_assert_eq(where("others", 8), 7);
-}
-
-typedef struct release {
-    dl_status_t status;
-    pthread_t thread;
-} release_t;
-
-static void *run_release(void *arg) {
-    release_t *release = arg;
-    dl_request_t request = make_request("orders", OWNER, 7, in_ms(20000));
-    dl_error_t why;
-    release->status = dli_redlock_release(&client, NULL, &request, &why);
-    return NULL;
+    cr_assert_eq(end_release(&release), DL_OK);
+    AWAIT_THAT(where("others", 8), ==, 7);
+    AWAIT_THAT(where("orders", 7), ==, 0);
 }
 
 /* A renewal finds what the release has freed so far. To clear away the rest would make that a loss. */
 Test(redlock_renewals, a_renewal_takes_nothing_from_a_release) {
     release_t release;
-    client.node_timeout_ms = 20000;
-    put("orders", 7, 3, 20000);
+    put("orders", 7, 5, 20000);
     warm_up();
-    set_trap(1, &dli_script_redlock_release, REQUESTS);
-    cr_assert_eq(pthread_create(&release.thread, NULL, run_release, &release), 0);
-    AWAIT(atomic_load(&relays[1].sprung) != 0 && where("orders", 7) == 2);
+    adopt("orders", 7);
+    stop_clock();
+    set_trap(2, &dli_script_redlock_release, REQUESTS);
+    begin_release(&release, "orders", 7);
+    AWAIT(atomic_load(&relays[2].sprung) != 0 && where("orders", 7) == 4);
+    cr_assert(!release.asked.is_over, "one had it, one had not");
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
-    await_relays();
-    cr_assert_eq(where("orders", 7), 2);
-    hold(&relays[1], REQUESTS, 0);
-    cr_assert_eq(pthread_join(release.thread, NULL), 0);
-    cr_assert_eq(release.status, DL_OK, "it was on a majority until then");
+    cr_assert(!release.asked.is_over);
+    hold(&relays[2], REQUESTS, 0);
+    cr_assert_eq(end_release(&release), DL_OK, "it was on a majority until then: %s", release.why.message);
     cr_assert_eq(where("orders", 7), 0);
 }
 
 /* What fills the hold in is on its way when it is freed: it must not arrive behind the release. */
 Test(redlock_renewals, a_release_overtakes_no_fill) {
-    put("orders", 7, 3, 20000);
     errand_t errand;
+    release_t release;
+    put("orders", 7, 3, 20000);
     warm_up();
+    stop_clock();
     hold(&relays[0], REPLIES, 1);
     begin_renewal(&errand, "orders", 7, LEASE_MS);
     hold(&relays[2], REQUESTS, 1);
     hold(&relays[0], REPLIES, 0);
     cr_assert_eq(end_renewal(&errand), DL_OK);
     cr_assert_eq(where("orders", 7), 3);
-    free_everywhere("orders", 7); /* on another connection */
-    AWAIT_THAT(info(&servers[2], "commandstats", "cmdstat_client|kill:calls="), >, 0);
+    begin_release(&release, "orders", 7);
+    cr_assert_eq(end_release(&release), DL_OK);
+    hold(&relays[2], REQUESTS, 0);
+    AWAIT_THAT(client.pending, ==, 0);
+    cr_assert_eq(where("orders", 7), 0);
+}
+
+/* One that has not left does not, and what has left is killed with its connection. */
+Test(redlock_renewals, a_fill_whose_connection_is_lost_never_arrives) {
+    errand_t errand;
+    release_t release;
+    put("orders", 7, 3, 20000);
+    warm_up();
+    hold(&relays[0], REPLIES, 1);
+    begin_renewal(&errand, "orders", 7, LEASE_MS);
+    hold(&relays[2], REQUESTS, 1);
+    hold(&relays[0], REPLIES, 0);
+    cr_assert_eq(end_renewal(&errand), DL_OK);
+    begin_release(&release, "orders", 7);
+    cr_assert_eq(end_release(&release), DL_OK);
+    AWAIT_THAT((free_again(7), info(&servers[2], "commandstats", "cmdstat_client|kill:calls=")), >, 0);
     hold(&relays[2], REQUESTS, 0);
     await_relays();
     cr_assert_eq(where("orders", 7), 0);
-    cr_assert(!was_written(2));
 }
 
 /* ---- nodes that are slow or down -------------------------------------------------------------------- */
@@ -292,7 +324,7 @@ Test(redlock_renewals, a_release_overtakes_no_fill) {
 static uint64_t time_renewal(dl_status_t expected) {
     dl_renewal_t r = renewal("orders", 7, LEASE_MS);
     uint64_t began_ns = dli_sys_real.now_ns();
-    dli_redlock_renew(&client, &r, 1, began_ns + 2000 * MS);
+    renew_all(&r, 1, began_ns + 2000 * MS);
     uint64_t took_ms = (dli_sys_real.now_ns() - began_ns) / MS;
     cr_assert_eq(r.status, expected, "%s after %lu ms", dl_status_name(r.status), (unsigned long)took_ms);
     return took_ms;
@@ -307,42 +339,6 @@ Test(redlock_renewals, a_slow_minority_does_not_delay) {
         cr_assert_lt(took_ms, 250, "%lu ms", (unsigned long)took_ms);
     }
     thaw(1);
-}
-
-/* The others have heard everything, so that nothing is left out there. */
-static bool do_others_listen(void) {
-    return atomic_load(&client.nodes[0].late_renewals) == 0 &&
-           atomic_load(&client.nodes[2].late_renewals) == 0;
-}
-
-/* Sixty renewals while the second node is silent open no more connections to it than max_total and one. */
-static void renew_often(const char *name, dl_status_t expected) {
-    int before = atomic_load(&relays[1].pairs);
-    freeze(1);
-    for (int i = 0; i < 60; i++) {
-        dl_status_t status = renew(name, 7, LEASE_MS);
-        cr_assert_eq(status, expected, "%s", dl_status_name(status));
-        AWAIT(do_others_listen());
-    }
-    int turns = atomic_load(&relays[1].turns);
-    AWAIT_THAT(atomic_load(&relays[1].turns) - turns, >=, 16); /* it takes one connection a turn */
-    cr_expect_leq(atomic_load(&relays[1].pairs) - before, 9);
-    thaw(1);
-}
-
-/* Each round would open another connection to it. */
-Test(redlock_renewals, a_silent_node_costs_no_more_than_max_total_connections) {
-    put("orders", 7, 7, 20000);
-    client.node_timeout_ms = 60000;
-    AWAIT(renew("orders", 7, LEASE_MS) == DL_OK && atomic_load(&client.waited_ns) == 0);
-    renew_often("orders", DL_OK);
-}
-
-/* Each loss would, to have it freed there. */
-Test(redlock_renewals, losses_cost_a_silent_node_no_more_connections_either) {
-    warm_up();
-    client.node_timeout_ms = 60000;
-    renew_often("nobody has it", DL_ELOST);
 }
 
 Test(redlock_renewals, a_loss_is_told_without_waiting_for_the_slow) {
@@ -371,7 +367,7 @@ Test(redlock_renewals, the_deadline_of_the_caller_holds) {
     freeze(1);
     dl_renewal_t r = renewal("orders", 7, LEASE_MS);
     uint64_t began_ns = dli_sys_real.now_ns();
-    dli_redlock_renew(&client, &r, 1, began_ns + 50 * MS);
+    renew_all(&r, 1, began_ns + 50 * MS);
     cr_assert_lt(dli_sys_real.now_ns() - began_ns, 300 * MS);
     cr_assert_eq(r.status, DL_EUNKNOWN);
     cr_assert_eq(atomic_load(&warnings), 0, "that a caller has no time says nothing about a node");
@@ -423,7 +419,7 @@ Test(redlock_renewals, each_entry_of_a_batch_has_an_outcome_of_its_own) {
     renewals[20].lease_ms = client.max_lease_ms;
     uint64_t before_ns = dli_sys_real.now_ns();
     stop_clock(); /* so that every node is heard: what a slow one lacks is left to the next renewal */
-    dli_redlock_renew(&client, renewals, HOLDS, in_ms(5000));
+    renew_all(renewals, HOLDS, in_ms(5000));
     atomic_store(&stopped_ns, 0);
     for (int i = 0; i < HOLDS; i++) {
         dl_status_t expected = i == 4              ? DL_ELOST
@@ -445,14 +441,14 @@ Test(redlock_renewals, each_entry_of_a_batch_has_an_outcome_of_its_own) {
 Test(redlock_renewals, a_batch_to_a_slow_majority_ends_in_time) {
     make_batch();
     put(names[0], 1, 7, 20000);
-    dli_redlock_renew(&client, renewals, HOLDS, in_ms(5000));
+    renew_all(renewals, HOLDS, in_ms(5000));
     cr_assert_eq(renewals[0].status, DL_OK);
     cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST);
     freeze(0);
     freeze(2);
     make_batch();
     uint64_t began_ns = dli_sys_real.now_ns();
-    dli_redlock_renew(&client, renewals, HOLDS, began_ns + 700 * MS);
+    renew_all(renewals, HOLDS, began_ns + 700 * MS);
     uint64_t took_ns = dli_sys_real.now_ns() - began_ns;
     thaw(0);
     thaw(2);

@@ -6,7 +6,7 @@
 
 #define NODES 3
 
-static const plan_t plan = {.n = NODES, .subscribes = true};
+static const plan_t plan = {.n = NODES};
 
 /* ---- those who wait --------------------------------------------------------------------------------- */
 
@@ -384,7 +384,7 @@ Test(redlock_waiting, who_may_not_subscribe_is_told) {
         tell(&servers[i], "ACL SETUSER mute on >mute +@all ~* resetchannels");
     }
     close_client();
-    open_client(&(plan_t){.n = NODES, .username = "mute", .subscribes = true});
+    open_client(&(plan_t){.n = NODES, .username = "mute"});
     watch(&w, "orders");
     LISTEN_UNTIL(atomic_load(&warnings) == NODES); /* and nobody is waiting for more */
     cr_assert_eq(w.woken, 0, "it did not hear before");

@@ -124,11 +124,12 @@ static int live(void *arg) {
         if (rand_r(seed) % 10 == 0) {
             r.token_floor = shared->last + (unsigned)rand_r(seed) % 2000000000u;
         }
+        r.tokens = 1 + (unsigned)rand_r(seed) % 40 * ((unsigned)rand_r(seed) % 1000);
         if (take_full(&c, &r, &grant) != DL_OK) {
             return 2;
         }
         shared->wrong += grant.token <= shared->last;
-        shared->last = grant.token;
+        shared->last = grant.token + grant.tokens - 1;
         shared->tokens++;
         if (drop(&c, "orders", A, r.hold_id) != DL_OK) {
             return 3;

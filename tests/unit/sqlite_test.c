@@ -250,6 +250,57 @@ Test(sqlite, a_token_is_above_the_floor_and_so_are_all_later_ones) {
     must_close(&b);
 }
 
+static dl_grant_t take_block(client_t *c, uint64_t hold_id, uint64_t floor, uint64_t tokens) {
+    dl_request_t r = request("orders", A, hold_id);
+    dl_grant_t grant;
+    r.token_floor = floor;
+    r.tokens = tokens;
+    cr_assert_eq(take_full(c, &r, &grant), DL_OK, "%s", c->err.message);
+    cr_assert_gt(grant.token, floor);
+    return grant;
+}
+
+Test(sqlite, a_row_keeps_the_last_token_of_a_block) {
+    const uint64_t end = (uint64_t)INT64_MAX / 2, hour = (uint64_t)3600 * 1000000;
+    client_t c;
+    must_open(&c, UUID_A);
+    dl_grant_t one = take_block(&c, 1, 0, 1);
+    cr_assert_eq(one.tokens, 1);
+    dl_grant_t many = take_block(&c, 2, one.token + hour, 33);
+    cr_assert_eq(many.token, one.token + hour + 1);
+    cr_assert_eq(many.tokens, 33);
+    cr_assert_eq(look(&c, "orders").token, many.token + 32);
+    cr_assert_eq(take_block(&c, 3, 0, 1).token, many.token + 33);
+    /* Also when it is free, by a release or by force. */
+    many = take_block(&c, 4, 0, 1000);
+    cr_assert_eq(drop(&c, "orders", A, 4), DL_OK);
+    cr_assert_eq(take_block(&c, 5, 0, 10).token, many.token + 1000);
+    cr_assert_eq(driver()->force_release(c.state, "orders", 6, in_ms(2000), &c.err), DL_OK);
+    cr_assert_eq(take_block(&c, 6, 0, 1).token, many.token + 1010);
+    /* To the end of the numbers, and no further. */
+    many = take_block(&c, 7, end - 3, 33);
+    cr_assert_eq(many.token, end - 2);
+    cr_assert_eq(many.tokens, 3);
+    must_close(&c);
+}
+
+Test(sqlite, a_new_boot_begins_above_the_whole_block) {
+    const uint64_t five_minutes = (uint64_t)300 * 1000000;
+    client_t c;
+    dli_sqlite_boot_for_test = "boot-1";
+    must_open(&c, UUID_A);
+    /* The block ends above the reserve that its first token has. */
+    dl_grant_t one = take_block(&c, 1, 0, 1);
+    dl_grant_t block = take_block(&c, 2, one.token + five_minutes - 2000, 60000);
+    cr_assert_eq(block.tokens, 60000);
+    must_close(&c);
+    dli_sqlite_boot_for_test = "boot-2";
+    clock_ahead_ns = (int64_t)(10 * SECOND) - (int64_t)dli_sys_real.now_ns();
+    must_open(&c, UUID_A);
+    cr_assert_geq(take_block(&c, 1, 0, 1).token, block.token + block.tokens);
+    must_close(&c);
+}
+
 Test(sqlite, a_new_boot_frees_everything_and_tokens_go_on_rising) {
     client_t c;
     uint64_t token, last = 0;

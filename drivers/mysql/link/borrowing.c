@@ -104,7 +104,7 @@ static void quit(want_t *want) {
     if (ticket->member != NULL) {
         dli_mysql_pool_settle(pool, ticket->member, &doomed);
     } else if (ticket->is_called && ticket->status == DL_OK) {
-        dli_mysql_pool_leave_locked(lane);
+        dli_mysql_pool_leave_locked(pool, lane);
     } else if (ticket->maker != NULL) {
         ticket->maker->ticket = NULL;
     } else if (!ticket->is_called) {
@@ -117,18 +117,22 @@ static void quit(want_t *want) {
 /* ---- waiting ---------------------------------------------------------------------------------------- */
 
 /* With the mutex held: when to look again at the latest. */
-static uint64_t look_until(const want_t *want, uint64_t now_ns) {
+static uint64_t look_until(const want_t *want, bool is_crowded, uint64_t now_ns) {
     const dli_mysql_maker_t *maker = want->ticket->maker;
     uint64_t connect_ns = (uint64_t)want->pool->endpoint->connect_timeout_ms * NS_PER_MS;
+    uint64_t tried_ns = dli_breaker_tried_until(&want->pool->breaker, now_ns);
     uint64_t until_ns = (maker != NULL ? maker->began_ns : now_ns) + connect_ns;
-    if (maker == NULL && want->borrow_until_ns < until_ns) {
+    if (is_crowded && want->borrow_until_ns < until_ns) {
         until_ns = want->borrow_until_ns;
+    }
+    if (maker == NULL && tried_ns > 0 && tried_ns < until_ns) {
+        until_ns = tried_ns;
     }
     return want->deadline_ns < until_ns ? want->deadline_ns : until_ns;
 }
 
 /* Has the caller to give up? `ready`: what its poll came to. */
-static dl_status_t check_patience(const want_t *want, bool is_queued, int ready, const struct pollfd *fds,
+static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready, const struct pollfd *fds,
                                   dl_error_t *err) {
     const char *label = want->pool->endpoint->label;
     uint64_t now_ns = want->pool->env.now_ns();
@@ -138,7 +142,7 @@ static dl_status_t check_patience(const want_t *want, bool is_queued, int ready,
     if (fds[1].revents != 0 || fds[2].revents != 0) {
         return dl_driver_fail(err, DL_ECANCELED, 0, "%s: cancelled", label);
     }
-    if (is_queued && (now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns)) {
+    if (is_crowded && (now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns)) {
         return dl_driver_fail(err, DL_ETIMEDOUT, 0, "%s: all %lld connections are in use (max_total)", label,
                               (long long)want->pool->lanes[want->at].max_total);
     }
@@ -152,6 +156,7 @@ static dl_status_t check_patience(const want_t *want, bool is_queued, int ready,
 static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *err) {
     dli_mysql_pool_t *pool = want->pool;
     dli_mysql_ticket_t *ticket = want->ticket;
+    dli_mysql_lane_pool_t *lane = &pool->lanes[want->at];
     struct pollfd fds[3] = {{.fd = ticket->fd, .events = POLLIN}, {.fd = -1}, {.fd = -1}};
     nfds_t n = 1;
     for (int i = 0; i < 2 && want->stop != NULL; i++, n = 3) {
@@ -161,13 +166,15 @@ static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *
     for (;;) {
         pthread_mutex_lock(&pool->mutex);
         dli_mysql_pool_note_overdue(pool, want->at);
-        bool is_called = ticket->is_called, is_queued = ticket->maker == NULL;
-        uint64_t until_ns = look_until(want, pool->env.now_ns());
+        dli_mysql_pool_let_in(pool, lane);
+        bool is_called = ticket->is_called;
+        bool is_crowded = ticket->maker == NULL && lane->total >= lane->max_total;
+        uint64_t until_ns = look_until(want, is_crowded, pool->env.now_ns());
         pthread_mutex_unlock(&pool->mutex);
         if (is_called) {
             break;
         }
-        dl_status_t status = check_patience(want, is_queued, ready, fds, err);
+        dl_status_t status = check_patience(want, is_crowded, ready, fds, err);
         if (status != DL_OK) {
             quit(want);
             return status;
@@ -186,16 +193,18 @@ static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *
 
 /* With the mutex held. true: *member is an idle connection, or the caller has a place. */
 static bool take(want_t *want, dli_mysql_member_t **member, dli_mysql_member_t **doomed) {
-    dli_mysql_lane_pool_t *lane = &want->pool->lanes[want->at];
-    *member = dli_mysql_pool_take_idle(want->pool, want->at, doomed);
+    dli_mysql_pool_t *pool = want->pool;
+    dli_mysql_lane_pool_t *lane = &pool->lanes[want->at];
+    *member = dli_mysql_pool_take_idle(pool, want->at, doomed);
     if (*member != NULL && want->has_place) {
         want->has_place = false;
-        dli_mysql_pool_leave_locked(lane);
+        dli_mysql_pool_leave_locked(pool, lane);
     }
     return *member != NULL || want->has_place;
 }
 
-/* An idle connection, or one that somebody began and left, or a place for a new one, or the queue. */
+/* An idle connection, or one that somebody began and left, or a place for a new one, or the queue: so it is
+ * too while another tries a server that was down. */
 static void enter(want_t *want, dli_mysql_member_t **member) {
     dli_mysql_pool_t *pool = want->pool;
     dli_mysql_lane_pool_t *lane = &pool->lanes[want->at];
@@ -207,7 +216,7 @@ static void enter(want_t *want, dli_mysql_member_t **member) {
         ticket->maker = dli_mysql_pool_adopt(pool, want->at);
         if (ticket->maker != NULL) {
             ticket->maker->ticket = ticket;
-        } else if (lane->total < lane->max_total) {
+        } else if (dli_mysql_pool_has_room(pool, lane)) {
             lane->total++;
             want->has_place = true;
         } else {
@@ -244,7 +253,7 @@ static dl_status_t obtain(want_t *want, dli_mysql_member_t **member, dl_error_t 
         if (status == DL_OK && *member == NULL) {
             status = await(want, member, err);
         }
-        if (status != DL_OK) {
+        if (status != DL_OK && status != DL_EBUSY) {
             return status;
         }
     }

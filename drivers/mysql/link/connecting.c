@@ -72,7 +72,7 @@ void dli_mysql_pool_note_overdue(dli_mysql_pool_t *pool, dli_mysql_lane_t at) {
         suspect_all(pool);
         blame(pool, maker, &err);
         fail_ticket(maker, &err);
-        dli_mysql_pool_leave_locked(lane);
+        dli_mysql_pool_leave_locked(pool, lane);
     }
 }
 
@@ -90,7 +90,7 @@ dli_mysql_maker_t *dli_mysql_pool_adopt(dli_mysql_pool_t *pool, dli_mysql_lane_t
 /* Notes what the connection says about the server. */
 static void meet(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_member_t **doomed) {
     const dli_mysql_facts_t *facts = dli_mysql_conn_facts(member->conn);
-    bool is_news = dli_breaker_mend(&pool->breaker);
+    bool is_news = dli_breaker_mend(&pool->breaker, pool->env.now_ns());
     if (pool->facts.version_number != 0 && strcmp(pool->facts.identity, facts->identity) != 0) {
         dli_mysql_pool_begin_epoch(pool, doomed);
         pool->is_other = is_news = true;
@@ -142,7 +142,7 @@ static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t 
     }
     fail_ticket(maker, err);
     if (!maker->is_overdue) {
-        dli_mysql_pool_leave_locked(&pool->lanes[maker->lane]);
+        dli_mysql_pool_leave_locked(pool, &pool->lanes[maker->lane]);
     }
 }
 
@@ -161,6 +161,9 @@ static void finish(dli_mysql_maker_t *maker, bool blames_server, const dl_error_
         bring(maker, &doomed);
     } else {
         fail(maker, blames_server, err);
+    }
+    for (int i = 0; i < DLI_MYSQL_LANES; i++) {
+        dli_mysql_pool_let_in(pool, &pool->lanes[i]);
     }
     pthread_mutex_unlock(&pool->mutex);
     dli_mysql_pool_close_all(doomed);
@@ -199,11 +202,12 @@ static dl_status_t ask(dli_mysql_pool_t *pool, dli_mysql_maker_t *maker, dl_erro
     return dli_breaker_ask(&pool->breaker, maker->began_ns, &maker->is_probe, err);
 }
 
-/* On failure the maker is the caller's. */
+/* On failure the maker is the caller's. DL_EBUSY: another tries the server, and whoever waits is to queue. */
 static dl_status_t begin(dli_mysql_maker_t *maker, dli_mysql_ticket_t *ticket, dl_error_t *err) {
     dli_mysql_pool_t *pool = maker->pool;
     pthread_mutex_lock(&pool->mutex);
-    dl_status_t status = ask(pool, maker, err);
+    bool is_tried = dli_breaker_tried_until(&pool->breaker, maker->began_ns) > 0;
+    dl_status_t status = is_tried && ticket != NULL ? DL_EBUSY : ask(pool, maker, err);
     if (status == DL_OK) {
         enlist(&pool->lanes[maker->lane], maker);
         maker->ticket = ticket;

@@ -161,12 +161,20 @@ static void call_next(dli_mysql_lane_pool_t *lane, dli_mysql_member_t *member) {
     dli_mysql_pool_call(ticket, DL_OK, member);
 }
 
-void dli_mysql_pool_leave_locked(dli_mysql_lane_pool_t *lane) {
-    if (lane->first != NULL) {
+bool dli_mysql_pool_has_room(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane) {
+    return lane->total < lane->max_total && dli_breaker_tried_until(&pool->breaker, pool->env.now_ns()) == 0;
+}
+
+void dli_mysql_pool_let_in(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane) {
+    while (lane->first != NULL && dli_mysql_pool_has_room(pool, lane)) {
+        lane->total++;
         call_next(lane, NULL);
-    } else {
-        lane->total--;
     }
+}
+
+void dli_mysql_pool_leave_locked(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane) {
+    lane->total--;
+    dli_mysql_pool_let_in(pool, lane);
 }
 
 /* It belongs to nobody any more, and is chained for close_all. Its place stays. */
@@ -180,7 +188,7 @@ static void doom_idle(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane, dli_m
                       dli_mysql_member_t **doomed) {
     pick_up(lane, member);
     doom(pool, member, doomed);
-    dli_mysql_pool_leave_locked(lane);
+    dli_mysql_pool_leave_locked(pool, lane);
 }
 
 void dli_mysql_pool_begin_epoch(dli_mysql_pool_t *pool, dli_mysql_member_t **doomed) {
@@ -200,7 +208,7 @@ void dli_mysql_pool_settle(dli_mysql_pool_t *pool, dli_mysql_member_t *member, d
     if (member->epoch != pool->epoch) {
         pool->lost++;
         doom(pool, member, doomed);
-        dli_mysql_pool_leave_locked(lane);
+        dli_mysql_pool_leave_locked(pool, lane);
     } else if (lane->first != NULL) {
         call_next(lane, member);
     } else {
@@ -256,7 +264,7 @@ void dli_mysql_pool_close_all(dli_mysql_member_t *doomed) {
 
 void dli_mysql_pool_leave(dli_mysql_pool_t *pool, dli_mysql_lane_t lane) {
     pthread_mutex_lock(&pool->mutex);
-    dli_mysql_pool_leave_locked(&pool->lanes[lane]);
+    dli_mysql_pool_leave_locked(pool, &pool->lanes[lane]);
     pthread_mutex_unlock(&pool->mutex);
 }
 

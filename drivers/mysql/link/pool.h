@@ -151,7 +151,11 @@ dli_mysql_member_t *dli_mysql_pool_take_idle(dli_mysql_pool_t *pool, dli_mysql_l
                                              dli_mysql_member_t **doomed);
 void dli_mysql_pool_enlist(dli_mysql_pool_t *pool, dli_mysql_member_t *member);
 void dli_mysql_pool_settle(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_member_t **doomed);
-void dli_mysql_pool_leave_locked(dli_mysql_lane_pool_t *lane);
+/* May a connection be made in it now? Not beside the one that tries a server that was down. */
+bool dli_mysql_pool_has_room(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane);
+/* Gives what room there is to the queue. */
+void dli_mysql_pool_let_in(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane);
+void dli_mysql_pool_leave_locked(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane);
 void dli_mysql_pool_call(dli_mysql_ticket_t *ticket, dl_status_t status, dli_mysql_member_t *member);
 void dli_mysql_pool_begin_epoch(dli_mysql_pool_t *pool, dli_mysql_member_t **doomed);
 /* Without it. */
@@ -167,7 +171,8 @@ dli_mysql_member_t *dli_mysql_pool_unlend(dli_mysql_pool_t *pool, const dli_mysq
 /* ---- connecting.c ----------------------------------------------------------------------------------- */
 
 /* Starts a thread that makes a connection in the caller's place in the lane. ticket: called when it is there
- * or came to nothing; NULL: it goes to the idle ones. Unless DL_OK, the place is given to the next. */
+ * or came to nothing; NULL: it goes to the idle ones. Unless DL_OK, the place is given to the next. DL_EBUSY:
+ * another one tries the server, which was down; for a ticket only. */
 dl_status_t dli_mysql_pool_make(dli_mysql_pool_t *pool, dli_mysql_lane_t lane, dli_mysql_ticket_t *ticket,
                                 dl_error_t *err);
 /* The keeper's: makes one for the idle ones, if there is a place. true: one is being made. */

@@ -1,12 +1,47 @@
 /* hearing.c - what a subscriber says to the server, and what its answers and messages mean. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "hearing.h"
 
 /* Channels of one SUBSCRIBE. */
 #define CHUNK 256
+#define FIRST_DUES 64
+
+/* ---- pending answers -------------------------------------------------------------------------------- */
+
+static bool grow(dli_dues_t *dues) {
+    size_t cap = dues->cap == 0 ? FIRST_DUES : dues->cap * 2;
+    dli_due_t *ring = malloc(cap * sizeof *ring);
+    if (ring == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < dues->len; i++) {
+        ring[i] = dues->ring[(dues->at + i) & (dues->cap - 1)];
+    }
+    free(dues->ring);
+    *dues = (dli_dues_t){.ring = ring, .cap = cap, .len = dues->len};
+    return true;
+}
+
+/* false: out of memory. */
+static bool push(dli_dues_t *dues, dli_due_t due) {
+    if (dues->len == dues->cap && !grow(dues)) {
+        return false;
+    }
+    dues->ring[(dues->at + dues->len++) & (dues->cap - 1)] = due;
+    return true;
+}
+
+/* The oldest; there is one. */
+static dli_due_t pop(dli_dues_t *dues) {
+    dli_due_t due = dues->ring[dues->at];
+    dues->at = (dues->at + 1) & (dues->cap - 1);
+    dues->len--;
+    return due;
+}
 
 /* ---- saying: the mutex is held ---------------------------------------------------------------------- */
 
@@ -15,7 +50,7 @@ static void expect(dli_subscriber_t *s, dli_due_t due) {
     if (s->dues.len == 0) {
         s->asked_ns = s->env->now_ns();
     }
-    if (!dli_dues_push(&s->dues, due)) {
+    if (!push(&s->dues, due)) {
         s->commands.out_of_memory = true;
     } else if (due.channel != NULL) {
         due.channel->due++;
@@ -80,7 +115,7 @@ static bool is_text(const redisReply *reply, const char *text) {
 /* Takes the oldest answer off the queue. A channel that is left with nothing is forgotten. True: the answer
  * is the last word on its channel; while more are due, a later command will change what it says. */
 static bool settle(dli_subscriber_t *s, dli_due_t *due) {
-    *due = dli_dues_pop(&s->dues);
+    *due = pop(&s->dues);
     dli_channel_t *channel = due->channel;
     if (channel == NULL || --channel->due > 0) {
         return false;

@@ -25,11 +25,6 @@ typedef struct dli_dues {
     size_t cap, at, len; /* cap is a power of two, or 0 */
 } dli_dues_t;
 
-/* false: out of memory. */
-bool dli_dues_push(dli_dues_t *dues, dli_due_t due);
-/* The oldest; there is one. */
-dli_due_t dli_dues_pop(dli_dues_t *dues);
-
 struct dli_subscriber {
     const dli_endpoint_t *endpoint;
     const dl_driver_env_t *env;

@@ -12,7 +12,7 @@
 
 void dli_label_init(dli_label_t *label, const char *key, const char *text) {
     memset(label, 0, sizeof *label);
-    atomic_init(&label->due_ns, key != NULL ? 0 : UINT64_MAX);
+    label->due_ns = key != NULL ? 0 : UINT64_MAX;
     if (key != NULL) {
         dli_commands_add_words(&label->say, "SET", key, text, "EX", KEPT_S, NULL);
         dli_commands_add_words(&label->forget, "DEL", key, NULL);
@@ -20,22 +20,21 @@ void dli_label_init(dli_label_t *label, const char *key, const char *text) {
 }
 
 bool dli_label_is_due(dli_label_t *label, uint64_t now_ns) {
-    uint_fast64_t due_ns = atomic_load(&label->due_ns);
-    return now_ns >= due_ns && atomic_compare_exchange_strong(&label->due_ns, &due_ns, now_ns + AGAIN_NS);
+    bool is_due = now_ns >= label->due_ns;
+    label->due_ns = is_due ? now_ns + AGAIN_NS : label->due_ns;
+    return is_due;
 }
 
 void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_ns) {
     if (reply->type != REDIS_REPLY_ERROR) {
-        atomic_store(&label->is_there, true);
+        label->is_there = true;
     } else if (dli_reply_is_error(reply, "NOPERM") || dli_reply_is_error(reply, "ERR")) {
-        atomic_store(&label->due_ns, UINT64_MAX); /* each try would be a line in the server's ACL LOG */
+        label->due_ns = UINT64_MAX; /* each try would be a line in the server's ACL LOG */
     } else {
-        atomic_store(&label->due_ns, now_ns + AFTER_ERROR_NS);
+        label->due_ns = now_ns + AFTER_ERROR_NS;
     }
 }
 
 void dli_label_lost(dli_label_t *label) {
-    if (label->say.count > 0) {
-        atomic_store(&label->due_ns, 0);
-    }
+    label->due_ns = label->say.count > 0 ? 0 : UINT64_MAX;
 }

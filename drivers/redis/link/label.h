@@ -3,8 +3,6 @@
 #ifndef DLI_REDIS_LABEL_H
 #define DLI_REDIS_LABEL_H
 
-#include <stdatomic.h>
-
 #include "command.h"
 #include "reply.h"
 
@@ -14,9 +12,9 @@
  * server answers, the claim goes on.
  */
 typedef struct dli_label {
-    dli_commands_t say, forget;  /* encoded once; empty: there is no label */
-    atomic_uint_fast64_t due_ns; /* when it is to be said again; UINT64_MAX: this server does not want it */
-    atomic_bool is_there;        /* the server has said so */
+    dli_commands_t say, forget; /* encoded once; empty: there is no label */
+    uint64_t due_ns;            /* when it is to be said again; UINT64_MAX: this server does not want it */
+    bool is_there;              /* the server has said so */
 } dli_label_t;
 
 /* key NULL: no label. Nothing here can fail: both commands are short. */

@@ -31,7 +31,7 @@
 #define RETRY_NS (20 * NS_PER_MS)
 
 dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
-                         const dli_backend_env_t *core, const dli_pool_options_t *options, size_t pipes,
+                         const dli_backend_env_t *core, const dli_mux_options_t *options, size_t pipes,
                          dl_error_t *err) {
     mux->endpoint = endpoint;
     mux->env = env;
@@ -51,7 +51,7 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
 /* Takes the label back, where a connection lies idle; nobody waits for the reply. */
 static void forget_label(dli_mux_t *mux) {
     const dli_commands_t *forget = &mux->label.forget;
-    bool is_said = !atomic_load(&mux->label.is_there);
+    bool is_said = !mux->label.is_there;
     for (size_t i = 0; i < mux->count && !is_said; i++) {
         const dli_pipe_t *pipe = &mux->pipes[i];
         dl_error_t err;
@@ -169,7 +169,7 @@ static void meet_other(dli_mux_t *mux, const dli_facts_t *facts) {
 static void become_ready(dli_pipe_t *pipe) {
     dli_mux_t *mux = pipe->mux;
     dli_facts_t facts = *dli_conn_facts(pipe->conn);
-    bool was_down = dli_breaker_mend(&mux->breaker);
+    bool was_down = dli_breaker_mend(&mux->breaker, mux->env->now_ns());
     pipe->is_probe = false;
     if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
         meet_other(mux, &facts);
@@ -232,13 +232,9 @@ static void replace(dli_pipe_t *pipe) {
         old = dli_pipe_end(pipe, status, &why);
     }
     pipe->conn = pipe->next;
-    pipe->polled = false;
+    pipe->polled = pipe->next_ready = false;
     pipe->began_ns = pipe->next_began_ns;
     pipe->next = NULL;
-    if (pipe->next_ready) {
-        pipe->next_ready = false;
-        become_ready(pipe);
-    }
     close_conn(pipe->mux, &old);
 }
 
@@ -337,9 +333,26 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
     } else {
         close_conn(mux, &pipe->conn);
     }
-    if (!overdue && !pipe->ready) { /* nobody waits longer than connect_timeout */
+    bool is_ready = pipe->conn != NULL && dli_conn_is_ready(pipe->conn);
+    if (!overdue && !is_ready) { /* nobody waits longer than connect_timeout */
         dli_pipe_refuse(pipe, status, &err);
     }
+}
+
+/* The connection is made: to the right server? A successor is asked when it takes over: one that is dropped
+ * says nothing about the server that the requests go to. */
+static void greet(dli_pipe_t *pipe) {
+    dli_mux_t *mux = pipe->mux;
+    dl_error_t err;
+    dl_status_t status =
+        mux->meets == NULL ? DL_OK : mux->meets(mux->meets_arg, dli_conn_facts(pipe->conn), &err);
+    if (status == DL_OK) {
+        become_ready(pipe);
+        return;
+    }
+    note_failure(pipe, true, &err);
+    close_conn(mux, &pipe->conn);
+    dli_pipe_refuse(pipe, status, &err);
 }
 
 /* Is a connection alive that was idle, by what can be seen from here? A PING goes ahead where that is little.
@@ -363,11 +376,19 @@ static bool look_at_idle(dli_pipe_t *pipe) {
     return true;
 }
 
+/* May what has come lie unread, such as the end of the connection? */
+static bool is_unread(const dli_pipe_t *pipe) {
+    uint64_t now_ns = pipe->mux->env->now_ns();
+    bool is_read = pipe->polled || pipe->term != 0;
+    return late_ns(pipe) <= now_ns ||
+           (!is_read && dli_pipe_owes(pipe) && now_ns - pipe->used_ns >= TRUSTED_NS);
+}
+
 /* Reads and sends. */
 static void step_ready(dli_pipe_t *pipe, short revents) {
     dl_error_t err = {.status = DL_OK};
-    if (late_ns(pipe) <= pipe->mux->env->now_ns()) {
-        revents |= POLLIN; /* nobody may have read what has come */
+    if (is_unread(pipe)) {
+        revents |= POLLIN;
     }
     dl_status_t status = revents != 0 ? dli_pipe_receive(pipe, revents, &err) : DL_OK;
     dli_pipe_end_rests(pipe, pipe->mux->env->now_ns());
@@ -404,7 +425,7 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
             step_connecting(pipe, revents);
         }
         if (pipe->conn != NULL && !pipe->ready && dli_conn_is_ready(pipe->conn)) {
-            become_ready(pipe);
+            greet(pipe);
             revents = 0;
         }
         if (pipe->ready) {
@@ -657,17 +678,4 @@ void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
     }
     (void)dli_mux_flush(mux);
     mux->core->unlock(mux->core->core);
-}
-
-void dli_mux_await(dli_mux_t *mux, const bool *over, uint64_t deadline_ns) {
-    struct pollfd fds[2 * DLI_PIPES_MAX];
-    uint64_t until_ns;
-    mux->core->lock(mux->core->core);
-    (void)dli_mux_flush(mux);
-    mux->core->unlock(mux->core->core);
-    while (!*over && mux->env->now_ns() < deadline_ns) {
-        size_t n = dli_mux_listen_fds(mux, fds, &until_ns);
-        (void)mux->env->poll(fds, n, earlier(until_ns, deadline_ns));
-        dli_mux_listen(mux, fds, n);
-    }
 }

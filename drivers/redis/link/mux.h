@@ -5,8 +5,8 @@
 
 #include "core/backend.h"
 #include "drivers/breaker.h"
+#include "conn.h"
 #include "label.h"
-#include "link.h"
 
 /*
  * A multiplexer has a few pipes. Each is one connection, dialled when it is needed, whose requests the server
@@ -18,14 +18,27 @@
  *   silence    a pipe whose oldest reply is late dials a successor beside it. It takes over only if the reply
  *              is still missing one round trip after it was ready. What had not left goes out there; what had
  *              is DL_EUNKNOWN.
- *   kills      if claims had left on a connection that is over, the next free says CLIENT KILL ID of it
- * first, on whatever connection to the same server it goes out, so that no such claim can come behind its
- *              free. Nothing else kills. Where the user may not, or the run id is not known, a late claim
- * lasts until its lease ends.
+ *   kills      if claims had left on a connection that is over, the next free first says CLIENT KILL ID of
+ *              it, on whatever connection to the same server: no such claim can come behind its free. Where
+ *              the user may not, or the run id is not known, a late claim lasts until its lease ends.
  *
  * Everything is guarded by the core's mutex, which is let go for system calls; who has a pipe then is `busy`,
  * and does what others leave for it meanwhile.
  */
+typedef struct dli_mux_options {
+    bool test_on_borrow; /* PING a connection that was idle at all */
+    int64_t idle_timeout_ms, idle_check_ms;
+    bool is_quiet;         /* whoever has it tells when the server goes and comes */
+    const char *label_key; /* where the server keeps who this client is (label.h); NULL: nowhere */
+} dli_mux_options_t;
+
+typedef enum dli_intent {
+    DLI_PLAIN,
+    DLI_READ,  /* changes nothing: giving it up is DL_EIO, no outcome is unknown */
+    DLI_CLAIM, /* if given up after it was sent, its connection may have to be killed */
+    DLI_FREE   /* goes behind such kills */
+} dli_intent_t;
+
 typedef struct dli_mux dli_mux_t;
 typedef struct dli_pipe dli_pipe_t;
 typedef struct dli_redis_request dli_redis_request_t;
@@ -44,7 +57,8 @@ typedef struct dli_redis_kind {
     bool says_label;
     /* Appends command i. The first one by its script's text, if with_source: those behind it then know it. */
     void (*encode)(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands);
-    /* false: this is no answer to that, and nothing on this connection is in its place any more. */
+    /* false: this is no answer to that, and nothing on this connection is in its place any more. NULL: the
+     * replies are kept. */
     bool (*replied)(dli_redis_request_t *request, size_t i, const redisReply *reply);
     /* DL_OK: all replies have come, or those that came in rest_ms. Otherwise why says why there are none, or
      * not all. It may begin it anew, as another kind. */
@@ -61,13 +75,13 @@ struct dli_redis_request {
     uint32_t pipe;        /* its number */
     uint64_t claim;       /* CLAIM, FREE: of this hold */
     dli_request_t *asked; /* the core's; NULL: it is none of those */
+    redisReply **kept; /* room for the replies, which are the owner's then; NULL: `replied` looks at them */
     /* The multiplexer's */
     dli_redis_request_t *next, *prev; /* in a queue */
     uint64_t place;                   /* of its slot, once it was sent */
     uint64_t sent_ns;
     uint32_t got;
-    uint32_t
-        rest_ms; /* by the owner: after the first reply it waits for the rest so long at most; 0: no bound */
+    uint32_t rest_ms; /* by the owner: the rest may come so long after the first reply; 0: no bound */
     bool queued, with_source, forgotten; /* the server does not know the script */
     bool leads;                          /* by the owner: its caller asks dli_mux_lead_fds */
     uint32_t slow_ms;                    /* by the owner: the server may wait for so long */
@@ -111,7 +125,6 @@ struct dli_pipe {
     bool pinged;                 /* it was idle for long: first an answer, then requests */
     bool met;                    /* a connection was ready once */
     uint64_t sent;               /* bytes of this connection */
-    uint64_t answers;            /* of this connection */
     uint64_t used_ns;            /* when something was sent or came last */
     uint64_t heard_ns;           /* when something came last */
     uint64_t trip_ns;            /* the fastest reply's, or the greeting's */
@@ -130,7 +143,10 @@ struct dli_mux {
     const dl_driver_env_t *env;
     const dli_backend_env_t *core;
     size_t count;
-    bool is_quiet;          /* whoever has it tells when the server goes and comes */
+    bool is_quiet;
+    /* Optional, with the mutex: from now on requests go to this server. Anything but DL_OK: none do. */
+    dl_status_t (*meets)(void *arg, const dli_facts_t *facts, dl_error_t *err);
+    void *meets_arg;
     bool tests;             /* PING a connection that was idle at all */
     uint64_t idle_check_ns; /* PING one that was idle for so long */
     uint64_t idle_ns;       /* close one that was idle for so long */
@@ -156,7 +172,7 @@ struct dli_mux {
 
 /* Zeroed before. No I/O. label_key NULL: none. */
 dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
-                         const dli_backend_env_t *core, const dli_pool_options_t *options, size_t pipes,
+                         const dli_backend_env_t *core, const dli_mux_options_t *options, size_t pipes,
                          dl_error_t *err);
 /* Nothing is under way. Safe on a zeroed one. */
 void dli_mux_close(dli_mux_t *mux, bool forked);
@@ -171,9 +187,6 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
 /* Where the free of this claim has to go: the pipe on which it was given up, and may yet be carried out.
  * false: anywhere. With the mutex held. */
 bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
-/* Sends what has begun, and listens until *over is set by an `ended`, or to the deadline. Nobody else
- * listens. Without the mutex. */
-void dli_mux_await(dli_mux_t *mux, const bool *over, uint64_t deadline_ns);
 /* As listen_fds and listen. */
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);

@@ -70,13 +70,13 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
 }
 
 void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
-    const dli_redis_request_t *last = pipe->queue.last;
-    for (bool more = last != NULL; more;) {
-        dli_redis_request_t *request = pipe->queue.first;
-        more = request != last; /* what was begun since then is another matter */
+    dli_redis_request_t end, *request; /* what is begun from now on is another matter */
+    dli_redis_queue_push(&pipe->queue, &end);
+    while ((request = pipe->queue.first) != &end) {
         dli_redis_queue_remove(&pipe->queue, request);
         end_with(pipe, request, status, why);
     }
+    dli_redis_queue_remove(&pipe->queue, &end);
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------ */
@@ -301,11 +301,17 @@ static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
     }
 }
 
-static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request, const redisReply *reply,
+static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request, redisReply **owned,
                                   dl_error_t *err) {
+    const redisReply *reply = *owned;
     size_t i = request->got++;
     if (!request->with_source && dli_reply_is_error(reply, "NOSCRIPT")) {
         request->forgotten = true;
+        return DL_OK;
+    }
+    if (request->kept != NULL) {
+        request->kept[i] = *owned;
+        *owned = NULL;
         return DL_OK;
     }
     if (request->forgotten && request->kind->intent == DLI_CLAIM) {
@@ -358,8 +364,10 @@ void dli_pipe_end_rests(dli_pipe_t *pipe, uint64_t now_ns) {
     }
 }
 
-static dl_status_t answer(dli_pipe_t *pipe, const redisReply *reply, dl_error_t *err) {
+/* The reply has another owner afterwards, or is left where it is. */
+static dl_status_t answer(dli_pipe_t *pipe, redisReply **owned, dl_error_t *err) {
     dli_mux_t *mux = pipe->mux;
+    const redisReply *reply = *owned;
     if (!dli_pipe_owes(pipe)) {
         return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server says more than it was asked",
                               mux->endpoint->label);
@@ -367,7 +375,6 @@ static dl_status_t answer(dli_pipe_t *pipe, const redisReply *reply, dl_error_t 
     uint64_t number = pipe->head;
     dli_slot_t slot = *dli_pipe_slot(pipe, number);
     dl_status_t status = DL_OK;
-    pipe->answers++;
     if (slot.kind == DLI_SLOT_PING) {
         pipe->pinged = false;
     } else if (slot.kind == DLI_SLOT_LABEL) {
@@ -378,7 +385,7 @@ static dl_status_t answer(dli_pipe_t *pipe, const redisReply *reply, dl_error_t 
         retire_all(mux);
     }
     if (slot.request != NULL) {
-        status = answer_request(pipe, slot.request, reply, err);
+        status = answer_request(pipe, slot.request, owned, err);
     }
     /* The mutex was let go for a report: the slot may have been given up, or moved. */
     dli_slot_t *now = dli_pipe_slot(pipe, number);
@@ -434,7 +441,7 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
             note_heard(pipe);
         }
         for (size_t i = 0; i < n && status == DL_OK; i++) {
-            status = answer(pipe, replies[i], err);
+            status = answer(pipe, &replies[i], err);
         }
         if (status == DL_OK && came != DL_OK) {
             status = came;
@@ -454,7 +461,7 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
 void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->ready = true;
     pipe->retired = pipe->pinged = pipe->has_rests = false;
-    pipe->sent = pipe->answers = 0;
+    pipe->sent = 0;
     pipe->head = pipe->tail = 0;
     pipe->facts = *dli_conn_facts(pipe->conn);
     pipe->trip_ns = pipe->facts.greeting_ns;
@@ -499,7 +506,6 @@ dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t 
     pipe->conn = NULL; /* first: a forked child must not find one that is being freed */
     atomic_signal_fence(memory_order_release);
     pipe->ready = pipe->retired = pipe->pinged = false;
-    pipe->given_up = 0;
     uint64_t head = pipe->head;
     while (pipe->tail != head) {
         dli_slot_t slot = *dli_pipe_slot(pipe, --pipe->tail);
@@ -514,6 +520,7 @@ dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t 
             push_front(&pipe->queue, slot.request);
         }
     }
+    pipe->given_up = 0; /* the end of one may have had another withdrawn */
     if (may_claim) {
         add_kill(pipe);
     }

@@ -289,10 +289,6 @@ static bool is_error(const redisReply *reply) {
     return reply != NULL && reply->type == REDIS_REPLY_ERROR && reply->str != NULL;
 }
 
-void dli_reply_code(const redisReply *reply, char *code, size_t size) {
-    snprintf(code, size, "%s", is_error(reply) ? read_complaint(reply).code : "");
-}
-
 bool dli_reply_is_error(const redisReply *reply, const char *code) {
     return is_error(reply) && strcmp(read_complaint(reply).code, code) == 0;
 }

@@ -40,10 +40,8 @@ dl_status_t dli_decoder_next(dli_decoder_t *decoder, redisReply **reply, dl_erro
 /* Is no byte there that belongs to a reply that was not taken? False after a failure. */
 bool dli_decoder_is_empty(const dli_decoder_t *decoder);
 
-/* The code at the beginning of an error reply, such as "READONLY"; looks through the wrapping that Redis 6.0
- * puts around errors of scripts, and says NOPERM where the ACL stopped a script. "" for any other reply.
- * `code` receives at most size - 1 bytes. */
-void dli_reply_code(const redisReply *reply, char *code, size_t size);
+/* Does an error reply begin with this code, such as "READONLY"? Looks through the wrapping that Redis 6.0
+ * puts around errors of scripts; NOPERM also where the ACL stopped a script. */
 bool dli_reply_is_error(const redisReply *reply, const char *code);
 /* The status that an error reply means; err gets what that means in plain words, and the server's own.
  * Never DL_OK. */

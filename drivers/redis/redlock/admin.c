@@ -5,294 +5,303 @@
 #include "holders.h"
 #include "round.h"
 
-typedef struct subject {
-    dli_key_t key, channel;
-} subject_t;
+/* What such a round has beside its parts. */
+typedef struct admin {
+    dli_verdicts_t verdicts;
+    bool is_there[DLI_NODES_MAX]; /* something of a lock, and this much of its value is in part->text */
+    size_t seen_len[DLI_NODES_MAX];
+    size_t foreign, freed, unanswered, answers;
+    dli_key_t label;
+    dl_lock_info_t infos[DLI_NODES_MAX];
+} admin_t;
 
-/* One question about a lock to all nodes; its data begin with a subject. NULL: out of memory. */
-static dli_round_t *make_round(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
-                               const char *name, size_t name_len, dl_error_t *err) {
-    dli_round_t *round = dli_round_new(redlock, question, data_size, 1);
-    if (round == NULL) {
-        (void)dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-        return NULL;
-    }
-    subject_t *subject = round->data;
-    const dli_redis_t *redis = &redlock->nodes[0].redis;
-    dli_redis_key(redis, name, name_len, &subject->key);
-    redis->layout->channel(redis, name, name_len, &subject->channel);
-    return round;
-}
+/* ---- verdicts --------------------------------------------------------------------------------------- */
 
-/* How the part of node i ended, as a verdict. The reply, or NULL: it did not answer. */
-static const redisReply *take_verdict(const dli_round_t *round, size_t i, dli_verdicts_t *verdicts) {
-    const dli_part_t *part = &round->parts[i];
-    if (part->state != DLI_PART_ENDED) {
-        /* What changes something and is late may still be carried out. */
-        dl_status_t status = round->question->intent == DLI_READ ? DL_EIO : DL_EUNKNOWN;
-        verdicts->statuses[i] = dl_driver_fail(&verdicts->errors[i], status, 0, "%s: no answer yet",
-                                               part->node->redis.endpoint.label);
-        return NULL;
-    }
-    if (!part->is_left) {
-        dli_node_tell(part->node, part->exchange.status, &part->err);
-    }
-    verdicts->statuses[i] = part->exchange.status;
-    verdicts->errors[i] = part->err;
-    if (part->exchange.status != DL_OK) {
-        return NULL;
-    }
-    verdicts->good |= 1u << i;
-    return dli_part_reply(part);
-}
-
-/* The answer is an error or makes no sense. What is of another kind is an answer all the same. */
-static void take_error(const dli_round_t *round, size_t i, const redisReply *reply, dli_verdicts_t *verdicts,
-                       size_t *foreign) {
-    const subject_t *subject = round->data;
-    dli_node_t *node = round->parts[i].node;
-    verdicts->statuses[i] = dli_redis_fail(&node->redis, &subject->key, reply, &verdicts->errors[i]);
-    if (verdicts->statuses[i] == DL_EFOREIGN) {
-        ++*foreign;
-    } else {
-        verdicts->good &= ~(1u << i);
+static void heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    admin_t *admin = part->round->extra;
+    size_t i = part->node->index;
+    if (status != DL_OK) {
+        admin->verdicts.statuses[i] = status;
+        admin->verdicts.errors[i] = *why;
     }
 }
 
-static dl_status_t refuse_foreign(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
-                                  size_t foreign, dl_error_t *err) {
-    for (size_t i = 0; i < redlock->n && foreign > redlock->n - redlock->quorum; i++) {
-        if (verdicts->statuses[i] == DL_EFOREIGN) {
-            *err = verdicts->errors[i];
+/* The answer is an error. What is of another kind is an answer all the same. */
+static bool refused(dli_part_t *part, const redisReply *reply) {
+    admin_t *admin = part->round->extra;
+    size_t i = part->node->index;
+    dli_key_t key;
+    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
+    admin->verdicts.statuses[i] = dli_redis_fail(&part->node->redis, &key, reply, &admin->verdicts.errors[i]);
+    if (admin->verdicts.statuses[i] == DL_EFOREIGN) {
+        admin->foreign++;
+        admin->verdicts.good |= 1u << i;
+    }
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
+/* Before a question: nobody has said anything. */
+static void clear_verdicts(dli_round_t *round, uint32_t good, dl_status_t silent) {
+    admin_t *admin = round->extra;
+    admin->verdicts.good = good;
+    admin->foreign = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        admin->verdicts.statuses[i] =
+            dl_driver_fail(&admin->verdicts.errors[i], silent, 0, "%s: no answer yet",
+                           round->redlock->nodes[i].redis.endpoint.label);
+    }
+}
+
+static dl_status_t sum_up(const dli_round_t *round, dl_error_t *err) {
+    const dli_redlock_t *redlock = round->redlock;
+    const admin_t *admin = round->extra;
+    for (size_t i = 0; i < redlock->n && admin->foreign > redlock->n - redlock->quorum; i++) {
+        if (admin->verdicts.statuses[i] == DL_EFOREIGN) {
+            *err = admin->verdicts.errors[i];
             return DL_EFOREIGN;
         }
     }
-    return DL_OK;
+    return dli_nodes_need_majority(redlock, &admin->verdicts, err);
 }
 
-/* ---- inspect ---------------------------------------------------------------------------------------- */
+/* ---- looking ---------------------------------------------------------------------------------------- */
 
-static void encode_inspect(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                           bool with_source, dli_commands_t *commands) {
-    const subject_t *subject = round->data;
-    const dli_slice_t argv[] = {{subject->key.at, subject->key.len}};
+static void encode_look(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+    const dli_part_t *part = dli_wire_part(request);
+    dli_key_t key;
+    (void)i;
+    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
+    const dli_slice_t argv[] = {{key.at, key.len}};
     dli_script_call_t call = {&dli_script_string_inspect, 1, 1, argv};
-    (void)node;
-    (void)run_id;
     dli_script_encode(commands, &call, with_source);
 }
 
-static const dli_question_t inspecting = {
-    .what = "who holds a lock", .lane = DLI_LANE_CALLS, .intent = DLI_READ, .encode = encode_inspect};
+static bool look_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+    dli_part_t *part = dli_wire_part(request);
+    admin_t *admin = part->round->extra;
+    size_t node = part->node->index;
+    dl_lock_info_t *info = &admin->infos[node];
+    (void)i;
+    *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    if (reply->type == REDIS_REPLY_NIL) {
+        admin->verdicts.good |= 1u << node;
+        return true;
+    }
+    if (!dli_redis_read_info(&part->node->redis, reply, info)) {
+        return refused(part, reply);
+    }
+    const redisReply *value = reply->element[1];
+    admin->verdicts.good |= 1u << node;
+    admin->is_there[node] = true;
+    admin->seen_len[node] = value->len < DLI_VALUE_SHOWN ? value->len : DLI_VALUE_SHOWN;
+    memcpy(part->text, value->str, admin->seen_len[node]);
+    return true;
+}
 
 /* The holders, as far as nodes have answered. How many were nobody's. */
-static size_t collect_holders(const dli_round_t *round, dli_holders_t *holders) {
+static size_t collect(const dli_round_t *round, dli_holders_t *holders) {
+    const admin_t *admin = round->extra;
     size_t none = 0;
     holders->n = 0;
     for (size_t i = 0; i < round->redlock->n; i++) {
-        const redisReply *reply = dli_part_reply(&round->parts[i]);
-        dl_lock_info_t info = DL_LOCK_INFO_INIT;
-        if (reply != NULL && reply->type == REDIS_REPLY_NIL) {
-            none++;
-        } else if (reply != NULL && dli_redis_read_info(&round->parts[i].node->redis, reply, &info)) {
-            dli_holders_add(holders, &info);
+        bool is_good = (admin->verdicts.good >> i & 1) != 0;
+        none += is_good && !admin->is_there[i] && admin->verdicts.statuses[i] != DL_EFOREIGN;
+        if (admin->is_there[i]) {
+            dli_holders_add(holders, &admin->infos[i]);
         }
     }
     return none;
 }
 
-/* A quorum says who holds it, or that nobody does. */
-static bool is_inspected(const dli_round_t *round, const void *arg) {
-    const dli_redlock_t *redlock = round->redlock;
-    dli_holders_t holders;
-    size_t none = collect_holders(round, &holders);
-    (void)arg;
-    return none >= redlock->quorum || dli_holders_find(&holders, 0, redlock->quorum) != NULL;
+/* ---- inspect ---------------------------------------------------------------------------------------- */
+
+/* The label, from any node that has it. It is for people: whatever goes wrong, there is none. */
+static void encode_label(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+    const admin_t *admin = dli_wire_part(request)->round->extra;
+    (void)i;
+    (void)with_source;
+    const dli_slice_t argv[] = {{"GET", 3}, {admin->label.at, admin->label.len}};
+    dli_commands_add(commands, 2, argv);
 }
 
-/* ---- who the holder is ------------------------------------------------------------------------------ */
+static bool label_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+    dli_round_t *round = dli_wire_part(request)->round;
+    admin_t *admin = round->extra;
+    (void)i;
+    admin->answers++;
+    if (round->asked != NULL && reply->type == REDIS_REPLY_STRING) {
+        dli_redis_read_label(reply, round->asked->info);
+        admin->answers = round->redlock->n;
+    }
+    return true;
+}
 
-static void encode_label(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                         bool with_source, dli_commands_t *commands) {
-    const dli_key_t *key = round->data;
-    (void)node;
-    (void)run_id;
-    (void)with_source;
-    dli_commands_add_words(commands, "GET", key->at, NULL);
+static void look_at_labels(dli_round_t *round, bool is_over) {
+    const admin_t *admin = round->extra;
+    if (is_over || admin->answers >= round->redlock->quorum ||
+        dli_round_pending(round, DLI_WIRE_RAISE) == 0) {
+        dli_round_end(round, DL_OK);
+    }
 }
 
 static const dli_question_t asking_label = {
-    .what = "who a client is", .lane = DLI_LANE_CALLS, .intent = DLI_READ, .encode = encode_label};
+    .kind = {DLI_READ, false, encode_label, label_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_RAISE,
+    .heard = heard,
+    .look = look_at_labels};
 
-/* The label, from any node that has it. */
-static const redisReply *find_label(const dli_round_t *round, size_t *answers) {
-    const redisReply *label = NULL;
-    *answers = 0;
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        const redisReply *reply = dli_part_reply(&round->parts[i]);
-        *answers += reply != NULL;
-        label = reply != NULL && reply->type == REDIS_REPLY_STRING ? reply : label;
+static void tell_holder(dli_round_t *round, const dli_holders_t *holders) {
+    const dli_redlock_t *redlock = round->redlock;
+    admin_t *admin = round->extra;
+    dl_lock_info_t *info = round->asked->info;
+    size_t good = dli_nodes_count(admin->verdicts.good);
+    dli_holders_tell(holders, redlock->n - good, redlock->quorum, info);
+    dli_redis_label_key(&redlock->nodes[0].redis, info, &admin->label);
+    if (!info->held || admin->label.len == 0) {
+        dli_round_end(round, DL_OK);
+        return;
     }
-    return label;
+    (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
+    dli_round_ask(round, &asking_label, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
 }
 
-static bool is_label_known(const dli_round_t *round, const void *arg) {
-    size_t answers;
-    (void)arg;
-    return find_label(round, &answers) != NULL || answers >= round->redlock->quorum;
-}
-
-/* It is for people: whatever goes wrong, there is none. */
-static void ask_label(dli_redlock_t *redlock, uint64_t deadline_ns, dl_lock_info_t *info) {
-    dli_key_t key;
-    size_t answers;
-    dli_redis_label_key(&redlock->nodes[0].redis, info, &key);
-    dli_round_t *round = key.len > 0 ? dli_round_new(redlock, &asking_label, sizeof key, 1) : NULL;
-    if (round != NULL) {
-        memcpy(round->data, &key, sizeof key);
-        (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_label_known, NULL);
-        dli_redis_read_label(find_label(round, &answers), info);
-        dli_round_drop(round);
-    }
-}
-
-dl_status_t dli_redlock_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                dl_lock_info_t *info, dl_error_t *err) {
-    dli_redlock_t *redlock = state;
-    dli_verdicts_t verdicts = {0};
+/* A quorum says who holds it, or that nobody does. */
+static void look_at_holders(dli_round_t *round, bool is_over) {
+    const dli_redlock_t *redlock = round->redlock;
     dli_holders_t holders;
-    size_t foreign = 0;
-    *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
-    dli_round_t *round = make_round(redlock, &inspecting, sizeof(subject_t), name, name_len, err);
+    dl_error_t unread, *err = dli_round_err(round, &unread);
+    size_t none = collect(round, &holders);
+    if (!is_over && none < redlock->quorum && dli_holders_find(&holders, 0, redlock->quorum) == NULL &&
+        dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
+        return;
+    }
+    dl_status_t status = sum_up(round, err);
+    if (status == DL_OK) {
+        tell_holder(round, &holders);
+    } else {
+        dli_round_end(round, status);
+    }
+}
+
+static const dli_question_t inspecting = {
+    .kind = {DLI_READ, false, encode_look, look_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .heard = heard,
+    .look = look_at_holders};
+
+static dl_status_t begin(dli_redlock_t *redlock, dli_request_t *request, const dli_question_t *question) {
+    const dl_request_t *with = &request->with;
+    dli_round_t *round = dli_round_new(redlock, sizeof(admin_t));
     if (round == NULL) {
         return DL_ENOMEM;
     }
-    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_inspected, NULL);
-    (void)collect_holders(round, &holders);
-    for (size_t i = 0; i < redlock->n; i++) {
-        dl_lock_info_t one = DL_LOCK_INFO_INIT;
-        const redisReply *reply = take_verdict(round, i, &verdicts);
-        if (reply != NULL && reply->type != REDIS_REPLY_NIL &&
-            !dli_redis_read_info(&redlock->nodes[i].redis, reply, &one)) {
-            take_error(round, i, reply, &verdicts, &foreign);
-        }
-    }
-    dl_status_t status = refuse_foreign(redlock, &verdicts, foreign, err);
-    if (status == DL_OK) {
-        status = dli_nodes_need_majority(redlock, &verdicts, err);
-    }
-    if (status == DL_OK) {
-        dli_holders_tell(&holders, redlock->n - dli_nodes_count(verdicts.good), redlock->quorum, info);
-    }
-    dli_round_drop(round);
-    if (status == DL_OK && info->held) {
-        ask_label(redlock, deadline_ns, info);
-    }
-    return status;
+    memcpy(round->name, with->name, with->name_len);
+    round->name_len = with->name_len;
+    uint64_t now_ns = redlock->env->now_ns();
+    uint64_t left_ns = with->deadline_ns > now_ns ? with->deadline_ns - now_ns : 0;
+    round->end_ns = with->deadline_ns - left_ns / 8; /* so that the core hears what is known by then */
+    round->asked = request;
+    clear_verdicts(round, 0, DL_EIO);
+    dli_round_ask(round, question, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
+    return DL_OK;
+}
+
+dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
+    dl_lock_info_t *info = request->info;
+    (void)err;
+    *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
+    return begin(redlock, request, &inspecting);
 }
 
 /* ---- force ------------------------------------------------------------------------------------------ */
 
-/* As much of a value as the inspect script shows. */
-#define SEEN_MAX 128
-
 /* Each node frees what was seen there and nothing else: a request that arrives late, when others have the
  * lock, does them no harm. */
-typedef struct removal {
-    subject_t subject;
-    struct seen {
-        char text[SEEN_MAX];
-        size_t len; /* 0: nothing, so there is nothing to free */
-    } seen[DLI_NODES_MAX];
-    size_t unanswered; /* nodes that may have had it too */
-} removal_t;
-
-static void encode_force(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                         bool with_source, dli_commands_t *commands) {
-    const removal_t *removal = round->data;
-    const struct seen *seen = &removal->seen[node->index];
-    const dli_slice_t argv[] = {{removal->subject.key.at, removal->subject.key.len},
-                                {seen->text, seen->len},
-                                {removal->subject.channel.at, removal->subject.channel.len}};
+static void encode_force(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+    const dli_part_t *part = dli_wire_part(request);
+    const dli_round_t *round = part->round;
+    const dli_redis_t *redis = &part->node->redis;
+    const admin_t *admin = round->extra;
+    dli_key_t key, channel;
+    (void)i;
+    dli_redis_key(redis, round->name, round->name_len, &key);
+    redis->layout->channel(redis, round->name, round->name_len, &channel);
+    const dli_slice_t argv[] = {
+        {key.at, key.len}, {part->text, admin->seen_len[part->node->index]}, {channel.at, channel.len}};
     dli_script_call_t call = {&dli_script_redlock_force, 1, 3, argv};
-    (void)run_id;
     dli_script_encode(commands, &call, with_source);
 }
 
-static const dli_question_t forcing = {
-    .what = "a release by force", .lane = DLI_LANE_CALLS, .intent = DLI_FREE, .encode = encode_force};
+static bool force_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+    dli_part_t *part = dli_wire_part(request);
+    admin_t *admin = part->round->extra;
+    int64_t number;
+    (void)i;
+    if (!dli_reply_int(reply, &number)) {
+        return refused(part, reply);
+    }
+    admin->freed += number == 1;
+    admin->verdicts.good |= 1u << part->node->index;
+    return number == 0 || number == 1;
+}
 
 /* Left-overs are to go too: every node is waited for. */
-static bool is_answered_by_all(const dli_round_t *round, const void *arg) {
-    (void)round;
-    (void)arg;
-    return false;
-}
-
-/* Looks what is there. The nodes that have something; err: too few can be looked at, or it is no lock. */
-static dl_status_t see(dli_round_t *round, uint64_t deadline_ns, removal_t *removal, uint32_t *nodes,
-                       dl_error_t *err) {
-    const dli_redlock_t *redlock = round->redlock;
-    dli_verdicts_t verdicts = {0};
-    size_t foreign = 0;
-    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, is_answered_by_all, NULL);
-    for (size_t i = 0; i < redlock->n; i++) {
-        const redisReply *reply = take_verdict(round, i, &verdicts);
-        bool is_there = reply != NULL && reply->type == REDIS_REPLY_ARRAY && reply->elements >= 2 &&
-                        reply->element[1]->type == REDIS_REPLY_STRING && reply->element[1]->len <= SEEN_MAX;
-        if (is_there) {
-            removal->seen[i].len = reply->element[1]->len;
-            memcpy(removal->seen[i].text, reply->element[1]->str, removal->seen[i].len);
-            *nodes |= 1u << i;
-        } else if (reply != NULL && reply->type != REDIS_REPLY_NIL) {
-            take_error(round, i, reply, &verdicts, &foreign);
-        }
+static void look_at_forced(dli_round_t *round, bool is_over) {
+    const admin_t *admin = round->extra;
+    dl_error_t unread, *err = dli_round_err(round, &unread);
+    if (!is_over && dli_round_pending(round, DLI_WIRE_FREE) != 0) {
+        return;
     }
-    removal->unanswered = redlock->n - dli_nodes_count(verdicts.good);
-    dl_status_t status = refuse_foreign(redlock, &verdicts, foreign, err);
-    return status == DL_OK ? dli_nodes_need_majority(redlock, &verdicts, err) : status;
-}
-
-/* Frees what was seen at these nodes. */
-static dl_status_t force(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_redlock_t *redlock = round->redlock;
-    dli_verdicts_t verdicts = {.good = dli_nodes_all(redlock) & ~nodes};
-    size_t foreign = 0, freed = 0;
-    (void)dli_round_run(round, nodes, deadline_ns, NULL, is_answered_by_all, NULL);
-    for (size_t i = 0; i < redlock->n; i++) {
-        int64_t number;
-        const redisReply *reply = (nodes >> i & 1) != 0 ? take_verdict(round, i, &verdicts) : NULL;
-        if (reply != NULL && dli_reply_int(reply, &number) && (number == 0 || number == 1)) {
-            freed += (size_t)number;
-        } else if (reply != NULL) {
-            take_error(round, i, reply, &verdicts, &foreign);
-        }
-    }
-    dli_round_send_lost(round);
-    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
+    dl_status_t status = dli_nodes_need_majority(round->redlock, &admin->verdicts, err);
+    bool may_have_been_held = admin->freed > 0 && admin->freed + admin->unanswered >= round->redlock->quorum;
     if (status != DL_OK) { /* what the others may have done is not known */
         dl_error_t why = *err;
-        return dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
+        status = dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
+    } else if (!may_have_been_held) {
+        status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
     }
-    const removal_t *removal = round->data;
-    bool may_have_been_held = freed > 0 && freed + removal->unanswered >= redlock->quorum;
-    return may_have_been_held ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    dli_round_end(round, status);
 }
 
-dl_status_t dli_redlock_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                      dl_error_t *err) {
-    dli_redlock_t *redlock = state;
+static const dli_question_t forcing = {
+    .kind = {DLI_FREE, false, encode_force, force_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_FREE,
+    .stays = true,
+    .heard = heard,
+    .look = look_at_forced};
+
+static void look_at_seen(dli_round_t *round, bool is_over) {
+    const dli_redlock_t *redlock = round->redlock;
+    admin_t *admin = round->extra;
     uint32_t nodes = 0;
-    dli_round_t *looking = make_round(redlock, &inspecting, sizeof(subject_t), name, name_len, err);
-    dli_round_t *freeing = make_round(redlock, &forcing, sizeof(removal_t), name, name_len, err);
-    dl_status_t status = DL_ENOMEM;
-    if (looking != NULL && freeing != NULL) {
-        status = see(looking, deadline_ns, freeing->data, &nodes, err);
-        if (status == DL_OK) {
-            status = force(freeing, nodes, deadline_ns, err);
-        }
+    dl_error_t unread, *err = dli_round_err(round, &unread);
+    if (!is_over && dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
+        return;
     }
-    dli_round_drop(looking);
-    dli_round_drop(freeing);
-    return status;
+    dl_status_t status = sum_up(round, err);
+    for (size_t i = 0; i < redlock->n; i++) {
+        nodes |= admin->is_there[i] ? 1u << i : 0;
+    }
+    if (status == DL_OK && nodes == 0) {
+        status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    }
+    if (status != DL_OK) {
+        dli_round_end(round, status);
+        return;
+    }
+    admin->unanswered = redlock->n - dli_nodes_count(admin->verdicts.good);
+    (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
+    clear_verdicts(round, dli_nodes_all(redlock) & ~nodes, DL_EUNKNOWN);
+    dli_round_ask(round, &forcing, nodes, 1, dli_round_until(redlock, round->end_ns));
+}
+
+static const dli_question_t seeing = {
+    .kind = {DLI_READ, false, encode_look, look_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .heard = heard,
+    .look = look_at_seen};
+
+dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
+    (void)err;
+    return begin(redlock, request, &seeing);
 }

@@ -11,51 +11,13 @@
 
 #define NS_PER_MS ((uint64_t)1000000)
 
-/* ---- what is said of one node, kept until its turn ---------------------------------------------------- */
-
-typedef struct line {
-    dl_finding_level_t level;
-    char subject[64], text[1024];
-    bool init_may_help;
-} line_t;
-
-/* Nodes are looked at side by side, each on a thread; findings come on the caller's. */
-typedef struct look {
-    const dli_redlock_t *redlock;
-    dli_check_t check;
-    dli_check_node_t node;
-    bool votes, is_used, has_thread; /* is_used: it has a token counter */
-    pthread_t thread;
-    dl_status_t status;
-    dl_error_t err;
-    line_t *lines;
-    size_t n, cap;
-    bool out_of_memory;
-} look_t;
-
-static void keep(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
-    look_t *look = arg;
-    if (look->n == look->cap) {
-        size_t cap = look->cap > 0 ? 2 * look->cap : 16;
-        line_t *lines = realloc(look->lines, cap * sizeof *lines);
-        if (lines == NULL) {
-            look->out_of_memory = true;
-            return;
-        }
-        look->lines = lines;
-        look->cap = cap;
-    }
-    line_t *line = &look->lines[look->n++];
-    *line = (line_t){.level = level};
-    (void)snprintf(line->subject, sizeof line->subject, "%s", subject);
-    (void)snprintf(line->text, sizeof line->text, "%s", text);
-}
-
 /* ---- has it a vote? ---------------------------------------------------------------------------------- */
 
-/* The quarantine's rest, or -2: none. */
-static bool say_vote(look_t *look, const redisReply *marker, const redisReply *quarantine) {
-    const dli_check_t *check = &look->check;
+/* false: it has none. */
+static bool say_vote(const dli_check_t *check, bool init_helps) {
+    const redisReply *marker = check->replies[check->vote_at],
+                     *quarantine = check->replies[check->vote_at + 1];
+    const char *advice = init_helps ? "; " DLI_NEW_NODES : "";
     char run_id[41] = "";
     int64_t left_ms;
     (void)dli_check_text(check, "run_id", run_id, sizeof run_id);
@@ -68,129 +30,64 @@ static bool say_vote(look_t *look, const redisReply *marker, const redisReply *q
                                                               : "the answer makes no sense");
         return false;
     }
-    if (left_ms != -2) {
+    if (left_ms != -2) { /* what is left of a quarantine; -2: there is none */
         dli_check_say(check, DL_FINDING_WARNING, "vote",
                       "none for another %s (quarantine): it is new, or was restarted or emptied, and may "
-                      "have forgotten locks that are held",
-                      dl_driver_duration(left_ms).text);
-    } else if (is_new || (is_other && !look->node.durable)) {
-        dli_check_say(check, DL_FINDING_WARNING, "vote", "none for %s (max_lease) from the next lock on: %s",
-                      dl_driver_duration(look->node.max_lease_ms).text,
-                      is_new ? "it is new, or was emptied" : "it was restarted, or is another server");
-    } else {
-        dli_check_say(check, DL_FINDING_OK, "vote", "it has one%s",
-                      is_other ? ", although it was restarted since it was met last: durable says that it "
-                                 "forgot nothing"
-                               : "");
-        return true;
+                      "have forgotten locks that are held%s",
+                      dl_driver_duration(left_ms).text, advice);
+        return false;
     }
-    if (look->n > 0) { /* else there was no memory for it */
-        look->lines[look->n - 1].init_may_help = true;
+    if (is_new || (is_other && !check->node->durable)) {
+        dli_check_say(
+            check, DL_FINDING_WARNING, "vote", "none for %s (max_lease) from the next lock on: %s%s",
+            dl_driver_duration(check->node->max_lease_ms).text,
+            is_new ? "it is new, or was emptied" : "it was restarted, or is another server", advice);
+        return false;
     }
-    return false;
-}
-
-static bool has_vote(look_t *look) {
-    redisReply *replies[3] = {NULL};
-    dli_commands_t commands = {0};
-    dl_error_t err;
-    bool votes = false;
-    dli_commands_add_words(&commands, "GET", look->node.marker_key, NULL);
-    dli_commands_add_words(&commands, "PTTL", look->node.quarantine_key, NULL);
-    dli_commands_add_words(&commands, "GET", look->check.redis->token_key, NULL);
-    if (dli_check_ask(&look->check, &commands, replies, &err) == DL_OK) {
-        look->is_used = replies[2]->type != REDIS_REPLY_NIL;
-        votes = say_vote(look, replies[0], replies[1]);
-    } else {
-        dli_check_say(&look->check, DL_FINDING_ERROR, "vote", "it cannot be told whether it has one: %s",
-                      err.message);
-    }
-    dli_check_free(replies, 3);
-    dli_commands_free(&commands);
-    return votes;
+    dli_check_say(check, DL_FINDING_OK, "vote", "it has one%s",
+                  is_other ? ", although it was restarted since it was met last: durable says that it "
+                             "forgot nothing"
+                           : "");
+    return true;
 }
 
 /* ---- one node ---------------------------------------------------------------------------------------- */
 
-static void *look_at(void *arg) {
-    look_t *look = arg;
-    dli_check_t *check = &look->check;
-    dli_check_time_t time;
-    redisReply *info;
+static dl_status_t prepare(dli_check_t *check, dli_check_node_t *of, dli_node_t *node, dl_error_t *err) {
+    const dli_redlock_t *redlock = node->redlock;
+    *of = (dli_check_node_t){.durable = redlock->durable,
+                             .quarantines = redlock->quarantines,
+                             .max_lease_ms = redlock->max_lease_ms,
+                             .marker_key = redlock->marker_key,
+                             .quarantine_key = redlock->quarantine_key};
+    (void)snprintf(of->name, sizeof of->name, "node %zu", node->index + 1);
+    check->node = of;
     /* One that hangs must not use up the time that is needed to try a lock. */
-    const dli_redlock_t *redlock = look->redlock;
-    uint64_t until_ns = redlock->env->now_ns() + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    uint64_t deadline_ns = check->deadline_ns;
-    check->deadline_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
-    look->status = dli_check_begin(check, &info, &look->err);
-    check->deadline_ns = deadline_ns;
-    if (look->status != DL_OK) {
-        return NULL;
-    }
-    look->votes = !look->node.quarantines || has_vote(look);
-    dli_check_first_look(check, &time);
-    dli_check_settings(check);
-    look->votes = dli_check_rights(check) && look->votes;
-    dli_check_last_look(check, &time);
-    dli_check_free(&info, 1);
-    check->info = NULL;
-    return NULL;
-}
-
-static void prepare(look_t *look, dli_redlock_t *redlock, size_t i, uint64_t deadline_ns) {
-    look->redlock = redlock;
-    look->node = (dli_check_node_t){.durable = redlock->durable,
-                                    .quarantines = redlock->quarantines,
-                                    .max_lease_ms = redlock->max_lease_ms,
-                                    .marker_key = redlock->marker_key,
-                                    .quarantine_key = redlock->quarantine_key};
-    (void)snprintf(look->node.name, sizeof look->node.name, "node %zu", i + 1);
-    look->check = (dli_check_t){.redis = &redlock->nodes[i].redis,
-                                .fn = keep,
-                                .arg = look,
-                                .deadline_ns = deadline_ns,
-                                .node = &look->node};
+    check->patience_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    return dli_node_open_alone(node, &check->redis, err);
 }
 
 /* `dlock init` refuses where one of them has been in use, or cannot be looked at. */
-static bool may_init_help(const look_t *looks, size_t n) {
+static bool may_init_help(const dli_check_t *checks, size_t n) {
     bool may = true;
     for (size_t i = 0; i < n; i++) {
-        may = may && looks[i].status == DL_OK && !looks[i].is_used;
+        may = may && checks[i].status == DL_OK &&
+              checks[i].replies[checks[i].vote_at + 2]->type == REDIS_REPLY_NIL;
     }
     return may;
 }
 
-static void say_lines(const look_t *look, const dli_check_t *check, bool init_helps) {
-    for (size_t i = 0; i < look->n; i++) {
-        line_t *line = &look->lines[i];
-        size_t len = strlen(line->text);
-        if (line->init_may_help && init_helps) {
-            (void)snprintf(line->text + len, sizeof line->text - len, "; " DLI_NEW_NODES);
-        }
-        check->fn(check->arg, line->level, line->subject, line->text);
+/* Has it a vote? */
+static bool report_node(const dli_check_t *check, bool init_helps) {
+    if (!dli_check_server(check)) {
+        return false;
     }
-}
-
-/* All of them, then says what was found, in their order. */
-static void look_at_all(dli_redlock_t *redlock, look_t *looks, const dli_check_t *check) {
-    const dl_driver_env_t *env = redlock->env;
-    for (size_t i = 0; i < redlock->n; i++) {
-        prepare(&looks[i], redlock, i, check->deadline_ns);
-        looks[i].has_thread =
-            i + 1 < redlock->n && env->thread_start(&looks[i].thread, look_at, &looks[i]) == 0;
-        if (!looks[i].has_thread) {
-            (void)look_at(&looks[i]);
-        }
-    }
-    for (size_t i = 0; i < redlock->n; i++) {
-        if (looks[i].has_thread) {
-            env->thread_join(looks[i].thread);
-        }
-    }
-    for (size_t i = 0; i < redlock->n; i++) {
-        say_lines(&looks[i], check, may_init_help(looks, redlock->n));
-    }
+    bool votes = !check->node->quarantines || say_vote(check, init_helps);
+    dli_check_round_trip(check);
+    dli_check_settings(check);
+    votes = dli_check_rights(check) && votes;
+    dli_check_clock(check);
+    return votes;
 }
 
 /* ---- all of them together ---------------------------------------------------------------------------- */
@@ -275,71 +172,77 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
         redlock->fences ? "" : ", which takes fencing: true");
 }
 
-static dl_status_t ask_table(void *redlock, const dli_request_t *request) {
-    const dl_driver_t *table = &dli_redlock_driver;
-    if (request->kind == DLI_ASK_RENEW) {
-        table->renew(redlock, request->renewals, request->n, request->with.deadline_ns);
-        return DL_OK;
-    }
-    return request->kind == DLI_ASK_TRY
-               ? table->try_acquire(redlock, NULL, &request->with, request->grant, request->err)
-               : table->release(redlock, NULL, &request->with, request->err);
-}
-
 /* A lock of nobody's, on all of them; not where it could only tell what the votes have told. */
-static void try_lock(dli_redlock_t *redlock, const look_t *looks, const dli_check_t *check) {
+static void try_lock(dli_redlock_t *redlock, size_t votes, bool init_helps, const dli_check_t *check) {
     dli_redis_t *servers[DLI_NODES_MAX];
-    size_t votes = 0;
-    for (size_t i = 0; i < redlock->n; i++) {
-        votes += looks[i].votes ? 1 : 0;
-        servers[i] = &redlock->nodes[i].redis;
-    }
+    dli_redlock_t *alone;
+    dl_error_t err;
     if (votes < redlock->quorum) {
         dli_check_say(check, DL_FINDING_ERROR, "locking",
                       "no lock can be taken now: %zu of %zu nodes have a vote, and %zu are needed%s", votes,
-                      redlock->n, redlock->quorum,
-                      may_init_help(looks, redlock->n) ? "; " DLI_NEW_NODES : "");
-    } else {
-        dli_check_trial(check, ask_table, redlock, redlock->max_lease_ms, servers, redlock->n);
+                      redlock->n, redlock->quorum, init_helps ? "; " DLI_NEW_NODES : "");
+        return;
     }
+    for (size_t i = 0; i < redlock->n; i++) {
+        servers[i] = &redlock->nodes[i].redis;
+    }
+    if (dli_redlock_open_alone(redlock, &alone, &err) == DL_OK) {
+        dli_check_trial(check, dli_redlock_ask_alone, alone, redlock->max_lease_ms, servers, redlock->n);
+    } else {
+        dli_check_say(check, DL_FINDING_ERROR, "locking", "a lock could not be taken: %s", err.message);
+    }
+    dli_redlock_close_alone(alone);
 }
 
 /* ---- the op ------------------------------------------------------------------------------------------ */
 
-static dl_status_t sum_up(const dli_redlock_t *redlock, const look_t *looks, dl_error_t *err) {
+/* What is said of each, in their order, and then of all. */
+static dl_status_t report(dli_redlock_t *redlock, const dli_check_t *checks, const dli_check_t *check,
+                          dl_error_t *err) {
     dli_verdicts_t verdicts = {0};
+    bool init_helps = may_init_help(checks, redlock->n);
+    size_t votes = 0;
     for (size_t i = 0; i < redlock->n; i++) {
-        verdicts.statuses[i] = looks[i].status;
-        verdicts.errors[i] = looks[i].err;
-        verdicts.good |= looks[i].status == DL_OK ? 1u << i : 0;
-        if (looks[i].out_of_memory) {
-            return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-        }
+        votes += report_node(&checks[i], init_helps) ? 1 : 0;
+        verdicts.statuses[i] = checks[i].status;
+        verdicts.errors[i] = checks[i].err;
+        verdicts.good |= checks[i].status == DL_OK ? 1u << i : 0;
     }
-    return dli_nodes_need_majority(redlock, &verdicts, err);
+    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
+    if (status == DL_OK) {
+        try_lock(redlock, votes, init_helps, check);
+        report_guarantee(redlock, check);
+    }
+    return status;
 }
 
 dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
                               dl_error_t *err) {
     dli_redlock_t *redlock = state;
-    dli_check_t check = {.redis = &redlock->nodes[0].redis, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
-    look_t *looks = calloc(redlock->n, sizeof *looks);
-    if (looks == NULL) {
+    const dli_check_t check = {
+        .redis = &redlock->nodes[0].redis, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dli_check_node_t of[DLI_NODES_MAX];
+    dli_check_t *checks = calloc(redlock->n, sizeof *checks);
+    if (checks == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
     report_number(redlock, &check);
     report_hosts(redlock, &check);
     dli_check_prefix(&check);
     report_times(redlock, &check);
-    look_at_all(redlock, looks, &check);
-    dl_status_t status = sum_up(redlock, looks, err);
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
+        checks[i] = (dli_check_t){.fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+        status = prepare(&checks[i], &of[i], &redlock->nodes[i], err);
+    }
     if (status == DL_OK) {
-        try_lock(redlock, looks, &check);
-        report_guarantee(redlock, &check);
+        dli_checks_ask(checks, redlock->n);
+        dli_checks_look_again(checks, redlock->n);
+        status = report(redlock, checks, &check, err);
     }
     for (size_t i = 0; i < redlock->n; i++) {
-        free(looks[i].lines);
+        dli_check_free(&checks[i]);
     }
-    free(looks);
+    free(checks);
     return status;
 }

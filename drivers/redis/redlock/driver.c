@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "options.h"
@@ -19,78 +20,94 @@ static const dli_script_t *const scripts[] = {
 #define SCRIPTS (sizeof scripts / sizeof scripts[0])
 
 /* Loads the scripts, and runs one that only reads on the keys that every lock needs: whether this user may do
- * so is better known now than at the first lock. All on the connection of the renewals: when a lock is held
- * it has to be there, whether or not descriptors and memory are left by then. */
-static void encode_loading(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                           bool with_source, dli_commands_t *commands) {
-    const dli_redlock_t *redlock = round->redlock;
-    dli_slice_t keys[] = {dli_slice(node->redis.token_key), dli_slice(redlock->marker_key),
-                          dli_slice(redlock->quarantine_key)};
+ * so is better known now than at the first lock. */
+static void encode_loading(const dli_redlock_t *redlock, dli_commands_t *commands) {
+    const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
+                                dli_slice(redlock->quarantine_key)};
     size_t n = redlock->quarantines ? 3 : 1;
-    dli_script_call_t look = {.script = &dli_script_string_inspect, .keys = n, .argc = n, .argv = keys};
-    (void)run_id;
+    const dli_script_call_t look = {&dli_script_string_inspect, n, n, keys};
     for (size_t i = 0; i < SCRIPTS; i++) {
         dli_commands_add_words(commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
     }
-    dli_script_encode(commands, &look, with_source);
+    dli_script_encode(commands, &look, false);
 }
-
-static const dli_question_t loading = {
-    .what = "the scripts", .lane = DLI_LANE_RENEWALS, .intent = DLI_READ, .encode = encode_loading};
 
 /* What is known of the nodes so far. */
 typedef struct opening {
     dli_redlock_t *redlock;
     dli_verdicts_t said;
-    uint32_t slow; /* had no answer within node_timeout, so may have one later */
+    struct loading {
+        dli_exchange_t exchange; /* first */
+        struct opening *opening;
+        size_t node;
+        redisReply *replies[SCRIPTS + 1];
+    } of[DLI_NODES_MAX];
+    bool is_late; /* node_timeout is over: a majority is enough */
 } opening_t;
 
-static bool never_settled(const dli_round_t *round, const void *arg) {
-    (void)round;
-    (void)arg;
-    return false;
-}
-
-static void judge_part(opening_t *opening, const dli_round_t *round, size_t i) {
-    const dli_part_t *part = &round->parts[i];
-    const dli_redlock_t *redlock = opening->redlock;
-    uint64_t now_ns = redlock->env->now_ns();
-    dl_status_t status = part->exchange.status;
-    opening->said.errors[i] = part->err;
+static void take_loading(dli_exchange_t *exchange) {
+    struct loading *loading = (struct loading *)(void *)exchange;
+    opening_t *opening = loading->opening;
+    size_t node = loading->node;
+    dl_error_t *err = &opening->said.errors[node];
+    dl_status_t status = exchange->status;
+    *err = exchange->err;
+    for (size_t i = 0; i < SCRIPTS && status == DL_OK; i++) {
+        status = dli_redis_judge_loaded(scripts[i], loading->replies[i], err);
+    }
     if (status == DL_OK) {
-        status = dli_redis_judge_loading(&redlock->nodes[i].redis, scripts, SCRIPTS, part->replies,
-                                         &opening->said.errors[i]);
+        status = dli_redis_judge_look(exchange->redis, loading->replies[SCRIPTS], err);
     }
-    bool is_slow =
-        status == DL_EIO && now_ns - round->began_ns >= (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    opening->said.statuses[i] = status;
-    opening->said.good |= status == DL_OK ? 1u << i : 0;
-    opening->slow |= is_slow ? 1u << i : 0;
+    dli_replies_free(loading->replies, SCRIPTS + 1);
+    opening->said.statuses[node] = status;
+    opening->said.good |= status == DL_OK ? 1u << node : 0;
+    bool is_enough = dli_nodes_count(opening->said.good) >= opening->redlock->quorum;
+    for (size_t i = 0; i < opening->redlock->n && opening->is_late && is_enough; i++) {
+        opening->of[i].exchange.deadline_ns = 0;
+    }
 }
 
-/* Asks these nodes, each for node_timeout. */
-static dl_status_t ask(opening_t *opening, uint32_t nodes, uint64_t deadline_ns, dl_error_t *err) {
-    dli_round_t *round = dli_round_new(opening->redlock, &loading, 0, SCRIPTS + 1);
-    if (round == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    (void)dli_round_run(round, nodes, deadline_ns, NULL, never_settled, NULL);
-    opening->slow = 0;
+/* Asks those that have not answered by the end of their time. */
+static void ask_rest(opening_t *opening, const dli_commands_t *commands, uint64_t deadline_ns) {
+    dli_exchange_t *exchanges[DLI_NODES_MAX];
     for (size_t i = 0; i < opening->redlock->n; i++) {
-        if ((nodes >> i & 1) != 0) {
-            judge_part(opening, round, i);
+        dli_exchange_t *x = exchanges[i] = &opening->of[i].exchange;
+        if (x->heard_ns >= x->deadline_ns) {
+            *x = (dli_exchange_t){.redis = &opening->redlock->nodes[i].redis,
+                                  .commands = commands,
+                                  .replies = opening->of[i].replies,
+                                  .deadline_ns = deadline_ns,
+                                  .then = take_loading};
+            opening->of[i].opening = opening;
+            opening->of[i].node = i;
+            dli_exchange_begin(x);
         }
     }
-    dli_round_drop(round);
-    return DL_OK;
+    dli_exchanges_run(exchanges, opening->redlock->n);
+}
+
+/* Every node gets node_timeout. While there is no majority, those that were merely slow get the time that
+ * making a connection may take. */
+static void ask_all(opening_t *opening, uint64_t deadline_ns) {
+    const dli_redlock_t *redlock = opening->redlock;
+    uint64_t patience_ns = (uint64_t)redlock->nodes[0].redis.endpoint.connect_timeout_ms * NS_PER_MS;
+    uint64_t until_ns = redlock->env->now_ns() + patience_ns;
+    dli_commands_t commands = {0};
+    encode_loading(redlock, &commands);
+    ask_rest(opening, &commands, dli_round_until(redlock, deadline_ns));
+    opening->is_late = true;
+    if (dli_nodes_count(opening->said.good) < redlock->quorum) {
+        ask_rest(opening, &commands, until_ns < deadline_ns ? until_ns : deadline_ns);
+    }
+    dli_commands_free(&commands);
 }
 
 /* ---- the outcome ------------------------------------------------------------------------------------ */
 
 /* Two nodes with one server are a mistake in the configuration, whether or not a majority is left. */
-static dl_status_t refuse_twins(const opening_t *opening, dl_error_t *err) {
-    for (size_t i = 0; i < opening->redlock->n; i++) {
-        if (opening->said.statuses[i] == DL_ECONFIG && opening->redlock->nodes[i].is_twin) {
+static dl_status_t refuse_twins(const dli_redlock_t *redlock, const opening_t *opening, dl_error_t *err) {
+    for (size_t i = 0; i < redlock->n; i++) {
+        if (opening->said.statuses[i] == DL_ECONFIG && redlock->nodes[i].is_twin) {
             *err = opening->said.errors[i];
             return DL_ECONFIG;
         }
@@ -98,28 +115,24 @@ static dl_status_t refuse_twins(const opening_t *opening, dl_error_t *err) {
     return DL_OK;
 }
 
-/* Waits for every node for node_timeout. While there is no majority, those that were merely slow get the time
- * that making a connection may take. */
 static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_error_t *err) {
-    const dl_driver_env_t *env = redlock->env;
+    const dli_backend_env_t *core = redlock->core;
     opening_t opening = {.redlock = redlock};
-    uint64_t patience_ns = (uint64_t)redlock->nodes[0].redis.endpoint.connect_timeout_ms * NS_PER_MS;
-    uint64_t until_ns = env->now_ns() + patience_ns;
-    until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
-    dl_status_t status = ask(&opening, dli_nodes_all(redlock), deadline_ns, err);
-    while (status == DL_OK && dli_nodes_count(opening.said.good) < redlock->quorum && opening.slow != 0 &&
-           env->now_ns() < until_ns) {
-        status = ask(&opening, opening.slow, until_ns, err);
-    }
-    if (status == DL_OK) {
-        status = refuse_twins(&opening, err);
-    }
+    ask_all(&opening, deadline_ns);
+    dl_status_t status = refuse_twins(redlock, &opening, err);
     if (status == DL_OK) {
         status = dli_nodes_need_majority(redlock, &opening.said, err);
     }
+    core->lock(core->core);
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_node_tell(&redlock->nodes[i], opening.said.statuses[i], &opening.said.errors[i]);
+    }
+    core->unlock(core->core);
+    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_warn_of_eviction(&redlock->nodes[i].redis);
+    }
+    if (status == DL_OK) {
+        dli_redlock_report(redlock);
     }
     return status;
 }
@@ -137,19 +150,41 @@ static void warn_of_even_number(const dli_redlock_t *redlock) {
     }
 }
 
-static dl_status_t open_links(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
-    dli_pool_options_t pool;
-    dl_status_t status = dli_redis_read_pool(&pool, &values[DLI_REDLOCK_OPT_MAX_TOTAL], err);
-    pool.is_quiet = true; /* dli_node_tell */
+static dl_status_t meet_server(void *arg, const dli_facts_t *facts, dl_error_t *err) {
+    return dli_node_meet(arg, facts->run_id, err);
+}
+
+dl_status_t dli_redlock_open_muxes(dli_redlock_t *redlock, const dli_mux_options_t *options,
+                                   dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    redlock->due_ns = DL_NO_DEADLINE;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_t *redis = &redlock->nodes[i].redis;
-        pool.label_key = redis->label_key;
-        status = dli_link_open(&redis->endpoint, &pool, redlock->env, &redis->link, err);
+        dli_mux_options_t own = *options;
+        own.is_quiet = true; /* dli_node_tell */
+        own.label_key = options->label_key != NULL ? redis->label_key : NULL;
+        status = dli_redis_make_mux(redis, &own, err);
         if (status == DL_OK) {
-            status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
+            redis->mux->meets = meet_server;
+            redis->mux->meets_arg = &redlock->nodes[i];
         }
     }
     return status;
+}
+
+static dl_status_t open_connections(dli_redlock_t *redlock, const dl_option_value_t *values,
+                                    dl_error_t *err) {
+    dli_mux_options_t options;
+    dl_status_t status = dli_redis_read_sharing(&options, &values[DLI_REDLOCK_OPT_MAX_TOTAL], err);
+    options.label_key = redlock->nodes[0].redis.label_key;
+    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
+        dli_redis_t *redis = &redlock->nodes[i].redis;
+        status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
+    }
+    if (status == DL_OK && !dli_redlock_keep_renewals(redlock)) {
+        status = dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    return status == DL_OK ? dli_redlock_open_muxes(redlock, &options, err) : status;
 }
 
 dl_status_t dli_redlock_open(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
@@ -157,13 +192,13 @@ dl_status_t dli_redlock_open(void *state, const dl_option_value_t *values, const
     dli_redlock_t *redlock = state;
     dl_status_t status = dli_redlock_configure(redlock, values, env, err);
     if (status == DL_OK) {
-        status = open_links(redlock, values, err);
+        status = open_connections(redlock, values, err);
     }
     if (status == DL_OK) {
         warn_of_even_number(redlock);
-        status = dli_stragglers_open(redlock, &redlock->stragglers, err);
+        status = meet_all(redlock, deadline_ns, err);
     }
-    return status == DL_OK ? meet_all(redlock, deadline_ns, err) : status;
+    return status;
 }
 
 void dli_redlock_close(void *state, int forked) {
@@ -171,17 +206,28 @@ void dli_redlock_close(void *state, int forked) {
     if (redlock->env == NULL) {
         return;
     }
-    dli_stragglers_close(redlock->stragglers, forked != 0);
-    redlock->stragglers = NULL;
     if (!forked) {
-        dli_round_free(redlock->spare);
-        dli_round_free(redlock->renewal_spare);
+        dli_rounds_abandon(redlock);
     }
     for (size_t i = 0; i < redlock->n; i++) {
         dli_redis_close(&redlock->nodes[i].redis, forked);
     }
-    if (!forked) { /* in a child another thread may have had it */
-        pthread_mutex_destroy(&redlock->mutex);
+    if (!forked && redlock->spare.round != NULL) {
+        dli_round_leave(redlock->spare.round);
+        redlock->spare.round = NULL;
     }
     redlock->env = NULL;
+}
+
+/* Without the mutex. */
+void dli_redlock_drop(void *state, void *driver_hold) {
+    const dli_redlock_t *redlock = state;
+    dli_redlock_hold_t *hold = driver_hold;
+    const dli_backend_env_t *core = redlock->core;
+    if (hold->round != NULL) {
+        core->lock(core->core);
+        dli_round_leave(hold->round);
+        core->unlock(core->core);
+        hold->round = NULL;
+    }
 }

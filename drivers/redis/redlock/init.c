@@ -9,8 +9,6 @@
 #include "options.h"
 #include "round.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
-
 typedef struct report {
     dl_finding_fn fn;
     void *arg;
@@ -58,199 +56,199 @@ typedef enum standing {
     STANDING_WAITS, /* it has no vote */
 } standing_t;
 
-/* What is known of the nodes. */
-typedef struct survey {
-    dli_redlock_t *redlock;
-    standing_t at[DLI_NODES_MAX];
-    dl_error_t errors[DLI_NODES_MAX]; /* UNKNOWN */
-    const dli_node_t *used;           /* one that has been in use; NULL: none */
-    const char *trace;                /* what shows it */
-} survey_t;
-
-static void encode_look(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                        bool with_source, dli_commands_t *commands) {
-    (void)run_id;
-    (void)with_source;
-    dli_commands_add_words(commands, "GET", round->redlock->marker_key, NULL);
-    dli_commands_add_words(commands, "PTTL", round->redlock->quarantine_key, NULL);
-    dli_commands_add_words(commands, "GET", node->redis.token_key, NULL);
-}
-
-static const dli_question_t looking = {
-    .what = "what a node is", .lane = DLI_LANE_CALLS, .intent = DLI_READ, .encode = encode_look};
-
-static bool never_settled(const dli_round_t *round, const void *arg) {
-    (void)round;
-    (void)arg;
-    return false;
-}
+/* What is known of a node. */
+typedef struct look {
+    dli_exchange_t exchange; /* its err: why it is not known, or could not be marked */
+    dli_commands_t commands;
+    redisReply *replies[3];
+    dli_node_t *node;
+    dli_redis_t *alone;
+    dli_exchange_t *listing;
+    standing_t standing;
+    const char *trace; /* of its having been in use; NULL: none */
+} look_t;
 
 static bool is_text(const redisReply *reply) {
     return reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_NIL;
 }
 
-/* DL_OK: the answers make sense, and were taken in. */
-static dl_status_t read_answers(survey_t *survey, size_t i, redisReply *const *replies) {
-    dli_node_t *node = &survey->redlock->nodes[i];
-    char run_id[sizeof node->run_id];
+static standing_t judge(look_t *look) {
+    const dli_redlock_t *redlock = look->node->redlock;
+    const dli_facts_t facts = dli_redis_facts(look->alone);
+    redisReply *const *replies = look->replies;
     int64_t left_ms;
     for (size_t j = 0; j < 3; j++) {
         if (!is_text(replies[j]) && !dli_reply_int(replies[j], &left_ms)) {
-            return dli_redis_fail(&node->redis, NULL, replies[j], &survey->errors[i]);
+            (void)dli_redis_fail(&look->node->redis, NULL, replies[j], &look->exchange.err);
+            return STANDING_UNKNOWN;
         }
     }
     if (!is_text(replies[0]) || !dli_reply_int(replies[1], &left_ms) || !is_text(replies[2])) {
-        return dli_reply_unexpected(NULL, "GET", &survey->errors[i]);
+        (void)dli_reply_unexpected(NULL, "GET", &look->exchange.err);
+        return STANDING_UNKNOWN;
     }
-    pthread_mutex_lock(&survey->redlock->mutex);
-    memcpy(run_id, node->run_id, sizeof run_id);
-    pthread_mutex_unlock(&survey->redlock->mutex);
     bool is_marked = replies[0]->type == REDIS_REPLY_STRING &&
-                     (survey->redlock->durable || strcmp(replies[0]->str, run_id) == 0);
-    survey->at[i] = is_marked && left_ms == -2 ? STANDING_VOTES : STANDING_WAITS;
-    if (survey->used == NULL && replies[2]->type == REDIS_REPLY_STRING) {
-        survey->used = node;
-        survey->trace = "a token counter";
-    }
-    return DL_OK;
+                     (redlock->durable || strcmp(replies[0]->str, facts.run_id) == 0);
+    look->trace = replies[2]->type == REDIS_REPLY_STRING ? "a token counter" : NULL;
+    return is_marked && left_ms == -2 ? STANDING_VOTES : STANDING_WAITS;
 }
-
-typedef struct search {
-    const dli_redlock_t *redlock;
-    bool found;
-} search_t;
 
 static int find_lock(void *arg, const char *name, const dl_lock_info_t *info) {
-    search_t *search = arg;
+    look_t *look = arg;
     (void)info;
-    search->found = !dli_redlock_is_own_key(search->redlock, name, strlen(name));
-    return search->found;
+    if (!dli_redlock_is_own_key(look->node->redlock, name, strlen(name))) {
+        look->trace = look->trace != NULL ? look->trace : "a lock";
+    }
+    return look->trace != NULL;
 }
 
-/* Are there locks? */
-static dl_status_t look_for_locks(survey_t *survey, size_t i, uint64_t deadline_ns) {
-    dli_node_t *node = &survey->redlock->nodes[i];
-    search_t search = {.redlock = survey->redlock};
-    dl_status_t status =
-        dli_redis_list(&node->redis, "", 0, find_lock, &search, deadline_ns, &survey->errors[i]);
-    if (search.found && survey->used == NULL) {
-        survey->used = node;
-        survey->trace = "a lock";
-    }
-    return status;
+/* For node_timeout at most. */
+static void ask(look_t *look, bool writes, uint64_t deadline_ns) {
+    look->exchange = (dli_exchange_t){.redis = look->alone,
+                                      .commands = &look->commands,
+                                      .replies = look->replies,
+                                      .writes = writes,
+                                      .deadline_ns = dli_round_until(look->node->redlock, deadline_ns)};
+    dli_exchange_begin(&look->exchange);
 }
 
-static dl_status_t look_at_all(survey_t *survey, uint64_t deadline_ns, dl_error_t *err) {
-    dli_redlock_t *redlock = survey->redlock;
-    dli_round_t *round = dli_round_new(redlock, &looking, 0, 3);
-    if (round == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+static void ask_standing(look_t *look, uint64_t deadline_ns) {
+    const dli_redlock_t *redlock = look->node->redlock;
+    look->exchange.status = dli_node_open_alone(look->node, &look->alone, &look->exchange.err);
+    if (look->exchange.status == DL_OK) {
+        dli_commands_add_words(&look->commands, "GET", redlock->marker_key, NULL);
+        dli_commands_add_words(&look->commands, "PTTL", redlock->quarantine_key, NULL);
+        dli_commands_add_words(&look->commands, "GET", look->node->redis.token_key, NULL);
+        ask(look, false, deadline_ns);
     }
-    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, never_settled, NULL);
-    for (size_t i = 0; i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        survey->errors[i] = part->err;
-        dl_status_t status = part->exchange.status;
-        if (status == DL_OK) {
-            status = read_answers(survey, i, part->replies);
-        }
-        if (status == DL_OK) {
-            status = look_for_locks(survey, i, deadline_ns);
-        }
-        if (status != DL_OK) {
-            survey->at[i] = STANDING_UNKNOWN;
+}
+
+/* As far as it is not known yet whether it has been in use. */
+static void ask_locks(look_t *look, uint64_t deadline_ns) {
+    const dli_listed_t listed = {"", 0, find_lock, look, deadline_ns, deadline_ns};
+    look->standing = look->exchange.status == DL_OK ? judge(look) : STANDING_UNKNOWN;
+    dli_replies_free(look->replies, 3);
+    look->listing = look->standing != STANDING_UNKNOWN ? dli_listing_begin(look->alone, &listed) : NULL;
+}
+
+/* All of them at once. */
+static void look_at_all(look_t *looks, size_t n, uint64_t deadline_ns) {
+    dli_exchange_t *exchanges[DLI_NODES_MAX];
+    size_t listings = 0;
+    for (size_t i = 0; i < n; i++) {
+        ask_standing(&looks[i], deadline_ns);
+        exchanges[i] = &looks[i].exchange;
+    }
+    dli_exchanges_run(exchanges, n);
+    for (size_t i = 0; i < n; i++) {
+        ask_locks(&looks[i], deadline_ns);
+        if (looks[i].listing != NULL) {
+            exchanges[listings++] = looks[i].listing;
         }
     }
-    dli_round_drop(round);
-    return DL_OK;
+    dli_exchanges_run(exchanges, listings);
+    for (size_t i = 0; i < n; i++) {
+        bool is_known = looks[i].standing != STANDING_UNKNOWN;
+        if (is_known && dli_listing_end(looks[i].listing, &looks[i].exchange.err) != DL_OK) {
+            looks[i].standing = STANDING_UNKNOWN;
+        }
+    }
 }
 
 /* ---- marking ---------------------------------------------------------------------------------------- */
 
-static void encode_mark(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                        bool with_source, dli_commands_t *commands) {
-    const dli_slice_t argv[] = {dli_slice(round->redlock->marker_key),
-                                dli_slice(round->redlock->quarantine_key), dli_slice(run_id)};
-    dli_script_call_t call = {&dli_script_redlock_mark, 2, 3, argv};
-    (void)node;
-    dli_script_encode(commands, &call, with_source);
+static void ask_mark(look_t *look, uint64_t deadline_ns) {
+    const dli_redlock_t *redlock = look->node->redlock;
+    const dli_facts_t facts = dli_redis_facts(look->alone);
+    const dli_slice_t argv[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key),
+                                dli_slice(facts.run_id)};
+    const dli_script_call_t call = {&dli_script_redlock_mark, 2, 3, argv};
+    dli_commands_clear(&look->commands);
+    dli_script_encode(&look->commands, &call, true);
+    ask(look, true, deadline_ns);
 }
 
-static const dli_question_t marking = {
-    .what = "a mark", .lane = DLI_LANE_CALLS, .intent = DLI_PLAIN, .encode = encode_mark};
-
-static dl_status_t mark(const report_t *report, dli_redlock_t *redlock, uint32_t nodes, uint64_t deadline_ns,
-                        dl_error_t *err) {
-    dli_round_t *round = dli_round_new(redlock, &marking, 0, 1);
-    if (round == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+static void report_mark(const report_t *report, look_t *look) {
+    const dli_node_t *node = look->node;
+    dl_status_t status = look->exchange.status;
+    if (status == DL_OK && look->replies[0]->type != REDIS_REPLY_ARRAY) {
+        status = dli_redis_fail(&node->redis, NULL, look->replies[0], &look->exchange.err);
     }
-    (void)dli_round_run(round, nodes, deadline_ns, NULL, never_settled, NULL);
-    for (size_t i = 0; i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        const redisReply *reply = dli_part_reply(part);
-        if ((nodes >> i & 1) == 0) {
-            continue;
-        }
-        if (reply != NULL && reply->type == REDIS_REPLY_ARRAY) {
-            say(report, DL_FINDING_OK, part->node, "marked: %s votes at once",
-                part->node->redis.endpoint.label);
-            continue;
-        }
-        dl_error_t why = part->err;
-        if (reply != NULL) {
-            (void)dli_redis_fail(&part->node->redis, NULL, reply, &why);
-        }
-        say(report, DL_FINDING_ERROR, part->node, "could not be marked: %s", why.message);
+    if (status == DL_OK) {
+        say(report, DL_FINDING_OK, node, "marked: %s votes at once", node->redis.endpoint.label);
+    } else {
+        say(report, DL_FINDING_ERROR, node, "could not be marked: %s", look->exchange.err.message);
     }
-    dli_round_drop(round);
-    return DL_OK;
 }
 
 /* ---- deciding --------------------------------------------------------------------------------------- */
 
 /* A server that joins others which have been in use may stand for one that had locks: it has to wait until
  * they have ended. Which is so as soon as one node has been in use, or cannot be looked at. true: mark it. */
-static bool may_be_marked(const report_t *report, const survey_t *survey, size_t i,
-                          const dli_node_t *unknown) {
-    const dli_redlock_t *redlock = survey->redlock;
-    const dli_node_t *node = &redlock->nodes[i];
-    if (survey->at[i] == STANDING_UNKNOWN) {
-        say(report, DL_FINDING_ERROR, node, "could not be looked at: %s", survey->errors[i].message);
-    } else if (survey->at[i] == STANDING_VOTES) {
+static bool may_be_marked(const report_t *report, const look_t *look, const look_t *used,
+                          const look_t *unknown) {
+    const dli_node_t *node = look->node;
+    if (look->standing == STANDING_UNKNOWN) {
+        say(report, DL_FINDING_ERROR, node, "could not be looked at: %s", look->exchange.err.message);
+    } else if (look->standing == STANDING_VOTES) {
         say(report, DL_FINDING_OK, node, "nothing to do: %s has a vote", node->redis.endpoint.label);
-    } else if (survey->used != NULL) {
+    } else if (used != NULL) {
         say(report, DL_FINDING_ERROR, node,
             "not marked: these servers have been in use (node %zu has %s), so this one may have forgotten "
             "locks that are held; it votes %s (max_lease) after the first lock that asks it",
-            survey->used->index + 1, survey->trace, dl_driver_duration(redlock->max_lease_ms).text);
+            used->node->index + 1, used->trace, dl_driver_duration(node->redlock->max_lease_ms).text);
     } else if (unknown != NULL) {
         say(report, DL_FINDING_ERROR, node,
             "not marked: node %zu could not be looked at, so these servers may have been in use; run this "
             "again when it is there",
-            unknown->index + 1);
+            unknown->node->index + 1);
     } else {
         return true;
     }
     return false;
 }
 
+/* Those that may be. */
+static void mark_some(const report_t *report, look_t *looks, size_t n, uint64_t deadline_ns) {
+    const look_t *unknown = NULL, *used = NULL;
+    dli_exchange_t *exchanges[DLI_NODES_MAX];
+    look_t *asked[DLI_NODES_MAX];
+    size_t count = 0;
+    for (size_t i = n; i-- > 0;) {
+        unknown = looks[i].standing == STANDING_UNKNOWN ? &looks[i] : unknown;
+        used = looks[i].trace != NULL ? &looks[i] : used;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (may_be_marked(report, &looks[i], used, unknown)) {
+            ask_mark(&looks[i], deadline_ns);
+            asked[count] = &looks[i];
+            exchanges[count++] = &looks[i].exchange;
+        }
+    }
+    dli_exchanges_run(exchanges, count);
+    for (size_t i = 0; i < count; i++) {
+        report_mark(report, asked[i]);
+    }
+}
+
 static dl_status_t mark_all(const report_t *report, dli_redlock_t *redlock, uint64_t deadline_ns,
                             dl_error_t *err) {
-    survey_t survey = {.redlock = redlock};
-    const dli_node_t *unknown = NULL;
-    uint32_t nodes = 0;
-    dl_status_t status = look_at_all(&survey, deadline_ns, err);
-    if (status != DL_OK) {
-        return status;
+    look_t *looks = calloc(redlock->n, sizeof *looks);
+    if (looks == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
     for (size_t i = 0; i < redlock->n; i++) {
-        unknown = unknown == NULL && survey.at[i] == STANDING_UNKNOWN ? &redlock->nodes[i] : unknown;
+        looks[i].node = &redlock->nodes[i];
     }
+    look_at_all(looks, redlock->n, deadline_ns);
+    mark_some(report, looks, redlock->n, deadline_ns);
     for (size_t i = 0; i < redlock->n; i++) {
-        nodes |= may_be_marked(report, &survey, i, unknown) ? 1u << i : 0;
+        dli_replies_free(looks[i].replies, 3);
+        dli_commands_free(&looks[i].commands);
+        dli_redis_close_alone(looks[i].alone);
     }
-    return nodes != 0 ? mark(report, redlock, nodes, deadline_ns, err) : DL_OK;
+    free(looks);
+    return DL_OK;
 }
 
 dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,

@@ -7,46 +7,6 @@
 #include "options.h"
 #include "round.h"
 
-/* ---- who is there ----------------------------------------------------------------------------------- */
-
-static void encode_look(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                        bool with_source, dli_commands_t *commands) {
-    const dli_slice_t argv[] = {dli_slice(node->redis.token_key)};
-    dli_script_call_t call = {&dli_script_string_inspect, 1, 1, argv};
-    (void)round;
-    (void)run_id;
-    dli_script_encode(commands, &call, with_source);
-}
-
-static const dli_question_t looking = {
-    .what = "a sign of life", .lane = DLI_LANE_CALLS, .intent = DLI_READ, .encode = encode_look};
-
-static bool never_settled(const dli_round_t *round, const void *arg) {
-    (void)round;
-    (void)arg;
-    return false;
-}
-
-/* The nodes that answer within node_timeout: one that hangs must not take all the time that the others need.
- */
-static dl_status_t look(dli_redlock_t *redlock, uint64_t deadline_ns, dli_verdicts_t *verdicts,
-                        dl_error_t *err) {
-    dli_round_t *round = dli_round_new(redlock, &looking, 0, 1);
-    if (round == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    (void)dli_round_run(round, dli_nodes_all(redlock), deadline_ns, NULL, never_settled, NULL);
-    for (size_t i = 0; i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        verdicts->statuses[i] = part->exchange.status;
-        verdicts->errors[i] = part->err;
-        verdicts->good |= part->exchange.status == DL_OK ? 1u << i : 0;
-        dli_node_tell(&redlock->nodes[i], part->exchange.status, &part->err);
-    }
-    dli_round_drop(round);
-    return dli_nodes_need_majority(redlock, verdicts, err);
-}
-
 /* ---- one node's list -------------------------------------------------------------------------------- */
 
 typedef struct entry {
@@ -56,16 +16,11 @@ typedef struct entry {
 
 typedef struct sheet {
     dli_node_t *node;
-    const char *prefix;
-    size_t prefix_len;
-    uint64_t deadline_ns;
+    dli_redis_t *alone;
+    dli_exchange_t *listing;
     entry_t *entries;
     size_t n, cap;
     bool out_of_memory;
-    bool has_thread;
-    pthread_t thread;
-    dl_status_t status;
-    dl_error_t err;
 } sheet_t;
 
 static int note(void *arg, const char *name, const dl_lock_info_t *info) {
@@ -95,33 +50,38 @@ static int compare(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-static void *fill_sheet(void *arg) {
-    sheet_t *sheet = arg;
-    sheet->status = dli_redis_list(&sheet->node->redis, sheet->prefix, sheet->prefix_len, note, sheet,
-                                   sheet->deadline_ns, &sheet->err);
-    if (sheet->out_of_memory) {
-        sheet->status = dl_driver_fail(&sheet->err, DL_ENOMEM, 0, "out of memory");
-    }
+/* NULL: out of memory. One that hangs must not take all the time that the others need. */
+static dli_exchange_t *begin(sheet_t *sheet, dli_node_t *node, dli_listed_t listed) {
+    dl_error_t err;
+    sheet->node = node;
+    listed.arg = sheet;
+    listed.first_ns = dli_round_until(node->redlock, listed.deadline_ns);
+    bool is_open = dli_node_open_alone(node, &sheet->alone, &err) == DL_OK;
+    return sheet->listing = is_open ? dli_listing_begin(sheet->alone, &listed) : NULL;
+}
+
+static dl_status_t finish(sheet_t *sheet, dl_error_t *err) {
+    dl_status_t status = dli_listing_end(sheet->listing, err);
+    dli_redis_close_alone(sheet->alone);
     if (sheet->n > 0) {
         qsort(sheet->entries, sheet->n, sizeof *sheet->entries, compare);
     }
-    return NULL;
+    return sheet->out_of_memory ? dl_driver_fail(err, DL_ENOMEM, 0, "out of memory") : status;
 }
 
-/* Side by side where there are threads to be had, so that they share the time instead of dividing it. */
-static void fill_all(const dli_redlock_t *redlock, sheet_t *sheets, uint32_t nodes) {
+/* All of them at once. */
+static void fill_sheets(dli_redlock_t *redlock, sheet_t *sheets, const dli_listed_t *listed,
+                        dli_verdicts_t *verdicts) {
+    dli_exchange_t *exchanges[DLI_NODES_MAX];
+    size_t n = 0;
     for (size_t i = 0; i < redlock->n; i++) {
-        sheet_t *sheet = &sheets[i];
-        sheet->has_thread = (nodes >> i & 1) != 0 && i + 1 < redlock->n &&
-                            redlock->env->thread_start(&sheet->thread, fill_sheet, sheet) == 0;
-        if ((nodes >> i & 1) != 0 && !sheet->has_thread) {
-            (void)fill_sheet(sheet);
-        }
+        exchanges[n] = begin(&sheets[i], &redlock->nodes[i], *listed);
+        n += exchanges[n] != NULL;
     }
+    dli_exchanges_run(exchanges, n);
     for (size_t i = 0; i < redlock->n; i++) {
-        if (sheets[i].has_thread) {
-            redlock->env->thread_join(sheets[i].thread);
-        }
+        verdicts->statuses[i] = finish(&sheets[i], &verdicts->errors[i]);
+        verdicts->good |= verdicts->statuses[i] == DL_OK ? 1u << i : 0;
     }
 }
 
@@ -164,30 +124,22 @@ static void merge(const dli_redlock_t *redlock, const sheet_t *sheets, uint32_t 
 dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                              uint64_t deadline_ns, dl_error_t *err) {
     dli_redlock_t *redlock = state;
+    const dli_backend_env_t *core = redlock->core;
+    const dli_listed_t listed = {
+        .prefix = prefix, .prefix_len = prefix_len, .fn = note, .deadline_ns = deadline_ns};
     dli_verdicts_t verdicts = {0};
-    dl_status_t status = look(redlock, deadline_ns, &verdicts, err);
-    if (status != DL_OK) {
-        return status;
-    }
     sheet_t *sheets = calloc(redlock->n, sizeof *sheets);
     if (sheets == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
+    fill_sheets(redlock, sheets, &listed, &verdicts);
+    core->lock(core->core);
     for (size_t i = 0; i < redlock->n; i++) {
-        sheets[i] = (sheet_t){.node = &redlock->nodes[i],
-                              .prefix = prefix,
-                              .prefix_len = prefix_len,
-                              .deadline_ns = deadline_ns};
+        dli_node_tell(&redlock->nodes[i], verdicts.statuses[i], &verdicts.errors[i]);
     }
-    fill_all(redlock, sheets, verdicts.good);
-    for (size_t i = 0; i < redlock->n; i++) {
-        if ((verdicts.good >> i & 1) != 0 && sheets[i].status != DL_OK) {
-            verdicts.good &= ~(1u << i);
-            verdicts.statuses[i] = sheets[i].status;
-            verdicts.errors[i] = sheets[i].err;
-        }
-    }
-    status = dli_nodes_need_majority(redlock, &verdicts, err);
+    core->unlock(core->core);
+    dli_redlock_report(redlock);
+    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
     if (status == DL_OK) {
         merge(redlock, sheets, verdicts.good, fn, arg);
     }

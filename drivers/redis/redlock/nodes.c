@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEXT_MAX 640
+#define TEXT_MAX 512
 /* What a message has room for behind how many nodes there are; and for "; and 15 more". */
 #define REASONS_MAX 200
 #define REASONS_REST 16
@@ -17,8 +17,30 @@ size_t dli_nodes_count(uint32_t mask) {
     return (size_t)__builtin_popcount(mask);
 }
 
-static void report(const dli_redlock_t *redlock, dl_log_level_t level, const char *text) {
-    redlock->env->report(redlock->env->core, level, text);
+/* What finds no place is not told. */
+static void report(dli_redlock_t *redlock, dl_log_level_t level, const char *text) {
+    if (redlock->news_count < DLI_NEWS_MAX) {
+        dli_news_t *news = &redlock->news[redlock->news_count++];
+        news->level = level;
+        (void)snprintf(news->text, sizeof news->text, "%s", text);
+    }
+}
+
+void dli_redlock_report(dli_redlock_t *redlock) {
+    const dli_backend_env_t *core = redlock->core;
+    for (;;) {
+        core->lock(core->core);
+        dli_news_t news = {.text = ""};
+        if (redlock->news_count > 0) {
+            news = redlock->news[0];
+            memmove(redlock->news, redlock->news + 1, --redlock->news_count * sizeof news);
+        }
+        core->unlock(core->core);
+        if (news.text[0] == '\0') {
+            return;
+        }
+        redlock->env->report(redlock->env->core, news.level, news.text);
+    }
 }
 
 /* This reason, and those of the other nodes as far as there is room. */
@@ -68,7 +90,7 @@ dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verd
 /* ---- distinct --------------------------------------------------------------------------------------- */
 
 /* Which other node has this process; NULL: none. One that was refused for this very reason does not count, or
- * neither of two had a vote. With the mutex held. */
+ * neither of two had a vote. */
 static const dli_node_t *find_twin(const dli_node_t *node) {
     const dli_redlock_t *redlock = node->redlock;
     for (size_t i = 0; i < redlock->n; i++) {
@@ -80,7 +102,7 @@ static const dli_node_t *find_twin(const dli_node_t *node) {
     return NULL;
 }
 
-static void report_twin(const dli_node_t *node, const dli_node_t *twin) {
+static void report_twin(dli_node_t *node, const dli_node_t *twin) {
     char text[TEXT_MAX];
     if (twin != NULL) {
         (void)snprintf(text, sizeof text,
@@ -98,12 +120,10 @@ static void report_twin(const dli_node_t *node, const dli_node_t *twin) {
 /* A node's server is what its last connection found, twin or not: so two nodes whose servers change places
  * are told apart again as soon as both have been met. */
 static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err) {
-    pthread_mutex_lock(&node->redlock->mutex);
     (void)snprintf(node->run_id, sizeof node->run_id, "%s", run_id);
     const dli_node_t *twin = run_id[0] != '\0' ? find_twin(node) : NULL;
     bool has_changed = node->is_twin != (twin != NULL);
     node->is_twin = twin != NULL;
-    pthread_mutex_unlock(&node->redlock->mutex);
     if (has_changed) {
         report_twin(node, twin);
     }
@@ -128,6 +148,25 @@ dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err)
     return status;
 }
 
+/* Without the mutex. */
+static dl_status_t meet_alone(void *arg, const dli_facts_t *facts, dl_error_t *err) {
+    dli_node_t *node = arg;
+    const dli_backend_env_t *core = node->redlock->core;
+    core->lock(core->core);
+    dl_status_t status = dli_node_meet(node, facts->run_id, err);
+    core->unlock(core->core);
+    return status;
+}
+
+dl_status_t dli_node_open_alone(dli_node_t *node, dli_redis_t **alone, dl_error_t *err) {
+    dl_status_t status = dli_redis_open_alone(&node->redis, alone, err);
+    if (status == DL_OK) {
+        (*alone)->mux->meets = meet_alone;
+        (*alone)->mux->meets_arg = node;
+    }
+    return status;
+}
+
 /* ---- up or down ------------------------------------------------------------------------------------- */
 
 /* How this process fares says nothing about a node; of twins was told when they were met. */
@@ -143,7 +182,6 @@ static bool is_for_want_of_descriptors(const dl_error_t *why) {
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
     char text[TEXT_MAX];
     uint64_t now_ns = node->redlock->env->now_ns();
-    pthread_mutex_lock(&node->redlock->mutex);
     bool counts = is_of_the_node(node, status, why), was_down = node->is_down,
          was_excluded = node->is_excluded;
     if (counts) {
@@ -152,7 +190,6 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
         node->is_excluded = was_excluded && (status != DL_OK || now_ns < node->excluded_until_ns);
     }
     bool votes_again = was_excluded && !node->is_excluded;
-    pthread_mutex_unlock(&node->redlock->mutex);
     if (counts && status != DL_OK && !was_down) {
         (void)snprintf(text, sizeof text, "node %zu %s: %s", node->index + 1,
                        is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
@@ -167,12 +204,10 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     char text[TEXT_MAX];
     uint64_t now_ns = node->redlock->env->now_ns();
-    pthread_mutex_lock(&node->redlock->mutex);
     bool is_new = !node->is_excluded;
     node->excluded_until_ns = now_ns + (uint64_t)(left_ms > 0 ? left_ms : 0) * NS_PER_MS;
     node->is_down = false;
     node->is_excluded = true;
-    pthread_mutex_unlock(&node->redlock->mutex);
     if (is_new) {
         (void)snprintf(text, sizeof text,
                        "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,

@@ -18,15 +18,15 @@ enum {
     DLI_REDLOCK_OPT_DURABLE,
     DLI_REDLOCK_OPT_CONNECT_TIMEOUT,
     DLI_REDLOCK_OPT_KEEPALIVE,
-    DLI_REDIS_POOL_BLOCK(DLI_REDLOCK_OPT),
+    DLI_REDIS_SHARING_BLOCK(DLI_REDLOCK_OPT),
     DLI_REDIS_TLS_BLOCK(DLI_REDLOCK_OPT),
     DLI_REDLOCK_OPT_COUNT
 };
 
 extern const dl_option_t dli_redlock_options[];
 
-/* What init needs of the options: names, numbers and endpoints. The mutex is there afterwards, whatever the
- * status, so that close can follow. No I/O. */
+/* What init needs of the options: names, numbers and endpoints. Close can follow, whatever the status. No
+ * I/O. */
 dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_t *values,
                                   const dl_driver_env_t *env, dl_error_t *err);
 /* Would the key of a lock of this name be one of those that the driver needs for itself? */

@@ -22,9 +22,7 @@ static void describe(void *state, char *text, size_t size) {
     const dli_redlock_t *redlock = state;
     dli_facts_t facts = {.version_number = 0};
     for (size_t i = 0; i < redlock->n && facts.version_number == 0; i++) {
-        if (redlock->nodes[i].redis.link != NULL) {
-            dli_link_facts(redlock->nodes[i].redis.link, &facts);
-        }
+        facts = dli_redis_facts(&redlock->nodes[i].redis);
     }
     int len = snprintf(text, size,
                        "%s%s%s on %zu nodes:", strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis",
@@ -51,17 +49,14 @@ const dl_driver_t dli_redlock_driver = {
     .summary = "a string key on a majority of independent Redis or Valkey servers",
     .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY,
     .state_size = sizeof(dli_redlock_t),
+    .hold_size = sizeof(dli_redlock_hold_t),
     .options = dli_redlock_options,
     .open = dli_redlock_open,
     .close = dli_redlock_close,
-    .try_acquire = dli_redlock_try_acquire,
-    .release = dli_redlock_release,
-    .renew = dli_redlock_renew,
+    .drop = dli_redlock_drop,
     .watch = dli_redlock_watch,
     .listen = dli_redlock_listen,
     .unwatch = dli_redlock_unwatch,
-    .inspect = dli_redlock_inspect,
-    .force_release = dli_redlock_force_release,
     .list = dli_redlock_list,
     .check_name = check_name,
     .describe = describe,

@@ -1,334 +1,215 @@
-/* renewals.c - renewing many holds by few rounds, and filling in nodes that have lost one. */
+/* renewals.c - renewing many holds by one round, and filling in nodes that have lost one. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdlib.h>
 #include <string.h>
 
-#include "ballots.h"
-#include "batch.h"
+#include "round.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
-/* The holds of so few renewals are remembered without memory of the heap. */
-#define FEW 16
-#define MOMENT_NS (NS_PER_MS / 2)
+/* So many are renewed at once at most, and have memory that was there before. */
+#define SPARE 1000
 
-/* ---- the questions ------------------------------------------------------------------------------------ */
+/* What a round of renewals has beside its parts. */
+typedef struct batch {
+    size_t count;
+    int8_t *answers;   /* of node i to entry k: at i * count + k */
+    uint16_t places[]; /* of the entries that are asked for, in the request */
+} batch_t;
 
-static void encode_renewals(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                            bool with_source, dli_commands_t *commands) {
-    (void)run_id;
-    dli_batch_encode(round->data, node, &dli_script_string_renew, with_source, commands);
+static dl_renewal_t *entry_of(const dli_round_t *round, size_t k) {
+    const batch_t *batch = round->extra;
+    return &round->asked->renewals[batch->places[k]];
 }
 
-static void encode_fills(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                         bool with_source, dli_commands_t *commands) {
-    (void)run_id;
-    dli_batch_encode(round->data, node, &dli_script_redlock_fill, with_source, commands);
+static int8_t *answer_of(const dli_part_t *part, size_t k) {
+    const batch_t *batch = part->round->extra;
+    return &batch->answers[part->node->index * batch->count + k];
 }
 
-static bool fills(const dli_round_t *round, const dl_request_t *hold) {
-    return dli_batch_find(round, hold) != NULL;
+/* ---- the question ----------------------------------------------------------------------------------- */
+
+static void encode(const dli_redis_t *redis, const dli_script_t *script, const dl_renewal_t *r,
+                   bool with_source, dli_commands_t *commands) {
+    char hold_id[24], lease_ms[24];
+    dli_key_t key;
+    dli_redis_key(redis, r->name, r->name_len, &key);
+    const dli_slice_t argv[] = {{key.at, key.len},
+                                dli_slice(r->owner),
+                                dli_slice_int(hold_id, (int64_t)r->hold_id),
+                                dli_slice_int(lease_ms, r->lease_ms)};
+    dli_script_call_t call = {script, 1, sizeof argv / sizeof argv[0], argv};
+    dli_script_encode(commands, &call, with_source);
 }
 
-static uint64_t linger_ns(const dli_round_t *round);
+static void encode_renewal(dli_redis_request_t *request, size_t i, bool with_source,
+                           dli_commands_t *commands) {
+    const dli_part_t *part = dli_wire_part(request);
+    encode(&part->node->redis, &dli_script_string_renew, entry_of(part->round, i), with_source, commands);
+}
+
+static bool renewal_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+    dli_part_t *part = dli_wire_part(request);
+    int64_t number;
+    dl_error_t err;
+    if (dli_reply_int(reply, &number)) {
+        *answer_of(part, i) = number == 1 ? DLI_ANSWER_OWN : number == 0 ? DLI_ANSWER_GONE : DL_EUNKNOWN;
+        return number == 0 || number == 1;
+    }
+    bool is_foreign = dli_redis_is_foreign(reply);
+    dl_status_t status = is_foreign ? DL_OK : dli_redis_fail(&part->node->redis, NULL, reply, &err);
+    *answer_of(part, i) = is_foreign                         ? DLI_ANSWER_FOREIGN
+                          : reply->type == REDIS_REPLY_ERROR ? (int8_t)status
+                                                             : DL_EUNKNOWN;
+    return reply->type == REDIS_REPLY_ERROR;
+}
+
+/* Where an answer is missing: what was done for those. */
+static void fill_answers(dli_part_t *part, dl_status_t status) {
+    const batch_t *batch = part->round->extra;
+    for (size_t k = 0; k < batch->count; k++) {
+        int8_t *answer = answer_of(part, k);
+        *answer = *answer == DLI_ANSWER_NONE ? (int8_t)status : *answer;
+    }
+}
+
+static void renewal_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    (void)why;
+    if (status != DL_OK) {
+        fill_answers(part, status == DL_EPROTO ? DL_EUNKNOWN : status);
+    }
+}
+
+static void look_at_renewals(dli_round_t *round, bool is_over);
 
 static const dli_question_t renewing = {
-    .what = "renewals",
-    .lane = DLI_LANE_RENEWALS,
-    .intent = DLI_PLAIN,
-    .encode = encode_renewals,
-    .linger_ns = linger_ns,
-};
-
-/* A claim: what is not carried out in time shall not be carried out behind the release. */
-static const dli_question_t filling = {
-    .what = "filling in",
-    .lane = DLI_LANE_RENEWALS,
-    .intent = DLI_CLAIM,
-    .encode = encode_fills,
-    .is_of = fills,
-};
-
-static void encode_clearing(const dli_round_t *round, const dli_node_t *node, const char *run_id,
-                            bool with_source, dli_commands_t *commands) {
-    const dli_batch_t *batch = round->data;
-    const dli_redis_t *redis = &node->redis;
-    (void)run_id;
-    for (size_t i = 0; i < batch->count; i++) {
-        const dli_item_t *item = &batch->items[i];
-        if ((item->nodes >> node->index & 1) != 0) {
-            dli_key_t channel;
-            redis->layout->channel(redis, item->key.at + redis->prefix_len, item->key.len - redis->prefix_len,
-                                   &channel);
-            const dli_slice_t argv[] = {
-                item->key, item->owner, dli_slice(item->hold_id), {channel.at, channel.len}};
-            const dli_script_call_t call = {&dli_script_redlock_release, 1, 4, argv};
-            dli_script_encode(commands, &call, with_source);
-            with_source = false;
-        }
-    }
-}
-
-static const dli_question_t clearing = {
-    .what = "what is left of lost holds",
-    .lane = DLI_LANE_RENEWALS,
-    .intent = DLI_FREE,
-    .encode = encode_clearing,
-};
-
-/* ---- what they answered ----------------------------------------------------------------------------- */
-
-typedef enum answer { OWN, GONE, FOREIGN, REFUSED, STRANGE } answer_t;
-
-static answer_t read_answer(const redisReply *reply) {
-    int64_t number;
-    if (dli_reply_int(reply, &number)) {
-        return number == 1 ? OWN : number == 0 ? GONE : STRANGE;
-    }
-    if (reply->type != REDIS_REPLY_ERROR) {
-        return STRANGE;
-    }
-    return dli_redis_is_foreign(reply) ? FOREIGN : REFUSED;
-}
-
-/* What the nodes say about one hold. */
-typedef struct count {
-    size_t own, others; /* nodes where it is; where it is not */
-    size_t pending;
-    uint32_t gone; /* nodes where nobody has it, or another hold */
-} count_t;
-
-static count_t count_answers(const dli_round_t *round, size_t i) {
-    count_t count = {0};
-    for (size_t k = 0; k < round->redlock->n; k++) {
-        const dli_part_t *part = &round->parts[k];
-        count.pending += part->state == DLI_PART_ASKED;
-        if (part->state != DLI_PART_ENDED || part->replies[i] == NULL) {
-            continue;
-        }
-        answer_t answer = read_answer(part->replies[i]);
-        count.own += answer == OWN;
-        count.others += answer == GONE || answer == FOREIGN;
-        count.gone |= answer == GONE ? 1u << k : 0;
-    }
-    return count;
-}
-
-static bool is_settled(const dli_round_t *round, const void *arg) {
-    (void)arg;
-    const dli_batch_t *batch = round->data;
-    size_t quorum = round->redlock->quorum, spare = round->redlock->n - quorum;
-    for (size_t i = 0; i < batch->count; i++) {
-        count_t count = count_answers(round, i);
-        bool is_decided = count.own >= quorum || count.others > spare;
-        if (!is_decided && (count.own + count.pending >= quorum || count.others + count.pending > spare)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A node is filled in only when its answer is heard. So the rest gets a tenth of node_timeout, 50 ms at
- * most; if that was in vain, it gets next to nothing for a second. Where nothing was renewed, there is
- * nothing to fill in. */
-static uint64_t linger_ns(const dli_round_t *round) {
-    dli_redlock_t *redlock = round->redlock;
-    const dli_batch_t *batch = round->data;
-    bool any = false;
-    for (size_t i = 0; i < batch->count && !any; i++) {
-        any = count_answers(round, i).own >= redlock->quorum;
-    }
-    uint64_t patience_ns = any ? dli_round_patience_ns(redlock, &redlock->waited_ns) : 0;
-    return patience_ns > MOMENT_NS ? patience_ns : MOMENT_NS;
-}
-
-/* What a node did for a hold that it did not answer for with yes or no: DL_EUNKNOWN, or why it surely did
- * nothing. */
-static dl_status_t what_went_wrong(const dli_part_t *part, size_t i) {
-    dl_error_t err;
-    if (part->state == DLI_PART_LATE) {
-        return DL_EUNKNOWN;
-    }
-    if (part->replies[i] == NULL) {
-        dl_status_t status = part->exchange.status;
-        return status == DL_OK || status == DL_EPROTO ? DL_EUNKNOWN
-               : status == DL_ECANCELED               ? DL_EIO
-                                                      : status;
-    }
-    dl_status_t status = dli_redis_fail(&part->node->redis, NULL, part->replies[i], &err);
-    return read_answer(part->replies[i]) == STRANGE ? DL_EUNKNOWN : status;
-}
-
-static bool has_answered(const dli_part_t *part, size_t i) {
-    return part->state == DLI_PART_ENDED && part->replies[i] != NULL &&
-           read_answer(part->replies[i]) <= FOREIGN;
-}
-
-/* No majority has said either. DL_EUNKNOWN, unless it was surely renewed nowhere: then the reason, or DL_EIO
- * where there are several. */
-static dl_status_t judge_failure(const dli_round_t *round, size_t i, size_t own) {
-    dl_status_t reason = DL_OK;
-    for (size_t k = 0; k < round->redlock->n; k++) {
-        if (has_answered(&round->parts[k], i)) {
-            continue;
-        }
-        dl_status_t status = what_went_wrong(&round->parts[k], i);
-        if (status == DL_EUNKNOWN) {
-            own++;
-        }
-        reason = reason == DL_OK || reason == status ? status : DL_EIO;
-    }
-    return own > 0 ? DL_EUNKNOWN : reason;
-}
-
-static dl_status_t judge(const dli_round_t *round, size_t i, const count_t *count) {
-    if (count->own >= round->redlock->quorum) {
-        return DL_OK;
-    }
-    return count->others > round->redlock->n - round->redlock->quorum ? DL_ELOST
-                                                                      : judge_failure(round, i, count->own);
-}
+    .kind = {DLI_PLAIN, true, encode_renewal, renewal_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .heard = renewal_heard,
+    .look = look_at_renewals};
 
 /* ---- filling in ------------------------------------------------------------------------------------- */
 
-/* A batch of renewals under way, as dli_stragglers_forsake sees it. */
-typedef struct errand {
-    dli_redlock_t *redlock;
-    dl_renewal_t *renewals;
-    size_t n;
-    uint64_t deadline_ns;
-    atomic_bool *forgotten; /* for each; NULL: out of memory, so nothing is filled in */
-} errand_t;
+static void encode_fill(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+    dli_part_t *part = dli_wire_part(request);
+    const dli_round_t *round = part->round;
+    const dl_renewal_t r = {.name = round->name,
+                            .name_len = round->name_len,
+                            .owner = round->owner,
+                            .hold_id = round->hold_id,
+                            .lease_ms = round->lease_ms};
+    (void)i;
+    part->claimed_on = dli_part_connection(part);
+    encode(&part->node->redis, &dli_script_redlock_fill, &r, with_source, commands);
+}
 
-static void forget_renewal(void *arg, const dl_request_t *hold) {
-    errand_t *errand = arg;
-    for (size_t i = 0; i < errand->n; i++) {
-        const dl_renewal_t *r = &errand->renewals[i];
-        if (r->hold_id == hold->hold_id && r->name_len == hold->name_len &&
-            memcmp(r->name, hold->name, r->name_len) == 0 && strcmp(r->owner, hold->owner) == 0) {
-            atomic_store(&errand->forgotten[i], true);
-        }
+/* It counts for nothing, and the next renewal looks again. */
+static bool fill_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+    (void)request;
+    (void)i;
+    return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR;
+}
+
+static void fill_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    (void)why;
+    part->claimed_on = status == DL_EUNKNOWN || status == DL_EPROTO ? part->claimed_on : 0;
+}
+
+/* A claim: what has not left when the hold is freed never does, and what has comes before the free. */
+static const dli_question_t filling = {
+    .kind = {DLI_CLAIM, false, encode_fill, fill_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .stays = true,
+    .heard = fill_heard};
+
+static dli_round_t *hold_of(const dl_renewal_t *r) {
+    const dli_redlock_hold_t *hold = r->hold;
+    return hold != NULL && hold->round != NULL && !hold->round->is_freed ? hold->round : NULL;
+}
+
+/* Nodes that lost it; what is being freed is filled in nowhere. */
+static void fill_in(const dl_renewal_t *r, uint32_t gone) {
+    dli_round_t *round = hold_of(r);
+    if (round != NULL && gone != 0 &&
+        round->redlock->env->now_ns() < dli_valid_until(r->sent_ns, r->lease_ms)) {
+        round->lease_ms = r->lease_ms;
+        round->maybe |= gone;
+        dli_round_ask(round, &filling, gone, 1, DL_NO_DEADLINE);
     }
 }
 
-/* Is it being freed, as far as is known? */
-static bool is_forgotten(const errand_t *errand, const dl_renewal_t *r) {
-    return errand->forgotten != NULL && atomic_load(&errand->forgotten[r - errand->renewals]);
-}
-
-static void forget_fill(void *arg, const dl_request_t *hold) {
-    dli_item_t *item = dli_batch_find(arg, hold);
-    if (item != NULL) {
-        atomic_store(&item->is_forgotten, true);
-    }
-}
-
-static uint64_t valid_until_ns(const dl_renewal_t *r) {
-    uint64_t lease_ns = (uint64_t)r->lease_ms * NS_PER_MS;
-    return r->sent_ns + lease_ns - lease_ns / 100 - 2 * NS_PER_MS;
-}
-
-/* Sends the holds to nodes that have lost them. Nobody waits for that, and it counts for nothing in this
- * round. From now on the round hears of what is freed, and the errand need not. */
-static void fill_in(const errand_t *errand, const dli_chunk_t *chunk) {
-    dli_stragglers_t *stragglers = errand->redlock->stragglers;
-    uint64_t until_ns = DL_NO_DEADLINE;
-    uint32_t nodes = 0;
-    dli_round_t *round = dli_batch_round(errand->redlock, &filling, chunk);
+/* Some nodes may just have been told to keep it for another lease, and a claim may be on its way. What is
+ * being released already is left to that, which has to find it. */
+static void clear_away(const dl_renewal_t *r, const dli_renewed_t *renewed) {
+    dli_round_t *round = hold_of(r);
     if (round == NULL) {
-        return; /* the next renewal looks again */
+        return;
     }
-    dli_batch_t *batch = round->data;
-    dli_intention_t intention = {.forget = forget_fill, .arg = round};
-    dli_stragglers_announce(stragglers, &intention);
-    for (size_t i = 0; i < chunk->count; i++) {
-        const dl_renewal_t *r = chunk->entries[i];
-        if (is_forgotten(errand, r)) {
-            atomic_store(&batch->items[i].is_forgotten, true);
-        }
-        until_ns = valid_until_ns(r) < until_ns ? valid_until_ns(r) : until_ns;
-        nodes |= chunk->nodes[i];
+    dli_redlock_let_go(round);
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        bool is_gone = (renewed->gone >> i & 1) != 0 && round->parts[i].claimed_on == 0;
+        round->maybe &= is_gone ? ~(1u << i) : UINT32_MAX;
     }
-    dli_round_send(round, nodes, until_ns);
-    dli_stragglers_retire(stragglers, &intention);
-    dli_round_drop(round);
+    dli_redlock_send_frees(round, DL_NO_DEADLINE);
 }
 
-/* Ends what is on its way of a lost hold: claims that were late, and fills. */
-static void forsake(const errand_t *errand, const dl_renewal_t *r) {
-    const dl_request_t hold = {.name = r->name,
-                               .name_len = r->name_len,
-                               .owner = r->owner,
-                               .hold_id = r->hold_id,
-                               .deadline_ns = errand->deadline_ns};
-    dli_freeing_t freeing = {.hold = &hold};
-    (void)dli_stragglers_forsake(errand->redlock->stragglers, &freeing, NULL);
-    dli_stragglers_freed(errand->redlock->stragglers, &freeing);
-}
+/* ---- the answer ------------------------------------------------------------------------------------- */
 
-/* Nobody frees a lost hold, and some nodes may just have been told to keep it for another lease; where nobody
- * has it, a claim that was given up has to be ended before it is carried out. Nodes with many late requests
- * are left out: connections for renewals have no limit of their own. */
-static void clear_away(const errand_t *errand, const dli_chunk_t *chunk) {
-    dli_redlock_t *redlock = errand->redlock;
-    for (size_t i = 0; i < chunk->count; i++) {
-        forsake(errand, chunk->entries[i]);
-    }
-    dli_round_t *round = dli_batch_round(redlock, &clearing, chunk);
-    if (round != NULL) { /* else it ends with its lease */
-        uint32_t nodes = dli_nodes_all(redlock);
-        for (size_t i = 0; i < redlock->n; i++) {
-            nodes &= dli_node_lags_behind(&redlock->nodes[i]) ? ~(1u << i) : UINT32_MAX;
-        }
-        round->closing_ns = errand->deadline_ns;
-        dli_round_send(round, nodes, DL_NO_DEADLINE);
-        dli_round_drop(round);
-    }
-}
-
-bool dli_redlock_keep_renewal_spare(dli_redlock_t *redlock) {
-    return dli_spare_keep(redlock, &redlock->renewal_spare, &renewing, DLI_BATCH_OF_ONE);
-}
-
-/* ---- renewing --------------------------------------------------------------------------------------- */
-
-/* false: out of memory, nothing was sent. */
-static bool renew_chunk(const errand_t *errand, const dli_chunk_t *chunk) {
-    dli_redlock_t *redlock = errand->redlock;
-    dli_round_t *round = dli_batch_round(redlock, &renewing, chunk);
-    if (round == NULL && chunk->count == 1 &&
-        (round = dli_spare_take(redlock, &redlock->renewal_spare)) != NULL) {
-        dli_batch_put(round, chunk);
-    }
-    if (round == NULL) {
-        return false;
-    }
-    (void)dli_round_run(round, dli_nodes_all(redlock), errand->deadline_ns, NULL, is_settled, NULL);
-    dli_round_tell(round, 0);
-    if (dli_round_mask(round, DLI_PART_LATE) == 0) {
-        atomic_store(&redlock->waited_ns, 0);
-    }
-    dli_chunk_t missing = {.count = 0}, lost = {.count = 0};
-    for (size_t i = 0; i < chunk->count; i++) {
-        dl_renewal_t *r = chunk->entries[i];
-        count_t count = count_answers(round, i);
-        r->status = judge(round, i, &count);
-        r->sent_ns = round->began_ns;
-        if (r->status == DL_ELOST && !is_forgotten(errand, r)) { /* else its release has to find it */
-            dli_chunk_add(&lost, r, dli_nodes_all(redlock));
-        }
-        if (r->status == DL_OK && count.gone != 0 && redlock->env->now_ns() < valid_until_ns(r)) {
-            dli_chunk_add(&missing, r, count.gone);
+void dli_redlock_judge_renewals(dli_round_t *round) {
+    const dli_redlock_t *redlock = round->redlock;
+    const batch_t *batch = round->extra;
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        if (part->wires[DLI_WIRE_CLAIM].is_pending) {
+            fill_answers(part, part->wires[DLI_WIRE_CLAIM].request.queued ? DL_EIO : DL_EUNKNOWN);
         }
     }
-    if (missing.count > 0 && errand->forgotten != NULL) {
-        fill_in(errand, &missing);
+    for (size_t k = 0; k < batch->count; k++) {
+        dl_renewal_t *r = entry_of(round, k);
+        dli_renewed_t renewed = dli_renewed_count(&batch->answers[k], batch->count, redlock->n);
+        r->status = dli_renewed_judge(&batch->answers[k], batch->count, redlock->n, redlock->quorum);
+        if (r->status == DL_OK) {
+            fill_in(r, renewed.gone);
+        } else if (r->status == DL_ELOST) {
+            clear_away(r, &renewed);
+        }
     }
-    if (lost.count > 0) {
-        clear_away(errand, &lost);
-    }
-    dli_spare_drop(&redlock->renewal_spare, round);
-    return true;
 }
+
+/* Is each decided? any: is one renewed, so that there may be something to fill in? */
+static bool is_decided(const dli_round_t *round, bool *any) {
+    const dli_redlock_t *redlock = round->redlock;
+    const batch_t *batch = round->extra;
+    bool all = true;
+    *any = false;
+    for (size_t k = 0; k < batch->count; k++) {
+        dli_renewed_t renewed = dli_renewed_count(&batch->answers[k], batch->count, redlock->n);
+        *any |= renewed.own >= redlock->quorum;
+        all = all && dli_renewed_is_decided(&renewed, redlock->n, redlock->quorum);
+    }
+    return all;
+}
+
+/* A node is filled in only when its answer is heard, so the rest gets a little time, unless that was in vain
+ * lately. */
+static void look_at_renewals(dli_round_t *round, bool is_over) {
+    dli_redlock_t *redlock = round->redlock;
+    bool any, is_heard = dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
+    if (is_heard || is_over) {
+        redlock->waited_ns = is_heard ? 0 : redlock->env->now_ns();
+    } else if (!is_decided(round, &any)) {
+        return;
+    } else {
+        uint64_t patience_ns = any ? dli_round_patience_ns(redlock, redlock->waited_ns) : 0;
+        if (!round->lingers && patience_ns > 0) {
+            dli_round_linger(round, redlock->env->now_ns() + patience_ns);
+        }
+        if (round->lingers) {
+            return;
+        }
+    }
+    dli_redlock_judge_renewals(round);
+    dli_round_end(round, DL_OK);
+}
+
+/* ---- the request ------------------------------------------------------------------------------------ */
 
 /* A lease below 1 ms would delete the key; one above max_lease outlives the quarantine. */
 static dl_status_t check_entry(const dli_redlock_t *redlock, const dl_renewal_t *r) {
@@ -338,57 +219,53 @@ static dl_status_t check_entry(const dli_redlock_t *redlock, const dl_renewal_t 
     return r->lease_ms < 1 || r->lease_ms > redlock->max_lease_ms ? DL_EINVAL : DL_OK;
 }
 
-/* One by one where memory does not suffice for all at once. */
-static void renew_some(const errand_t *errand, const dli_chunk_t *chunk) {
-    if (renew_chunk(errand, chunk)) {
-        return;
-    }
-    if (chunk->count == 1) {
-        chunk->entries[0]->status = DL_ENOMEM;
-        return;
-    }
-    for (size_t i = 0; i < chunk->count; i++) {
-        dli_chunk_t one = {.count = 0};
-        dli_chunk_add(&one, chunk->entries[i], chunk->nodes[i]);
-        if (!renew_chunk(errand, &one)) {
-            chunk->entries[i]->status = DL_ENOMEM;
-        }
+static void fail_all(dli_request_t *request, dl_status_t status) {
+    for (size_t i = 0; i < request->n; i++) {
+        request->renewals[i].status = status;
     }
 }
 
-static void renew_all(const errand_t *errand) {
-    uint32_t everywhere = dli_nodes_all(errand->redlock);
-    dli_chunk_t chunk = {.count = 0};
-    for (size_t i = 0; i < errand->n; i++) {
-        dl_renewal_t *r = &errand->renewals[i];
-        r->status = check_entry(errand->redlock, r);
+static size_t head_of(size_t n) {
+    return (sizeof(batch_t) + n * sizeof(uint16_t) + 7) & ~(size_t)7;
+}
+
+bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
+    return dli_round_keep_spare(redlock, head_of(SPARE) + redlock->n * SPARE);
+}
+
+/* A hold must not end for want of memory. */
+static dli_round_t *make_round(dli_redlock_t *redlock, size_t n) {
+    dli_round_t *round = dli_round_new(redlock, head_of(n) + redlock->n * n), *spare = redlock->spare.round;
+    if (round == NULL && n <= SPARE && spare != NULL && spare->asked == NULL) {
+        memset(spare->extra, 0, head_of(SPARE) + redlock->n * SPARE);
+        round = spare;
+    }
+    return round;
+}
+
+dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
+    dli_round_t *round = make_round(redlock, request->n);
+    uint64_t now_ns = redlock->env->now_ns(), deadline_ns = request->with.deadline_ns;
+    (void)err;
+    if (round == NULL) {
+        fail_all(request, DL_ENOMEM);
+        return DL_ENOMEM;
+    }
+    batch_t *batch = round->extra;
+    batch->answers = (int8_t *)round->extra + head_of(request->n);
+    for (size_t i = 0; i < request->n; i++) {
+        dl_renewal_t *r = &request->renewals[i];
+        r->sent_ns = now_ns;
+        r->status = check_entry(redlock, r);
         if (r->status == DL_OK) {
-            dli_chunk_add(&chunk, r, everywhere);
-        }
-        if (chunk.count == DLI_CHUNK || (i + 1 == errand->n && chunk.count > 0)) {
-            renew_some(errand, &chunk);
-            chunk.count = 0;
+            batch->places[batch->count++] = (uint16_t)i;
+            r->status = DL_EIO;
         }
     }
-}
-
-void dli_redlock_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
-    dli_redlock_t *redlock = state;
-    atomic_bool few[FEW] = {false};
-    atomic_bool *many = n > FEW ? calloc(n, sizeof *many) : NULL;
-    errand_t errand = {redlock, renewals, n, deadline_ns, n > FEW ? many : few};
-    dli_intention_t intention = {.forget = forget_renewal, .arg = &errand};
-    uint64_t now_ns = redlock->env->now_ns();
-    for (size_t i = 0; i < n; i++) {
-        renewals[i].sent_ns = now_ns;
-    }
-    /* All of them before the first is asked for: a release that begins from now on is heard of. */
-    if (errand.forgotten != NULL) {
-        dli_stragglers_announce(redlock->stragglers, &intention);
-    }
-    renew_all(&errand);
-    if (errand.forgotten != NULL) {
-        dli_stragglers_retire(redlock->stragglers, &intention);
-    }
-    free(many);
+    /* What is known by then is told before the core gives up. */
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    round->asked = request;
+    dli_round_ask(round, &renewing, batch->count > 0 ? dli_nodes_all(redlock) : 0, batch->count,
+                  dli_round_until(redlock, deadline_ns - left_ns / 8));
+    return DL_OK;
 }

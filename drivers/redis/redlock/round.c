@@ -1,305 +1,313 @@
-/* round.c - asks several nodes at once, and waits no longer than its caller needs. */
+/* round.c - asks several nodes at once, and waits no longer than the question needs. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "round.h"
 
-#include <errno.h>
-#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NS_PER_MS ((uint64_t)1000000)
-/* An answer that is about to come is waited for, for half as long as the round took so far and no longer than
- * this: leaving it to another thread costs more. */
-#define LINGER_NS (NS_PER_MS / 2)
 #define WAIT_AGAIN_NS (1000 * NS_PER_MS)
 #define WAIT_MAX_NS (50 * NS_PER_MS)
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t size) {
-    return (size + _Alignof(max_align_t) - 1) & ~(_Alignof(max_align_t) - 1);
-}
-
-dli_round_t *dli_round_new(dli_redlock_t *redlock, const dli_question_t *question, size_t data_size,
-                           size_t replies_max) {
-    size_t head = round_up(sizeof(dli_round_t) + redlock->n * sizeof(dli_part_t));
-    size_t data = round_up(data_size);
-    char *memory = calloc(1, head + data + redlock->n * replies_max * sizeof(redisReply *));
-    if (memory == NULL) {
+dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra) {
+    size_t head = sizeof(dli_round_t) + redlock->n * sizeof(dli_part_t);
+    head = (head + _Alignof(max_align_t) - 1) & ~(_Alignof(max_align_t) - 1);
+    dli_round_t *round = calloc(1, head + extra);
+    if (round == NULL) {
         return NULL;
     }
-    dli_round_t *round = (dli_round_t *)memory;
-    redisReply **replies = (redisReply **)(memory + head + data);
     round->redlock = redlock;
-    round->question = question;
-    round->data = memory + head;
-    round->replies_max = replies_max;
+    round->extra = (char *)round + head;
+    round->older = redlock->newest;
+    if (round->older != NULL) {
+        round->older->newer = round;
+    }
+    redlock->newest = round;
     for (size_t i = 0; i < redlock->n; i++) {
         round->parts[i].round = round;
         round->parts[i].node = &redlock->nodes[i];
-        round->parts[i].replies = replies + i * replies_max;
     }
     return round;
 }
 
-void dli_round_free(dli_round_t *round) {
-    if (round == NULL) {
+bool dli_round_keep_spare(dli_redlock_t *redlock, size_t extra) {
+    redlock->spare.round = dli_round_new(redlock, extra);
+    if (redlock->spare.round != NULL) {
+        redlock->spare.round->hold = &redlock->spare; /* it stays */
+    }
+    return redlock->spare.round != NULL;
+}
+
+static void free_if_unused(dli_round_t *round) {
+    if (round->hold != NULL || round->asked != NULL || round->pending > 0) {
         return;
     }
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        dli_part_free_replies(&round->parts[i]);
-        dli_commands_free(&round->parts[i].commands);
+    *(round->newer != NULL ? &round->newer->older : &round->redlock->newest) = round->older;
+    if (round->older != NULL) {
+        round->older->newer = round->newer;
     }
     free(round);
 }
 
-void dli_round_drop(dli_round_t *round) {
-    if (round != NULL && dli_stragglers_part_with(round->redlock->stragglers, round)) {
-        dli_round_free(round);
+void dli_rounds_abandon(dli_redlock_t *redlock) {
+    for (dli_round_t *round = redlock->newest, *older; round != NULL; round = older) {
+        older = round->older;
+        round->pending = 0;
+        free_if_unused(round);
     }
+    redlock->pending = 0;
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------ */
+void dli_round_leave(dli_round_t *round) {
+    round->hold = NULL;
+    free_if_unused(round);
+}
 
-uint32_t dli_round_mask(const dli_round_t *round, dli_part_state_t state) {
-    uint32_t mask = 0;
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        mask |= round->parts[i].state == state ? 1u << i : 0;
+dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
+                         dli_round_t **round) {
+    const dl_request_t *with = &request->with;
+    *round = NULL;
+    if (with->hold_id >= DLI_EXACT_END || with->token_floor >= DLI_EXACT_END - 1) {
+        return DL_ELIMIT;
     }
-    return mask;
-}
-
-static uint64_t part_deadline(const dli_redlock_t *redlock, uint64_t now_ns, uint64_t deadline_ns) {
-    uint64_t until_ns = now_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    return until_ns < deadline_ns ? until_ns : deadline_ns;
-}
-
-/* Has another node's answer of this round come from the same process? Addresses may be moved from server to
- * server at any time, and then two connections, each right when it was made, lead to one of them. */
-static const dli_part_t *find_twin(const dli_part_t *part) {
-    const dli_round_t *round = part->round;
-    for (size_t i = 0; part->run_id[0] != '\0' && i < round->redlock->n; i++) {
-        const dli_part_t *other = &round->parts[i];
-        if (other != part && other->state == DLI_PART_ENDED && other->exchange.status == DL_OK &&
-            strcmp(other->run_id, part->run_id) == 0) {
-            return other;
-        }
+    dli_round_t *made = hold != NULL && hold->round != NULL ? hold->round : dli_round_new(redlock, 0);
+    if (made == NULL) {
+        return DL_ENOMEM;
     }
-    return NULL;
-}
-
-/* No process answers twice. */
-void dli_part_end(dli_part_t *part) {
-    const dli_part_t *twin = part->exchange.status == DL_OK ? find_twin(part) : NULL;
-    part->state = DLI_PART_ENDED;
-    if (twin != NULL) {
-        dli_part_free_replies(part);
-        part->exchange.status =
-            dl_driver_fail(&part->err, DL_EUNKNOWN, 0, "nodes %zu and %zu are the same server",
-                           part->node->index + 1, twin->node->index + 1);
+    made->hold = hold;
+    if (hold != NULL) {
+        hold->round = made;
     }
-}
-
-bool dli_node_lags_behind(const dli_node_t *node) {
-    return atomic_load(&node->late_renewals) >= (size_t)dli_link_max_total(node->redis.link);
-}
-
-/* A claim that a slow node would hear of long after everybody else is no help, and has to be freed, too.
- * Renewals have connections without a limit, and a node that is silent would get another with each round. */
-static bool is_overloaded(const dli_part_t *part) {
-    const dli_question_t *question = part->round->question;
-    const dli_node_t *node = part->node;
-    if (question->intent == DLI_CLAIM) {
-        return atomic_load(&node->backlog) >= (size_t)dli_link_max_total(node->redis.link);
-    }
-    return question->lane == DLI_LANE_RENEWALS && question->intent != DLI_FREE && dli_node_lags_behind(node);
-}
-
-/* It was never sent. */
-static void leave(dli_part_t *part, const char *why) {
-    part->exchange.status =
-        dl_driver_fail(&part->err, DL_EIO, EAGAIN, "%s: %s", part->node->redis.endpoint.label, why);
-    part->state = DLI_PART_ENDED;
-    part->is_left = true;
-}
-
-/* Nobody waits for frees that have no connection yet, but they go on: what a node has heard of shall end. */
-static uint64_t patience(const dli_round_t *round, uint64_t until_ns) {
-    uint64_t call_ns = round->began_ns + dli_call_timeout_ns(round->redlock);
-    return round->question->intent == DLI_FREE && !round->is_spare && call_ns > until_ns ? call_ns : until_ns;
-}
-
-/* Returns until when they are waited for. */
-static uint64_t ask(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
-    const dli_redlock_t *redlock = round->redlock;
-    round->began_ns = redlock->env->now_ns();
-    uint64_t until_ns = part_deadline(redlock, round->began_ns, deadline_ns);
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        if ((nodes >> i & 1) == 0) {
-            continue;
-        }
-        /* It may be this process that is behind, and not the node: then the node is no reason to do without
-         * it. */
-        if (is_overloaded(part)) {
-            dli_stragglers_catch_up(redlock->stragglers, part, is_overloaded, until_ns);
-        }
-        if (is_overloaded(part)) {
-            leave(part, "too many requests wait for it already");
-            continue;
-        }
-        dli_part_begin(part, patience(round, until_ns));
-        part->state = DLI_PART_ASKED;
-        if (dli_part_has_ended(part)) {
-            dli_part_end(part);
-        }
-    }
-    return until_ns;
-}
-
-/* One sleep, at most until until_ns, and one step of what came. DL_OK; DL_ECANCELED, DL_EIO: give up. */
-static dl_status_t sleep_and_step(dli_round_t *round, const dl_stop_t *stop, uint64_t until_ns) {
-    const dli_redlock_t *redlock = round->redlock;
-    struct pollfd fds[DLI_NODES_MAX + 2];
-    for (size_t i = 0; i < redlock->n; i++) {
-        fds[i] = (struct pollfd){.fd = -1};
-        uint64_t part_ns = DL_NO_DEADLINE;
-        if (round->parts[i].state == DLI_PART_ASKED) {
-            dli_link_want(&round->parts[i].exchange, &fds[i], &part_ns);
-        }
-        until_ns = part_ns < until_ns ? part_ns : until_ns;
-    }
-    for (size_t i = 0; i < 2; i++) {
-        fds[redlock->n + i] = (struct pollfd){.fd = stop != NULL ? stop->fd[i] : -1, .events = POLLIN};
-    }
-    if (redlock->env->poll(fds, redlock->n + 2, until_ns) < 0) {
-        return DL_EIO;
-    }
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        if (part->state == DLI_PART_ASKED && dli_part_step(part, fds[i].revents)) {
-            dli_part_end(part);
-            atomic_store(&part->node->lags, false);
-        }
-    }
-    return fds[redlock->n].revents != 0 || fds[redlock->n + 1].revents != 0 ? DL_ECANCELED : DL_OK;
-}
-
-static void end_all(dli_round_t *round, dl_status_t why) {
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        if (part->state == DLI_PART_ASKED) {
-            dli_link_abandon(part->node->redis.link, &part->exchange, why);
-            part->sent_ns = part->sent_ns == 0 ? part->exchange.sent_ns : part->sent_ns;
-            part->state = DLI_PART_ENDED;
-        }
-    }
-}
-
-/* Is an answer on its way that may come any moment? */
-static bool is_worth_lingering(const dli_round_t *round) {
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        if (round->parts[i].state == DLI_PART_ASKED && !atomic_load(&round->parts[i].node->lags)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-uint64_t dli_round_moment_ns(const dli_round_t *round) {
-    uint64_t half_ns = (round->redlock->env->now_ns() - round->began_ns) / 2;
-    return !is_worth_lingering(round) ? 0 : half_ns < LINGER_NS ? half_ns : LINGER_NS;
-}
-
-uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, atomic_uint_fast64_t *waited_ns) {
-    uint64_t now_ns = redlock->env->now_ns(), then_ns = atomic_load(waited_ns);
-    if (then_ns != 0 && now_ns - then_ns < WAIT_AGAIN_NS) {
-        return 0;
-    }
-    atomic_store(waited_ns, now_ns);
-    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
-    return tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
-}
-
-static uint64_t linger_ns(const dli_round_t *round) {
-    return round->question->linger_ns != NULL ? round->question->linger_ns(round)
-                                              : dli_round_moment_ns(round);
-}
-
-/* Is it still worth sending? A free is, while there are not too many of them. */
-static bool is_worth_sending(const dli_part_t *part) {
-    return part->round->question->intent == DLI_FREE &&
-           atomic_load(&part->node->backlog) < 2 * (size_t)dli_link_max_total(part->node->redis.link);
-}
-
-static void leave_the_rest(dli_round_t *round) {
-    uint32_t late = 0;
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        if (part->state != DLI_PART_ASKED) {
-            continue;
-        }
-        atomic_store(&part->node->lags, true);
-        /* One that is being connected will be there for the next, at the latest. */
-        if (part->exchange.ticket != NULL && !is_worth_sending(part)) {
-            dli_link_abandon(part->node->redis.link, &part->exchange, DL_EIO);
-            leave(part, "nobody waits for it any more");
-        } else {
-            part->state = DLI_PART_LATE;
-            late |= 1u << i;
-        }
-    }
-    if (late != 0) {
-        dli_stragglers_take(round->redlock->stragglers, round, late);
-    }
-}
-
-dl_status_t dli_round_run(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns, const dl_stop_t *stop,
-                          bool (*is_settled)(const dli_round_t *round, const void *arg), const void *arg) {
-    const dl_driver_env_t *env = round->redlock->env;
-    uint64_t linger_until_ns = 0, wait_until_ns = ask(round, nodes, deadline_ns);
-    while (dli_round_mask(round, DLI_PART_ASKED) != 0) {
-        uint64_t now_ns = env->now_ns(), until_ns = wait_until_ns;
-        if (!round->is_spare && is_settled(round, arg)) {
-            if (linger_until_ns == 0) {
-                linger_until_ns = now_ns + linger_ns(round);
-            }
-            until_ns = linger_until_ns < until_ns ? linger_until_ns : until_ns;
-        }
-        if (now_ns >= until_ns && (until_ns == linger_until_ns || patience(round, until_ns) > until_ns)) {
-            leave_the_rest(round);
-            return DL_OK;
-        }
-        dl_status_t status = sleep_and_step(round, stop, until_ns);
-        if (status != DL_OK) {
-            end_all(round, status);
-            return status == DL_ECANCELED ? status : DL_OK;
-        }
-    }
+    memcpy(made->name, with->name, with->name_len);
+    made->name_len = with->name_len;
+    snprintf(made->owner, sizeof made->owner, "%s", with->owner != NULL ? with->owner : "");
+    made->hold_id = with->hold_id;
+    made->token_floor = with->token_floor;
+    *round = made;
     return DL_OK;
 }
 
-void dli_round_send_lost(dli_round_t *round) {
-    const dli_redlock_t *redlock = round->redlock;
-    uint32_t nodes = 0;
-    for (size_t i = 0; !round->is_spare && i < redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        bool is_again = part->state == DLI_PART_ENDED && !part->is_left && dli_part_is_lost(part) &&
-                        is_worth_sending(part);
-        if (is_again) {
-            dli_part_free_replies(part);
-            nodes |= 1u << i;
-        }
-    }
-    if (nodes != 0) {
-        dli_stragglers_begin(redlock->stragglers, round, nodes,
-                             redlock->env->now_ns() + dli_call_timeout_ns(redlock));
+/* ---- asking ----------------------------------------------------------------------------------------- */
+
+uint64_t dli_round_until(const dli_redlock_t *redlock, uint64_t deadline_ns) {
+    uint64_t full_ns = redlock->env->now_ns() + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    return full_ns < deadline_ns ? full_ns : deadline_ns;
+}
+
+static void set_until(dli_round_t *round, uint64_t until_ns) {
+    dli_redlock_t *redlock = round->redlock;
+    round->until_ns = until_ns;
+    redlock->due_ns = until_ns < redlock->due_ns ? until_ns : redlock->due_ns;
+}
+
+void dli_round_linger(dli_round_t *round, uint64_t until_ns) {
+    round->lingers = true;
+    if (until_ns < round->until_ns) {
+        set_until(round, until_ns);
     }
 }
 
-void dli_round_send(dli_round_t *round, uint32_t nodes, uint64_t deadline_ns) {
+uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, uint64_t waited_ns) {
+    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    bool in_vain = waited_ns != 0 && redlock->env->now_ns() < waited_ns + WAIT_AGAIN_NS;
+    return in_vain ? 0 : tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
+}
+
+static void enlist(dli_round_t *round) {
+    dli_redlock_t *redlock = round->redlock;
+    round->prev = NULL;
+    round->next = redlock->rounds;
+    if (round->next != NULL) {
+        round->next->prev = round;
+    }
+    redlock->rounds = round;
+}
+
+static void unlist(dli_round_t *round) {
+    *(round->prev != NULL ? &round->prev->next : &round->redlock->rounds) = round->next;
+    if (round->next != NULL) {
+        round->next->prev = round->prev;
+    }
+}
+
+void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count,
+                   uint64_t until_ns) {
+    dli_redlock_t *redlock = round->redlock;
+    if (round->asked != NULL && round->question == NULL) {
+        enlist(round);
+    }
+    if (round->asked != NULL) {
+        round->asked->place = round;
+        round->question = question;
+        round->lingers = false;
+        round->began_ns = redlock->env->now_ns();
+        set_until(round, until_ns);
+    }
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_part_t *part = &round->parts[i];
+        dli_wire_t *wire = &part->wires[question->wire];
+        if ((nodes >> i & 1) == 0 || wire->is_pending) {
+            continue; /* a free that is under way is as good as another */
+        }
+        *wire = (dli_wire_t){
+            .request = {.kind = &question->kind, .count = (uint32_t)count}, .part = part, .is_pending = true};
+        wire->request.claim = round->hold_id;
+        round->pending++;
+        redlock->pending++;
+        redlock->has_begun = true;
+        dli_mux_begin(part->node->redis.mux, &wire->request);
+    }
+    if (round->asked != NULL && dli_round_pending(round, question->wire) == 0) {
+        set_until(round, 0); /* it ends with the next flush */
+    }
+}
+
+uint32_t dli_round_pending(const dli_round_t *round, dli_wire_kind_t wire) {
+    uint32_t nodes = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        nodes |= round->parts[i].wires[wire].is_pending ? 1u << i : 0;
+    }
+    return nodes;
+}
+
+uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t kind) {
+    uint32_t unsent = 0;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        dli_wire_t *wire = &round->parts[i].wires[kind];
+        if (wire->is_pending) {
+            bool was_sent = dli_mux_withdraw(round->parts[i].node->redis.mux, &wire->request);
+            unsent |= was_sent ? 0 : 1u << i;
+            wire->is_pending = false;
+            round->pending--;
+            round->redlock->pending--;
+        }
+    }
+    return unsent;
+}
+
+/* ---- ends ------------------------------------------------------------------------------------------- */
+
+dl_error_t *dli_round_err(const dli_round_t *round, dl_error_t *unread) {
+    return round->asked != NULL && round->asked->err != NULL ? round->asked->err : unread;
+}
+
+void dli_round_stop(dli_round_t *round) {
+    if (!round->question->stays) {
+        (void)dli_round_withdraw(round, round->question->wire);
+    }
+    unlist(round);
+    round->question = NULL;
+    round->asked = NULL;
+    free_if_unused(round);
+}
+
+void dli_round_end(dli_round_t *round, dl_status_t status) {
+    dli_request_t *asked = round->asked;
+    dli_round_stop(round);
+    asked->ended(asked, status);
+}
+
+void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why) {
+    dli_wire_t *wire = (dli_wire_t *)(void *)request;
+    const dli_question_t *question = (const dli_question_t *)(const void *)request->kind;
+    dli_round_t *round = wire->part->round;
+    bool is_in_time = round->asked != NULL && round->question == question;
+    wire->is_pending = false;
+    round->pending--;
+    round->redlock->pending--;
+    wire->part->node->lags = wire->part->node->lags && !(is_in_time && status == DL_OK);
+    dli_node_tell(wire->part->node, status, why);
+    question->heard(wire->part, status, why);
+    if (round->asked != NULL) { /* what comes late may be what the next question waits for */
+        round->question->look(round, false);
+    } else {
+        free_if_unused(round);
+    }
+}
+
+static void keep_text(dli_part_t *part, const char *text) {
+    snprintf(part->text, sizeof part->text, "%s", text);
+}
+
+/* The nodes that let it run out. */
+static void note_silence(dli_round_t *round, uint64_t now_ns) {
     const dli_redlock_t *redlock = round->redlock;
-    round->began_ns = redlock->env->now_ns();
-    dli_stragglers_begin(redlock->stragglers, round, nodes,
-                         patience(round, part_deadline(redlock, round->began_ns, deadline_ns)));
+    bool had_its_time = now_ns >= round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    uint32_t silent = dli_round_pending(round, round->question->wire);
+    for (size_t i = 0; i < redlock->n; i++) {
+        dli_node_t *node = round->parts[i].node;
+        if ((silent >> i & 1) == 0) {
+            continue;
+        }
+        node->lags = true;
+        if (had_its_time) { /* that a caller has little says nothing about a node */
+            dl_error_t why;
+            (void)dl_driver_fail(&why, DL_EIO, 0, "%s: no answer within %s", node->redis.endpoint.label,
+                                 dl_driver_duration(redlock->node_timeout_ms).text);
+            dli_node_tell(node, DL_EIO, &why);
+            round->parts[i].is_overdue = true;
+            keep_text(&round->parts[i], why.message);
+        }
+    }
+}
+
+void dli_rounds_expire(dli_redlock_t *redlock) {
+    uint64_t now_ns = redlock->env->now_ns();
+    dli_round_t *round = redlock->due_ns <= now_ns ? redlock->rounds : NULL;
+    if (round != NULL) {
+        redlock->due_ns = DL_NO_DEADLINE;
+    }
+    while (round != NULL) {
+        dli_round_t *next = round->next;
+        if (round->until_ns <= now_ns) {
+            note_silence(round, now_ns);
+            round->until_ns = DL_NO_DEADLINE;
+            round->question->look(round, true);
+            next = redlock->rounds; /* others may have gone with it */
+        } else if (round->until_ns < redlock->due_ns) {
+            redlock->due_ns = round->until_ns;
+        }
+        round = next;
+    }
+}
+
+/* ---- votes ------------------------------------------------------------------------------------------ */
+
+dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    bool is_unknown = status == DL_EUNKNOWN || status == DL_EPROTO;
+    keep_text(part, why->message);
+    return (dli_ballot_t){.vote = is_unknown ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
+                          .status = status == DL_EUNKNOWN ? DL_EIO : status,
+                          .why = part->text};
+}
+
+dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply) {
+    dli_key_t key;
+    dl_error_t err;
+    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
+    dl_status_t status = dli_redis_fail(&part->node->redis, &key, reply, &err);
+    keep_text(part, err.message);
+    return (dli_ballot_t){.vote = DLI_VOTE_NONE, .status = status, .why = part->text};
+}
+
+/* What has not been answered counts as this. */
+static dli_ballot_t unheard(const dli_part_t *part, dli_wire_kind_t wire) {
+    const dli_wire_t *asked = &part->wires[wire];
+    bool has_left = asked->is_pending && (wire == DLI_WIRE_FREE || !asked->request.queued); /* or will */
+    return (dli_ballot_t){.vote = has_left ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
+                          .status = DL_EIO,
+                          .why = part->is_overdue ? part->text : NULL};
+}
+
+void dli_round_count(const dli_round_t *round, dli_ballot_t *votes, dli_tally_t *tally) {
+    const dli_redlock_t *redlock = round->redlock;
+    dli_wire_kind_t wire = round->question->wire;
+    for (size_t i = 0; i < redlock->n; i++) {
+        const dli_part_t *part = &round->parts[i];
+        votes[i] = part->wires[wire].is_pending ? unheard(part, wire) : part->vote;
+    }
+    dli_tally_count(tally, votes, redlock->n, redlock->quorum);
 }

@@ -31,7 +31,7 @@ const dl_option_t dli_redlock_options[] = {
                      "Every node syncs each write to its disk (appendfsync always): a restart is no reason "
                      "for a quarantine"),
     DLI_REDIS_WAY_OPTIONS(DLI_REDLOCK_OPT),
-    DLI_REDIS_POOL_OPTIONS(DLI_REDLOCK_OPT),
+    DLI_REDIS_NODE_OPTIONS(DLI_REDLOCK_OPT),
     DLI_REDIS_TLS_OPTIONS(DLI_REDLOCK_OPT),
     {.name = NULL},
 };
@@ -117,6 +117,7 @@ static void name_nodes(dli_redlock_t *redlock) {
         node->index = i;
         node->redis.env = redlock->env;
         node->redis.layout = &redlock->layout;
+        node->redis.core = redlock->core;
     }
 }
 
@@ -126,7 +127,7 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
                                   const dl_driver_env_t *env, dl_error_t *err) {
     size_t n = values[DLI_REDLOCK_OPT_NODES].list_len;
     redlock->env = env;
-    pthread_mutex_init(&redlock->mutex, NULL);
+    redlock->core = redlock->core != NULL ? redlock->core : &dli_redis_no_core;
     int64_t node_timeout_ms = values[DLI_REDLOCK_OPT_NODE_TIMEOUT].number;
     redlock->node_timeout_ms =
         node_timeout_ms < redlock->env->call_timeout_ms ? node_timeout_ms : redlock->env->call_timeout_ms;

@@ -43,13 +43,10 @@ void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, 
     for (size_t i = 0; i < n; i++) {
         dli_vote_t vote = ballots[i].vote;
         tally->yes += vote == DLI_VOTE_YES;
-        tally->said_yes |= vote == DLI_VOTE_YES ? 1u << i : 0;
         tally->busy += vote == DLI_VOTE_BUSY;
         tally->excluded += vote == DLI_VOTE_EXCLUDED;
         tally->foreign += vote == DLI_VOTE_FOREIGN;
-        if (vote == DLI_VOTE_YES || vote == DLI_VOTE_UNKNOWN) {
-            tally->may_have |= 1u << i;
-        }
+        tally->unknown += vote == DLI_VOTE_UNKNOWN;
         if (vote == DLI_VOTE_YES && ballots[i].token > tally->token) {
             tally->token = ballots[i].token;
         }
@@ -106,13 +103,51 @@ bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending) {
            most + count_silent(tally) < tally->quorum;
 }
 
-size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised) {
-    return dli_nodes_count(tally->exact | (raised & tally->said_yes));
+bool dli_release_is_settled(const dli_tally_t *tally, size_t pending) {
+    size_t quorum = tally->quorum, for_a_loss = tally->n - quorum + 1;
+    if (tally->yes >= quorum || tally->busy >= for_a_loss) {
+        return true;
+    }
+    return dli_quorum_is_decided(tally->yes + tally->busy, pending, quorum) &&
+           tally->yes + pending < quorum && tally->busy + pending < for_a_loss;
 }
 
-bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns) {
-    uint64_t lease_ns = (uint64_t)lease_ms * NS_PER_MS, drift_ns = lease_ns / 100 + 2 * NS_PER_MS;
-    return lease_ns > drift_ns && now_ns < sent_ns + lease_ns - drift_ns;
+/* ---- renewals --------------------------------------------------------------------------------------- */
+
+dli_renewed_t dli_renewed_count(const int8_t *answers, size_t stride, size_t n) {
+    dli_renewed_t renewed = {0};
+    for (size_t i = 0; i < n; i++) {
+        int8_t answer = answers[i * stride];
+        renewed.own += answer == DLI_ANSWER_OWN;
+        renewed.others += answer == DLI_ANSWER_GONE || answer == DLI_ANSWER_FOREIGN;
+        renewed.gone |= answer == DLI_ANSWER_GONE ? 1u << i : 0;
+    }
+    return renewed;
+}
+
+bool dli_renewed_is_decided(const dli_renewed_t *renewed, size_t n, size_t quorum) {
+    return renewed->own >= quorum || renewed->others > n - quorum;
+}
+
+dl_status_t dli_renewed_judge(const int8_t *answers, size_t stride, size_t n, size_t quorum) {
+    dli_renewed_t renewed = dli_renewed_count(answers, stride, n);
+    dl_status_t reason = DL_OK;
+    size_t unknown = renewed.own;
+    if (renewed.own >= quorum) {
+        return DL_OK;
+    }
+    if (renewed.others > n - quorum) {
+        return DL_ELOST;
+    }
+    for (size_t i = 0; i < n; i++) {
+        int8_t answer = answers[i * stride];
+        dl_status_t status = answer == DLI_ANSWER_NONE ? DL_EIO : (dl_status_t)answer;
+        if (answer >= 0) {
+            unknown += status == DL_EUNKNOWN;
+            reason = reason == DL_OK || reason == status ? status : DL_EIO;
+        }
+    }
+    return unknown > 0 ? DL_EUNKNOWN : reason;
 }
 
 /* ---- why there is no majority --------------------------------------------------------------------- */

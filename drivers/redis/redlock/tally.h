@@ -27,11 +27,9 @@ typedef struct dli_ballot {
 typedef struct dli_tally {
     const dli_ballot_t *ballots;
     size_t n, quorum;
-    size_t yes, busy, excluded, foreign;
-    uint64_t token;    /* the highest of the nodes that said yes */
-    uint32_t said_yes; /* the nodes that did */
-    uint32_t exact;    /* those of them that gave exactly this one */
-    uint32_t may_have; /* the nodes that the claim has, or may have */
+    size_t yes, busy, excluded, foreign, unknown;
+    uint64_t token; /* the highest of the nodes that said yes */
+    uint32_t exact; /* those of them that gave exactly this one */
 } dli_tally_t;
 
 /* Reads the script's answer. What makes no sense is UNKNOWN, an error other than that of a foreign value is
@@ -48,14 +46,29 @@ bool dli_quorum_is_decided(size_t yes, size_t pending, size_t quorum);
  * are waited for as long as they tell a holder from several claims that split the nodes. */
 bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending);
 
-/* How many of the nodes that said yes have counters at least as large as the token, when these said that
- * theirs was raised. Others do not count: they may have said yes to another before they were raised, and then
- * the next majority may have no node that knows of this token when it draws its own. */
-size_t dli_tally_written(const dli_tally_t *tally, uint32_t raised);
+/* So many answers to a release may still come; YES had it, BUSY had it not. A majority that has nothing of it
+ * any more is enough to free it: no minority can keep others out. Whether it was lost is known once a
+ * majority had it, or so many had not that no majority did; those who might still tell are waited for. */
+bool dli_release_is_settled(const dli_tally_t *tally, size_t pending);
 
-/* Of a lease that was asked for at sent_ns: may its holder still act? The instant has to be one after
- * everything that is needed to hold it. */
-bool dli_validity_is_left(uint64_t sent_ns, int64_t lease_ms, uint64_t now_ns);
+/* What the nodes say of one hold that is to be renewed. */
+typedef enum dli_answer {
+    DLI_ANSWER_OWN = -1,
+    DLI_ANSWER_GONE = -2,    /* nobody has it, or another */
+    DLI_ANSWER_FOREIGN = -3, /* something else stands there */
+    DLI_ANSWER_NONE = 0      /* above: a status. DL_EUNKNOWN: it may have been renewed */
+} dli_answer_t;
+typedef struct dli_renewed {
+    size_t own, others;
+    uint32_t gone;
+} dli_renewed_t;
+/* answers[i * stride] is node i's. */
+dli_renewed_t dli_renewed_count(const int8_t *answers, size_t stride, size_t n);
+/* Is it there on a majority, or on too few? */
+bool dli_renewed_is_decided(const dli_renewed_t *renewed, size_t n, size_t quorum);
+/* DL_OK, DL_ELOST. Otherwise no majority has said either: DL_EUNKNOWN, unless it was surely renewed nowhere:
+ * then the reason, or DL_EIO where there are several. */
+dl_status_t dli_renewed_judge(const int8_t *answers, size_t stride, size_t n, size_t quorum);
 
 /* Why there is no majority: DL_EFOREIGN, DL_EBUSY with grant->busy_* filled, or what is wrong with the nodes
  * that gave no answer (dli_tally_failure). took_ns: how long the round took; draw: any random number. err is

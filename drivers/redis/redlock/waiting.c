@@ -15,7 +15,7 @@ typedef struct ear {
     dl_watch_t *watch;
 } ear_t;
 
-/* Bit i is node i. All but the ears with the client's mutex held. */
+/* Bit i is node i. All but the ears with the core's mutex held. */
 struct dl_watch {
     dli_redlock_t *redlock;
     ear_t ears[DLI_NODES_MAX];
@@ -59,53 +59,76 @@ static void forget_told(dl_watch_t *w) {
 
 /* ---- being told: the mutex is held ------------------------------------------------------------------ */
 
-/* The rest of a majority that has told is about to tell of the same release. That is not news: of a later one
- * at least one of the nodes tells that have told of this one. */
-static void wake(dl_watch_t *w) {
-    const dl_driver_env_t *env = w->redlock->env;
+/* It is about to be woken. The rest of a majority that has told will tell of the same release. That is not
+ * news: of a later one at least one of the nodes tells that have told of this one. */
+static void note_woken(dl_watch_t *w) {
     w->owing = dli_nodes_count(w->told) >= w->redlock->quorum ? w->live & ~w->told : 0;
-    w->owing_until_ns = env->now_ns() + GRACE_NS;
+    w->owing_until_ns = w->redlock->env->now_ns() + GRACE_NS;
     forget_told(w);
-    env->woken(env->core, w->name, w->name_len, hears(w));
 }
 
-static void note_told(dl_watch_t *w, uint32_t node) {
+/* A node has told. Is that enough? */
+static bool note_told(dl_watch_t *w, uint32_t node) {
     uint64_t now_ns = w->redlock->env->now_ns();
     bool is_belated = now_ns < w->owing_until_ns && (w->owing & node) != 0;
     w->owing &= ~node;
     if (is_belated) {
-        return;
+        return false;
     }
     if (w->told == 0) {
         w->told_ns = now_ns;
         put_on(w);
     }
     w->told |= node;
-    if (dli_nodes_count(w->told) >= w->redlock->quorum) {
-        wake(w);
-    }
+    return dli_nodes_count(w->told) >= w->redlock->quorum;
 }
 
-/* It has become able to hear, or is not any more and may have missed something. */
-static void note_change(dl_watch_t *w, uint32_t node) {
+/* A node begins to tell, or ceases to. Has it become able to hear, or is not any more and may have missed
+ * something? */
+static bool note_change(dl_watch_t *w, uint32_t node) {
     bool heard = hears(w), was_live = (w->live & node) != 0;
     w->live ^= node;
-    if (was_live ? heard : hears(w) != heard) {
-        wake(w);
-    }
+    return was_live ? heard : hears(w) != heard;
 }
 
 static void hear(dli_watcher_t *watcher, bool node_hears) {
     ear_t *ear = (ear_t *)watcher;
     dl_watch_t *w = ear->watch;
+    const dl_driver_env_t *env = w->redlock->env;
+    const dli_backend_env_t *core = w->redlock->core;
     uint32_t node = 1u << (ear - w->ears);
-    pthread_mutex_lock(&w->redlock->mutex);
-    if (node_hears != ((w->live & node) != 0)) {
-        note_change(w, node);
-    } else if (node_hears) {
-        note_told(w, node);
+    core->lock(core->core);
+    bool has_changed = node_hears != ((w->live & node) != 0);
+    bool is_news = has_changed ? note_change(w, node) : node_hears && note_told(w, node);
+    if (is_news) {
+        note_woken(w);
     }
-    pthread_mutex_unlock(&w->redlock->mutex);
+    bool can_hear = hears(w);
+    core->unlock(core->core);
+    if (is_news) {
+        env->woken(env->core, w->name, w->name_len, can_hear);
+    }
+}
+
+/* The first of those that some nodes have told, if the others have had their time. Others may be about to end
+ * the watch. */
+static bool wake_first(dli_redlock_t *redlock, uint64_t now_ns) {
+    const dli_backend_env_t *core = redlock->core;
+    char name[DL_NAME_MAX];
+    size_t name_len = 0;
+    core->lock(core->core);
+    dl_watch_t *w = redlock->telling;
+    bool is_due = w != NULL && w->told_ns + GRACE_NS <= now_ns, can_hear = is_due && hears(w);
+    if (is_due) {
+        name_len = w->name_len;
+        memcpy(name, w->name, name_len);
+        note_woken(w);
+    }
+    core->unlock(core->core);
+    if (is_due) {
+        redlock->env->woken(redlock->env->core, name, name_len, can_hear);
+    }
+    return is_due;
 }
 
 /* ---- the ops ---------------------------------------------------------------------------------------- */
@@ -143,42 +166,61 @@ void dli_redlock_unwatch(void *state, dl_watch_t *watch) {
     for (size_t i = 0; i < redlock->n; i++) {
         dli_subscriber_unwatch(redlock->nodes[i].redis.subscriber, &watch->ears[i].watcher);
     }
-    pthread_mutex_lock(&redlock->mutex);
+    redlock->core->lock(redlock->core->core);
     forget_told(watch);
-    pthread_mutex_unlock(&redlock->mutex);
+    redlock->core->unlock(redlock->core->core);
     free(watch);
 }
 
-/* The entry i is node i's. */
+/* Of each node those of its multiplexer, and the subscriber's, if there is one. */
 size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     dli_redlock_t *redlock = state;
-    bool any = false;
+    const dli_backend_env_t *core = redlock->core;
+    uint64_t first_ns = DL_NO_DEADLINE;
+    size_t n = 0;
     (void)max;
-    *until_ns = DL_NO_DEADLINE;
     for (size_t i = 0; i < redlock->n; i++) {
-        uint64_t node_ns;
-        dli_subscriber_fds(redlock->nodes[i].redis.subscriber, &fds[i], &node_ns);
-        *until_ns = node_ns < *until_ns ? node_ns : *until_ns;
-        any = any || fds[i].fd >= 0;
+        dli_redis_t *redis = &redlock->nodes[i].redis;
+        uint64_t mux_ns, node_ns;
+        redlock->polled[i].mux = dli_mux_listen_fds(redis->mux, &fds[n], &mux_ns);
+        n += redlock->polled[i].mux;
+        dli_subscriber_fds(redis->subscriber, &fds[n], &node_ns);
+        redlock->polled[i].subscriber = fds[n].fd >= 0;
+        n += redlock->polled[i].subscriber;
+        node_ns = mux_ns < node_ns ? mux_ns : node_ns;
+        first_ns = node_ns < first_ns ? node_ns : first_ns;
     }
-    pthread_mutex_lock(&redlock->mutex);
+    core->lock(core->core);
     if (redlock->telling != NULL) {
         uint64_t grace_ns = redlock->telling->told_ns + GRACE_NS;
-        *until_ns = grace_ns < *until_ns ? grace_ns : *until_ns;
+        first_ns = grace_ns < first_ns ? grace_ns : first_ns;
     }
-    pthread_mutex_unlock(&redlock->mutex);
-    return any ? redlock->n : 0;
+    first_ns = redlock->rounds != NULL && redlock->due_ns < first_ns ? redlock->due_ns : first_ns;
+    redlock->polled_to_ns = *until_ns = first_ns;
+    core->unlock(core->core);
+    return n;
 }
 
 void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redlock_t *redlock = state;
+    const dli_backend_env_t *core = redlock->core;
     for (size_t i = 0; i < redlock->n; i++) {
-        dli_subscriber_listen(redlock->nodes[i].redis.subscriber, i < n ? fds[i].revents : 0);
+        dli_redis_t *redis = &redlock->nodes[i].redis;
+        size_t mux = redlock->polled[i].mux < n ? redlock->polled[i].mux : n;
+        if (redis->mux == NULL) {
+            continue; /* closed meanwhile */
+        }
+        dli_mux_listen(redis->mux, fds, mux);
+        fds += mux;
+        n -= mux;
+        bool is_polled = redlock->polled[i].subscriber > 0 && n > 0;
+        dli_subscriber_listen(redis->subscriber, is_polled ? fds->revents : 0);
+        fds += is_polled;
+        n -= is_polled;
     }
+    core->lock(core->core);
+    (void)dli_redlock_flush(redlock);
+    core->unlock(core->core);
     uint64_t now_ns = redlock->env->now_ns();
-    pthread_mutex_lock(&redlock->mutex);
-    while (redlock->telling != NULL && redlock->telling->told_ns + GRACE_NS <= now_ns) {
-        wake(redlock->telling);
-    }
-    pthread_mutex_unlock(&redlock->mutex);
+    while (wake_first(redlock, now_ns)) {}
 }

@@ -1,9 +1,11 @@
 -- hash_acquire.lua - one attempt to take a lock whose key is a hash: owner = level, owner:h = hold id.
 -- KEYS  lock, token counter
--- ARGV  owner, hold id, level, lease ms, token floor; level > 1: channel, list of those who wait for a fair lock
--- Answers the token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there, or no
--- longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told} when another holds it; an error
--- when neither can be.
+-- ARGV  owner, hold id, level, lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
+--       its process waits and hears; level > 1: channel, list of those who wait for a fair lock
+-- Answers the first token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there,
+-- or no longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told, place in the queue or 0 or
+-- -1} when another holds it or has it reserved; an error when neither can be.
+-- include queue.lua
 -- include hash_free.lua
 -- include hash_hold.lua
 -- include hash_lock.lua
@@ -27,6 +29,7 @@ local fields = redis.pcall('hlen', KEYS[1])
 if type(fields) == 'table' then
     return fields
 end
+local uuid, text, is_mine = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
 if fields > 0 then
     local f = read_lock(KEYS[1], fields)
     if not f then
@@ -34,22 +37,34 @@ if fields > 0 then
     end
     local holder, hold = f[1], f[4]
     -- A smaller hold id of the same owner is a hold that it has given up.
-    if holder ~= ARGV[1] or not hold or tonumber(hold) > tonumber(ARGV[2]) or f.others then
-        local text = hold and holder .. ':' .. hold or holder
+    is_mine = f.is_reserved and holder == uuid .. ':0'
+    if not is_mine and (holder ~= ARGV[1] or not hold or tonumber(hold) > tonumber(ARGV[2]) or f.others) then
+        local value = hold and holder .. ':' .. hold or holder
         -- Nobody tells when others leave the hash.
         local tells = hold and not f.others
-        return {redis.call('pttl', KEYS[1]), string.sub(text, 1, 128), tells and 1 or 0}
+        local place = stand(ARGV[7], text, uuid, ARGV[8])
+        return {redis.call('pttl', KEYS[1]), string.sub(value, 1, 128), tells and 1 or 0, place}
     end
 end
-local token = next_token()
+if fields == 0 then
+    local left = others_turn(text, uuid)
+    if left > 0 then
+        return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
+    end
+end
+local token, end_of_block = next_token(tonumber(ARGV[6]))
 if type(token) == 'table' then
     return token
 end
 -- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
 -- be there without a token.
-redis.call('set', KEYS[2], token)
+redis.call('set', KEYS[2], end_of_block)
+if is_mine then
+    redis.call('del', KEYS[1])
+end
 -- Who may not set an expiry fails here, before there is a lock without one.
 redis.call('pexpire', KEYS[1], ARGV[4])
 redis.call('hset', KEYS[1], ARGV[1], '1', ARGV[1] .. ':h', ARGV[2])
 redis.call('pexpire', KEYS[1], ARGV[4])
+stand(ARGV[7], text, uuid)
 return token

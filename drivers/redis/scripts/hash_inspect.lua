@@ -14,5 +14,8 @@ local f = read_lock(KEYS[1], fields)
 if not f then
     return {err = 'EFOREIGN not a lock'}
 end
+if f.is_reserved then
+    return false
+end
 local holder = f[4] and f[1] .. ':' .. f[4] or f[1]
 return {redis.call('pttl', KEYS[1]), string.sub(holder, 1, 128), f[4] and 1 or 0, tonumber(f[2]), 0}

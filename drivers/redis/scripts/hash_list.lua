@@ -7,7 +7,7 @@ local locks = {}
 for i, key in ipairs(KEYS) do
     local fields = redis.pcall('hlen', key)
     local f = type(fields) == 'number' and fields > 0 and read_lock(key, fields)
-    if f and (f[4] or ARGV[1] == '1') then
+    if f and not f.is_reserved and (f[4] or ARGV[1] == '1') then
         local holder = f[4] and f[1] .. ':' .. f[4] or f[1]
         locks[#locks + 1] = i
         locks[#locks + 1] =

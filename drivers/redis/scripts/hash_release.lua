@@ -1,10 +1,32 @@
--- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays.
+-- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays; who has none no
+-- longer waits for it.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel, list of those who wait for a fair lock
--- Answers 1: freed; 0: the level was written; nil: not this hold's, or no longer.
+-- ARGV  owner, hold id, level that stays, channel, list of those who wait for a fair lock, queue, 1 if its process
+--       waits
+-- Answers 1: freed; 2: freed for the first in line; 0: the level was written; nil: not this hold's, or no longer.
 -- include hash_free.lua
 -- include hash_hold.lua
+-- include queue.lua
+local function reserve(key, uuid)
+    redis.pcall('hset', key, uuid .. ':0', '1', uuid .. ':0:h', '0')
+    if redis.pcall('pexpire', key, 200) ~= 1 then
+        redis.pcall('del', key)
+    end
+end
+local function give(key, channel)
+    return hand_over(key, ARGV[6], channel, reserve)
+end
+local uuid = string.sub(ARGV[1], 1, 36)
 local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])
+if not there and ARGV[7] ~= '1' then
+    local text = read_queue(ARGV[6])
+    stand(ARGV[6], text, uuid)
+    -- What was its own, or its turn, is the next one's.
+    if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5])
+        or string.sub(text, 15, 50) == uuid and redis.call('exists', KEYS[1]) == 0 then
+        free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
+    end
+end
 if there ~= true then
     return there
 end
@@ -20,4 +42,4 @@ if tonumber(ARGV[3]) > 0 then
     end
     return 0
 end
-return free(KEYS[1], ARGV[1], ARGV[4], ARGV[5])
+return free(KEYS[1], ARGV[1], ARGV[4], ARGV[5], give)

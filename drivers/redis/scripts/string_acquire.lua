@@ -1,8 +1,11 @@
 -- string_acquire.lua - one attempt to take a lock whose key is a string, "owner:hold id".
 -- KEYS  lock, token counter
--- ARGV  owner, hold id, level, lease ms, token floor
--- Answers the token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there;
--- {PTTL, value, 1 if a client of this library wrote it} when another holds it; an error when neither can be.
+-- ARGV  owner, hold id, level, lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if its
+--       process waits and hears
+-- Answers the first token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there;
+-- {PTTL, value, 1 if a client of this library wrote it, place in the queue or 0 or -1} when another holds it or has
+-- it reserved; an error when neither can be.
+-- include queue.lua
 -- include string_ours.lua
 -- include token.lua
 local own = ARGV[1] .. ':' .. ARGV[2]
@@ -19,20 +22,30 @@ if tonumber(ARGV[3]) > 1 then
     end
     return 1
 end
-if held then
+local uuid, text = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
+if held and held ~= uuid .. ':0:0' then
     -- A smaller hold id of the same owner is a hold that it has given up.
     local older = string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'
         and string.match(held, '^%d+$', #ARGV[1] + 2)
     if not older or tonumber(older) > tonumber(ARGV[2]) then
-        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), is_ours(held) and 1 or 0}
+        local ours = is_ours(held) and 1 or 0
+        local place = stand(ARGV[7], text, uuid, ARGV[8])
+        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
     end
 end
-local token = next_token()
+if not held then
+    local left = others_turn(text, uuid)
+    if left > 0 then
+        return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
+    end
+end
+local token, end_of_block = next_token(tonumber(ARGV[6]))
 if type(token) == 'table' then
     return token
 end
 -- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
 -- be there without a token.
-redis.call('set', KEYS[2], token)
+redis.call('set', KEYS[2], end_of_block)
 redis.call('set', KEYS[1], own, 'px', ARGV[4])
+stand(ARGV[7], text, uuid)
 return token

@@ -6,4 +6,7 @@ local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' or not held then
     return held
 end
+if is_reserved(held) then
+    return false
+end
 return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), is_ours(held) and 1 or 0, 1, 0}

@@ -7,7 +7,7 @@ local locks = {}
 for i, key in ipairs(KEYS) do
     local held = redis.pcall('get', key)
     local ours = type(held) == 'string' and is_ours(held)
-    if ours or type(held) == 'string' and ARGV[1] == '1' then
+    if (ours or type(held) == 'string' and ARGV[1] == '1') and not is_reserved(held) then
         locks[#locks + 1] = i
         locks[#locks + 1] = {redis.call('pttl', key), string.sub(held, 1, 128), ours and 1 or 0, 1, 0}
     end

@@ -1,18 +1,33 @@
--- string_release.lua - frees one hold of a lock whose key is a string.
+-- string_release.lua - frees one hold of a lock whose key is a string; who has none no longer waits for it.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel, channel of others ("": none)
--- Answers 1: freed; 0: the hold stays (level > 0); nil: not this hold's.
+-- ARGV  owner, hold id, level that stays, channel, channel of others ("": none), queue, 1 if its process waits
+-- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
+-- include queue.lua
 -- include string_told.lua
+local function reserve(key, uuid)
+    redis.pcall('set', key, uuid .. ':0:0', 'px', 200)
+end
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
     return held
 end
-if held ~= ARGV[1] .. ':' .. ARGV[2] then
-    return false
-end
-if tonumber(ARGV[3]) > 0 then
+local is_there, uuid = held == ARGV[1] .. ':' .. ARGV[2], string.sub(ARGV[1], 1, 36)
+if not is_there then
+    if ARGV[7] == '1' then
+        return false
+    end
+    local text = read_queue(ARGV[6])
+    stand(ARGV[6], text, uuid)
+    -- What was its own, or its turn, is the next one's.
+    if held ~= uuid .. ':0:0' and (held or string.sub(text, 15, 50) ~= uuid) then
+        return false
+    end
+elseif tonumber(ARGV[3]) > 0 then
     return 0
 end
 redis.call('del', KEYS[1])
-tell(KEYS[1], ARGV[4], ARGV[5])
-return 1
+local is_given = hand_over(KEYS[1], ARGV[6], ARGV[4], reserve)
+if not is_given then
+    tell(KEYS[1], ARGV[4], ARGV[5])
+end
+return is_there and (is_given and 2 or 1)

@@ -1,7 +1,7 @@
--- hash_free.lua - takes the fields of an owner out of the hash, and tells those who wait when nobody has it.
--- Answers 1, or an error where the user may not do that. What others have written stays; but Redisson deletes a key
--- that has only `mode` left, for nobody has it.
-local function free(key, owner, channel, queue)
+-- hash_free.lua - takes the fields of an owner out of the hash, and tells those who wait when nobody has it, unless
+-- `gives` gave it to one of them. Answers 1, then 2, or an error where the user may not do that. What others have
+-- written stays; but Redisson deletes a key that has only `mode` left, for nobody has it.
+local function free(key, owner, channel, queue, gives)
     local fields = redis.call('hlen', key)
     local stays = fields > 2 and not (fields == 3 and redis.call('hmget', key, 'mode')[1])
     local taken = stays and redis.pcall('hdel', key, owner, owner .. ':h') or redis.pcall('del', key)
@@ -10,6 +10,9 @@ local function free(key, owner, channel, queue)
     end
     if stays then
         return 1
+    end
+    if gives and gives(key, channel) then
+        return 2
     end
     -- A user that may not publish has freed it all the same.
     redis.pcall('publish', channel, '0')

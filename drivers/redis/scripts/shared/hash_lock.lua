@@ -1,6 +1,6 @@
 -- hash_lock.lua - what a hash is as a lock.
 -- {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with `others` true where more is
--- written there; nil: no lock. Other data that looks like a count must not be taken for a lock: the owner begins
+-- written there, and `is_reserved` where it is a reservation: a hold id that no hold has; nil: no lock. Other data that looks like a count must not be taken for a lock: the owner begins
 -- with a UUID, as Redisson's do. Of a hash with more fields than any lock has, nothing is read.
 local function read_lock(key, fields)
     local f = fields <= 512 and redis.call('hgetall', key) or {}
@@ -13,7 +13,8 @@ local function read_lock(key, fields)
         if string.find(owner, '^[%x%-]+:t?%d+$') and string.find(owner, ':', 1, true) == 37
             and string.find(level, '^%d+$')
             and (fields == 1 or hold and string.find(hold, '^%d+$')) then
-            return {owner, level, hold and owner .. ':h', hold, others = fields > 2}
+            return {owner, level, hold and owner .. ':h', hold, others = fields > 2,
+                    is_reserved = fields == 2 and hold == '0'}
         end
     end
 end

@@ -1,0 +1,212 @@
+/* backend.c - what the core calls: requests begin, are taken back, sent and read, at all nodes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "drivers/redis/check.h"
+#include "round.h"
+
+#define NS_PER_MS ((uint64_t)1000000)
+
+/* In the room of the core's request, if it is refused: it ends with the next flush. */
+typedef struct refusal {
+    dli_redis_request_t wire; /* first */
+    dl_status_t status;
+} refusal_t;
+
+static_assert(sizeof(refusal_t) <= DLI_REQUEST_ROOM, "a request's room is too small");
+
+static void refusal_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    dli_request_t *request = wire->asked;
+    (void)status;
+    (void)why;
+    request->ended(request, ((const refusal_t *)(const void *)wire)->status);
+}
+
+/* Where nothing more was said. */
+static void say_why(dl_status_t status, dl_error_t *err) {
+    if (err->status != status) {
+        (void)dl_driver_fail(err, status, 0, "%s",
+                             status == DL_ENOMEM ? "out of memory"
+                                                 : "hold id or token floor is too large for the nodes");
+    }
+}
+
+void dli_redlock_begin(void *state, dli_request_t *request) {
+    static dl_status_t (*const kinds[])(dli_redlock_t *, dli_request_t *, dl_error_t *) = {
+        [DLI_ASK_TRY] = dli_redlock_claim,    [DLI_ASK_RENEW] = dli_redlock_renew,
+        [DLI_ASK_RELEASE] = dli_redlock_free, [DLI_ASK_INSPECT] = dli_redlock_inspect,
+        [DLI_ASK_FORCE] = dli_redlock_force,
+    };
+    static const dli_redis_kind_t refused = {.intent = DLI_PLAIN, .ended = refusal_ended};
+    dli_redlock_t *redlock = state;
+    dl_error_t err = {.status = DL_OK};
+    request->place = NULL;
+    dl_status_t status = kinds[request->kind](redlock, request, &err);
+    if (status != DL_OK) {
+        refusal_t *refusal = (refusal_t *)(void *)request->room;
+        *refusal = (refusal_t){.wire = {.kind = &refused, .asked = request}, .status = status};
+        say_why(status, &err);
+        if (request->err != NULL) {
+            *request->err = err;
+        }
+        dli_mux_begin(redlock->nodes[0].redis.mux, &refusal->wire);
+    }
+}
+
+/* Has anything of it left? */
+static bool has_left(const dli_round_t *round) {
+    bool has = false;
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        const dli_wire_t *wire = &round->parts[i].wires[round->question->wire];
+        has = has || !wire->is_pending || !wire->request.queued;
+    }
+    return has;
+}
+
+bool dli_redlock_withdraw(void *state, dli_request_t *request) {
+    const dli_redlock_t *redlock = state;
+    dli_round_t *round = request->place;
+    if (round == NULL) {
+        return dli_mux_withdraw(redlock->nodes[0].redis.mux, (dli_redis_request_t *)(void *)request->room);
+    }
+    bool is_unknown = has_left(round) && round->question->kind.intent != DLI_READ;
+    if (request->kind == DLI_ASK_TRY) {
+        dli_redlock_let_go(round);
+        dli_redlock_send_frees(round, DL_NO_DEADLINE);
+        is_unknown = round->maybe != 0;
+    } else if (request->kind == DLI_ASK_RENEW) {
+        dli_redlock_judge_renewals(round);
+    }
+    dli_round_stop(round);
+    return is_unknown;
+}
+
+bool dli_redlock_flush(void *state) {
+    dli_redlock_t *redlock = state;
+    const dli_backend_env_t *core = redlock->core;
+    bool look_again = false;
+    do {
+        dli_rounds_expire(redlock);
+        redlock->has_begun = false;
+        for (size_t i = 0; i < redlock->n; i++) {
+            look_again |= dli_mux_flush(redlock->nodes[i].redis.mux);
+        }
+    } while (redlock->has_begun); /* what an answer has led to */
+    if (redlock->news_count > 0) {
+        core->unlock(core->core);
+        dli_redlock_report(redlock);
+        core->lock(core->core);
+    }
+    return look_again || (redlock->rounds != NULL && redlock->due_ns < redlock->polled_to_ns);
+}
+
+static void attach(void *state, const dli_backend_env_t *core) {
+    dli_redlock_t *redlock = state;
+    redlock->core = core;
+}
+
+static bool owes(void *state, const void *driver_hold) {
+    const dli_redlock_hold_t *hold = driver_hold;
+    (void)state;
+    return hold->round != NULL && hold->round->is_freed && hold->round->maybe != 0;
+}
+
+const dli_backend_t dli_redlock_backend = {
+    .driver = &dli_redlock_driver,
+    .inspects = true,
+    .forces = true,
+    .attach = attach,
+    .begin = dli_redlock_begin,
+    .withdraw = dli_redlock_withdraw,
+    .flush = dli_redlock_flush,
+    .owes = owes,
+};
+
+/* ---- alone ------------------------------------------------------------------------------------------ */
+
+/* Sends what has begun, and listens until it is over or to the deadline. Nobody else listens. */
+static void await(dli_redlock_t *redlock, bool (*is_over)(void *arg), void *arg, uint64_t deadline_ns) {
+    const dli_backend_env_t *core = redlock->core;
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t until_ns;
+    core->lock(core->core);
+    (void)dli_redlock_flush(redlock);
+    core->unlock(core->core);
+    while (!is_over(arg) && redlock->env->now_ns() < deadline_ns) {
+        size_t n = dli_redlock_listen_fds(redlock, fds, DL_LISTEN_MAX, &until_ns);
+        (void)redlock->env->poll(fds, n, until_ns < deadline_ns ? until_ns : deadline_ns);
+        dli_redlock_listen(redlock, fds, n);
+    }
+}
+
+dl_status_t dli_redlock_open_alone(const dli_redlock_t *redlock, dli_redlock_t **alone, dl_error_t *err) {
+    const dli_mux_options_t options = DLI_REDIS_MUX_ALONE;
+    dli_redlock_t *made = *alone = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
+    memcpy(made, redlock, offsetof(dli_redlock_t, nodes)); /* others may be using the client */
+    made->core = &dli_redis_no_core;
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < made->n && status == DL_OK; i++) {
+        dli_node_t *node = &made->nodes[i];
+        memcpy(&node->redis, &redlock->nodes[i].redis, offsetof(dli_redis_t, mux));
+        node->redlock = made;
+        node->index = i;
+        node->redis.core = made->core;
+        status = dli_subscriber_open(&node->redis.endpoint, made->env, &node->redis.subscriber, err);
+    }
+    return status == DL_OK ? dli_redlock_open_muxes(made, &options, err) : status;
+}
+
+void dli_redlock_close_alone(dli_redlock_t *alone) {
+    if (alone != NULL) {
+        dli_rounds_abandon(alone);
+    }
+    for (size_t i = 0; alone != NULL && i < alone->n; i++) {
+        dli_redis_close_mux(&alone->nodes[i].redis, false);
+        dli_subscriber_close(alone->nodes[i].redis.subscriber, false);
+    }
+    free(alone);
+}
+
+typedef struct question {
+    dli_request_t request; /* first */
+    dli_redlock_t *alone;
+    dl_status_t status;
+    bool over;
+} question_t;
+
+static void note_end(dli_request_t *request, dl_status_t status) {
+    question_t *question = (question_t *)(void *)request;
+    question->status = status;
+    question->over = true;
+}
+
+static bool is_answered(void *arg) {
+    const question_t *question = arg;
+    return question->over;
+}
+
+static bool is_all_answered(void *arg) {
+    const question_t *question = arg;
+    return question->alone->pending == 0;
+}
+
+dl_status_t dli_redlock_ask_alone(void *state, const dli_request_t *request) {
+    dli_redlock_t *alone = state;
+    question_t question = {.request = *request, .alone = alone};
+    question.request.ended = note_end;
+    dli_redlock_begin(alone, &question.request);
+    await(alone, is_answered, &question, request->with.deadline_ns);
+    if (!question.over) {
+        question.status = dli_redlock_withdraw(alone, &question.request) ? DL_EUNKNOWN : DL_EIO;
+        (void)dl_driver_fail(request->err, question.status, 0, "no answer in time");
+    }
+    uint64_t until_ns = alone->env->now_ns() + (uint64_t)alone->node_timeout_ms * NS_PER_MS;
+    await(alone, is_all_answered, &question,
+          until_ns < request->with.deadline_ns ? until_ns : request->with.deadline_ns);
+    return question.status;
+}

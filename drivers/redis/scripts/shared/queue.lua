@@ -1,0 +1,72 @@
+-- queue.lua - who waits for a lock: client processes, in the order of their coming, in one string. Its first 13 bytes
+-- are the instant (ms) at which the lock was last left free for everybody, the next how often it was reserved since then,
+-- up to 9; then there are 49 for each process: 36 of its UUID, 13 of the instant at which it is forgotten unless it has
+-- asked again.
+-- Only GET, SET and PUBLISH are needed, on a key beside those of the clients' names. Who may not use it, or has no
+-- memory left, goes without: all that is lost is the order.
+local function now_ms()
+    local now = redis.call('time')
+    return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+local function read_queue(queue)
+    local text = redis.pcall('get', queue)
+    return type(text) == 'string' and string.find(text, '^' .. string.rep('%d', 14)) and #text % 49 == 14 and text or ''
+end
+-- Nil; 0: the memory is full; -1: the user may not.
+local function write_queue(queue, text)
+    local err = redis.pcall('set', queue, text, 'px', 3000).err
+    return err and (string.find(err, 'OOM', 1, true) and 0 or -1)
+end
+-- So long (ms) it is not this process' turn to take a lock that is free: in the first 2 ms after it was left free for
+-- everybody none of ours takes it, in the next 10 the first of the queue. Who stands behind that one is told, or looks
+-- after it when a reservation would be over.
+local function others_turn(text, uuid)
+    local past = #text > 14 and now_ms() - tonumber(string.sub(text, 1, 13)) or 12
+    local at = string.find(text, uuid, 15, true)
+    local turn = at == 15 and 2 or 12
+    if past < 0 or past >= turn then
+        return 0
+    end
+    return at and at > 15 and 200 or turn - past
+end
+-- The process waits for it or, with joins ~= '1', no longer does. Its place in the queue, from 1 on; 0: it has none;
+-- -1: it may have none. An entry that lasts until the process asks again is not written anew.
+local function stand(queue, text, uuid, joins)
+    local at, entry, now = string.find(text, uuid, 15, true), '', 0
+    if joins == '1' then
+        now = now_ms()
+        text = text ~= '' and text or string.format('%013.0f0', now - 12)
+        at = at or #text < 25000 and #text + 1
+        entry = uuid .. string.format('%013.0f', now + 3000)
+    end
+    local lasts = at and (tonumber(string.sub(text, at + 36, at + 48)) or 0) > now + 2300
+    local refused = at and not (joins == '1' and lasts)
+        and write_queue(queue, string.sub(text, 1, at - 1) .. entry .. string.sub(text, at + 49))
+    return refused or at and joins == '1' and (at - 15) / 49 + 1 or 0
+end
+-- Of a lock that is free: the first in the queue that hears of it is told. True: it is reserved for that one. False: it
+-- stays free, since nobody hears, or everybody's turn has come: after 100 ms and four reservations, or a second.
+local function hand_over(key, queue, channel, reserve)
+    local text = read_queue(queue)
+    if text == '' then
+        return false
+    end
+    local now, since, at, heard = now_ms(), string.sub(text, 1, 13), 15, 0
+    local times = tonumber(string.sub(text, 14, 14))
+    while heard == 0 and at < #text and at < 15 + 16 * 49 do
+        local uuid, ends = string.sub(text, at, at + 35), tonumber(string.sub(text, at + 36, at + 48))
+        local told = ends and now < ends and redis.pcall('publish', channel .. ':' .. uuid, '0')
+        heard = type(told) == 'number' and told or 0
+        at = at + 49
+    end
+    local past = now - tonumber(since)
+    if heard > 0 and past >= 0 and (past < 100 or times < 4 and past < 1000) then
+        reserve(key, string.sub(text, at - 49, at - 14))
+        write_queue(queue, since .. math.min(times + 1, 9) .. string.sub(text, at))
+        return true
+    end
+    -- Where nobody hears, there are no turns.
+    local left_free = string.format('%013.0f0', heard > 0 and now or now - 12)
+    write_queue(queue, left_free .. string.sub(text, heard > 0 and at - 49 or at))
+    return false
+end
