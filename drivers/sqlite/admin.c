@@ -38,9 +38,6 @@ typedef struct inspection {
 static int inspect_once(dli_connection_t *c, void *arg) {
     inspection_t *i = arg;
     sqlite3_stmt *s;
-    if (dli_store_moved(c->store)) {
-        return DLI_RC_MOVED;
-    }
     int rc = dli_connection_statement(c, DLI_SQL_INSPECT, &s);
     if (rc != SQLITE_OK) {
         return rc;
@@ -86,9 +83,6 @@ static int force_by(dli_connection_t *c, dli_sql_t which, forcing_t *f) {
 
 static int force_once(dli_connection_t *c, void *arg) {
     forcing_t *f = arg;
-    if (dli_store_moved(c->store)) {
-        return DLI_RC_MOVED;
-    }
     int rc = force_by(c, DLI_SQL_FORCE, f);
     if (rc == SQLITE_OK && !f->done) {
         rc = force_by(c, DLI_SQL_FORCE_KEEPING_TOKEN, f);
@@ -137,9 +131,6 @@ static int read_page(dli_connection_t *c, void *arg) {
     page_t *page = arg;
     sqlite3_stmt *s;
     page->n = 0;
-    if (dli_store_moved(c->store)) {
-        return DLI_RC_MOVED;
-    }
     int rc = dli_connection_statement(c, DLI_SQL_LIST, &s);
     if (rc != SQLITE_OK) {
         return rc;

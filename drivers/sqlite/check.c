@@ -78,9 +78,6 @@ static int look_for_damage(dli_connection_t *c, answers_t *a) {
 
 static int ask_once(dli_connection_t *c, void *arg) {
     answers_t *a = arg;
-    if (dli_store_moved(c->store)) {
-        return DLI_RC_MOVED;
-    }
     int rc = ask(c, "PRAGMA journal_mode", NULL, a->journal, sizeof a->journal);
     if (rc == SQLITE_OK) {
         rc = ask(c, "PRAGMA synchronous", &a->synchronous, NULL, 0);

@@ -149,10 +149,10 @@ static int note_commit(void *unused) {
     return 0;
 }
 
-int dli_connection_open(dli_connection_t *c, dli_store_t *store, int flags) {
+int dli_connection_open(dli_connection_t *c, dli_store_t *store, const char *name, int flags) {
     c->store = store;
     /* The turn stands for SQLite's own mutex. */
-    int rc = sqlite3_open_v2(store->place.path, &c->db, flags | SQLITE_OPEN_NOMUTEX, dli_guard_vfs);
+    int rc = sqlite3_open_v2(name, &c->db, flags | SQLITE_OPEN_NOMUTEX, dli_guard_vfs);
     if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EACCES) {
         rc = SQLITE_PERM;
     }
@@ -308,8 +308,16 @@ dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned trie
     return status == DL_OK ? DL_OK : gave_up(store, status, kept_busy, err);
 }
 
+bool dli_store_moved(const dli_store_t *store) {
+    struct stat now;
+    return stat(store->place.path, &now) != 0 || now.st_dev != store->dev || now.st_ino != store->ino;
+}
+
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg) {
     int rc = end_left_over(c);
+    if (rc == SQLITE_OK && dli_store_moved(c->store)) {
+        return DLI_RC_MOVED;
+    }
     if (rc == SQLITE_OK && (!c->looked || c->stale)) {
         rc = dli_schema_look(c);
     }
@@ -358,7 +366,8 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
  */
 static void checkpoint(dli_store_t *store) {
     sqlite3_stmt *unused;
-    if (!store->calls.looked || !store->renewals.looked || end_left_over(&store->calls) != SQLITE_OK) {
+    if (!store->calls.looked || !store->renewals.looked || end_left_over(&store->calls) != SQLITE_OK ||
+        dli_store_moved(store)) {
         return;
     }
     if (dli_connection_do(&store->calls, DLI_SQL_BEGIN) != SQLITE_OK) {
@@ -389,9 +398,4 @@ void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits) {
         dli_turn_give(&store->renewals.turn, store->env);
     }
     dli_turn_give(&store->calls.turn, store->env);
-}
-
-bool dli_store_moved(const dli_store_t *store) {
-    struct stat now;
-    return stat(store->place.path, &now) != 0 || now.st_dev != store->dev || now.st_ino != store->ino;
 }

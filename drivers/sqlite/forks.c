@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /*
@@ -19,6 +21,8 @@ struct dli_fork_node {
     dli_store_t *store;
     dev_t dev;
     ino_t ino;
+    dev_t index_dev; /* its log's index; under list_mutex */
+    ino_t index_ino;
     dli_fork_node_t *next;
 };
 
@@ -107,6 +111,31 @@ static bool put_ours(void) {
 
 /* ---- opening and closing ---------------------------------------------------------------------------- */
 
+static bool look_at(const dli_store_t *store, const char *ending, struct stat *file) {
+    char name[DLI_PATH_LIMIT + 8];
+    snprintf(name, sizeof name, "%s%s", store->place.name, ending);
+    return fstatat(store->place.folder, name, file, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/*
+ * Another file was at this path, and a client of ours has it open still, with the log's index that is there
+ * now. SQLite sees no lock of its own process: it would cut that index under the other's mapping, and lose
+ * its own locks on it when that one closes.
+ */
+static bool is_in_use_by_another(const dli_store_t *store) {
+    struct stat file, index;
+    if (!look_at(store, "", &file) || !look_at(store, "-shm", &index)) {
+        return false;
+    }
+    for (const dli_fork_node_t *node = live; node != NULL; node = node->next) {
+        if (node->index_ino == index.st_ino && node->index_dev == index.st_dev &&
+            (node->ino != file.st_ino || node->dev != file.st_dev)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, add_handlers);
@@ -121,6 +150,13 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
         status =
             dl_driver_fail(err, DL_ENOTSUP, 0,
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
+        free(node);
+    } else if (is_in_use_by_another(store)) {
+        status =
+            dl_driver_fail(err, DL_EIO, 0,
+                           "the lock file was replaced while this process has it open; close the clients "
+                           "that use the old one first: %s",
+                           dli_place_text(&store->place));
         free(node);
     } else {
         dli_turn_try(&store->calls.turn);
@@ -138,6 +174,13 @@ void dli_forks_opened(dli_store_t *store) {
     store->fork_node->ino = store->ino;
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
+    struct stat index;
+    pthread_mutex_lock(&list_mutex);
+    if (store->ino != 0 && look_at(store, "-shm", &index)) {
+        store->fork_node->index_dev = index.st_dev;
+        store->fork_node->index_ino = index.st_ino;
+    }
+    pthread_mutex_unlock(&list_mutex);
 }
 
 void dli_forks_leave(dli_store_t *store, int forked) {

@@ -41,9 +41,6 @@ static int acquire_once(dli_connection_t *c, void *arg) {
     /* Twice at most: the second time the ceiling is high enough for minutes. */
     for (int i = 0; i < 2; i++) {
         a->sent_ns = c->store->env->now_ns();
-        if (dli_store_moved(c->store)) {
-            return DLI_RC_MOVED;
-        }
         int rc = step_acquire(c, a->request);
         if (rc == SQLITE_OK) {
             a->taken = sqlite3_changes(c->db) > 0;
@@ -119,7 +116,7 @@ static void sweep(dli_store_t *store, const dl_request_t *request, dli_limits_t 
         }
         dli_guard_t guard;
         dli_guard_enter(&guard, store->env, &store->place, limits);
-        (void)sweep_once(&store->calls, &sweep);
+        (void)dli_connection_attempt(&store->calls, sweep_once, &sweep);
         dli_guard_leave(&guard);
         dli_turn_give(&store->calls.turn, store->env);
         store->cursor_len = 0; /* from the beginning again */

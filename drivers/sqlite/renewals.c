@@ -2,7 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Holds renewed in one transaction: the write lock is kept for about a millisecond. */
 #define CHUNK 512
@@ -37,14 +39,27 @@ static int look_for(dli_connection_t *c, const dl_renewal_t *r) {
     return rc;
 }
 
+/* The file alone: beside it may be our own log and its index still. Of this process's locks SQLite sees none;
+ * it would take that index for left over, and cut it under our mapping. */
+static void put_uri(char *uri, const char *path) {
+    uri += sprintf(uri, "file:");
+    for (; *path != '\0'; path++) {
+        uri += sprintf(uri, strchr("?#%", *path) != NULL ? "%%%02X" : "%c", (unsigned char)*path);
+    }
+    strcpy(uri, "?immutable=1");
+}
+
 /* Looks into the file that is at our path now. */
-static void look_there(dli_store_t *there, batch_t *b) {
+static void look_there(dli_store_t *there, batch_t *b, dli_limits_t limits) {
+    char uri[3 * DLI_PATH_LIMIT + 32];
     dli_guard_t guard;
     dli_connection_t c = {.db = NULL};
-    dli_guard_enter(&guard, there->env, &there->place, dli_guard_here()->limits);
-    if (dli_connection_open(&c, there, SQLITE_OPEN_READONLY) == SQLITE_OK) {
+    put_uri(uri, there->place.path);
+    dli_guard_enter(&guard, there->env, &there->place, limits);
+    if (dli_connection_open(&c, there, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI) == SQLITE_OK) {
         for (size_t i = 0; i < b->n && !guard.over; i++) {
-            if (look_for(&c, &b->entries[i]) == SQLITE_DONE) {
+            int rc = look_for(&c, &b->entries[i]);
+            if (rc == SQLITE_DONE || (rc & 0xff) == SQLITE_ERROR) { /* without our tables, too */
                 b->entries[i].status = DL_ELOST;
             }
         }
@@ -58,7 +73,7 @@ static void look_there(dli_store_t *there, batch_t *b) {
  * the hold is lost, and its holder should know at once. A copy that still has it protects it until its
  * lease ends, though it cannot be renewed any more. No other file is written.
  */
-static void judge_moved(const dli_store_t *store, batch_t *b) {
+static void judge_moved(const dli_store_t *store, batch_t *b, dli_limits_t limits) {
     struct stat now;
     dl_error_t err;
     if (stat(store->place.path, &now) != 0 || !S_ISREG(now.st_mode)) {
@@ -71,7 +86,7 @@ static void judge_moved(const dli_store_t *store, batch_t *b) {
     }
     there->env = store->env;
     if (dli_folder_open(store->place.path, store->place.path, &there->place, &err) == DL_OK) {
-        look_there(there, b);
+        look_there(there, b, limits);
     }
     dli_folder_close(&there->place);
     free(there);
@@ -102,10 +117,6 @@ static int renew_once(dli_connection_t *c, void *arg) {
         b->entries[i].sent_ns = sent_ns;
         b->entries[i].status = DL_EIO;
     }
-    if (dli_store_moved(c->store)) {
-        judge_moved(c->store, b); /* with the turn: no fork() finds this thread inside SQLite */
-        return DLI_RC_MOVED;
-    }
     if (b->n == 1) {
         return renew_one(c, b->entries); /* a transaction of its own */
     }
@@ -130,7 +141,14 @@ static void renew_chunk(dli_store_t *store, batch_t *b, uint64_t deadline_ns) {
         settle(b, DL_EIO, false);
         return;
     }
-    if (rc != SQLITE_OK && rc != DLI_RC_MOVED) {
+    if (rc == DLI_RC_MOVED) {
+        settle(b, DL_EIO, false);
+        /* With the turn, no fork() finds this thread inside SQLite. */
+        if (dli_turn_take(&store->renewals.turn, store->env, deadline_ns, NULL) == DL_OK) {
+            judge_moved(store, b, limits);
+            dli_turn_give(&store->renewals.turn, store->env);
+        }
+    } else if (rc != SQLITE_OK) {
         /* What the file said before it failed stays true for those that were not there. */
         settle(b, dli_connection_fail(store, rc, true, &err), true);
     }

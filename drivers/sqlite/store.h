@@ -137,13 +137,15 @@ typedef struct dli_limits {
     const dl_stop_t *stop; /* may be NULL */
 } dli_limits_t;
 
-/* Opens and sets up; the file exists. `flags`: SQLITE_OPEN_READWRITE or READONLY. SQLite's result. */
-int dli_connection_open(dli_connection_t *c, dli_store_t *store, int flags);
+/* Opens and sets up; the file exists. `name`: the path, or a URI with SQLITE_OPEN_URI in `flags`. SQLite's
+ * result. */
+int dli_connection_open(dli_connection_t *c, dli_store_t *store, const char *name, int flags);
 void dli_connection_close(dli_connection_t *c);
 /* Drops what is compiled: the definitions are looked at again before the next use. */
 void dli_connection_forget(dli_connection_t *c);
 
-/* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it. */
+/* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it:
+ * DLI_RC_MOVED where the file is not at its path any more, whose log may be another's now. */
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg);
 /* Runs `attempt` until the file is not busy. DL_OK: it ended with *rc. Otherwise nothing was done: DL_EIO
  * at the deadline, DL_ECANCELED; err is filled. */

@@ -132,6 +132,20 @@ Test(redlock, a_late_answer_to_a_free_leaves_nothing) {
     AWAIT_THAT(owes(7), ==, false);
 }
 
+/* A claim that comes late comes to each node by itself. */
+Test(redlock, a_late_claim_found_on_a_minority_may_yet_come_to_the_others) {
+    connect_all();
+    occupy(0, OWNER ":7", 20000);
+    occupy(1, OWNER ":7", 20000);
+    cr_assert_eq(free_again(7), DL_ELOST);
+    AWAIT(is_free());
+    for (size_t i = 0; i < 3; i++) {
+        occupy(i, OWNER ":8", 20000);
+    }
+    cr_assert_eq(free_again(8), DL_OK);
+    AWAIT(is_free());
+}
+
 Test(redlock, force_harms_nobody_who_comes_after_it) {
     connect_all();
     cr_assert_eq(try_it(7), DL_OK, "%s", err.message);

@@ -128,8 +128,18 @@ static void expect_moved(client_t *c, dl_status_t renewed) {
     cr_assert_eq(renew(c, "orders", A, 1, 30000), renewed);
 }
 
+/* By another process. */
+static int take_anew(void *unused) {
+    client_t fresh;
+    (void)unused;
+    dl_status_t status = open_options(&fresh, UUID_B, path, 1);
+    status = status == DL_OK ? take(&fresh, "orders", B, 1, 30000, NULL) : status;
+    driver()->close(fresh.state, 0);
+    return (int)status;
+}
+
 Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
-    client_t c, fresh;
+    client_t c;
     char away[256], copy[256];
     snprintf(away, sizeof away, "%s/away", folder);
     snprintf(copy, sizeof copy, "%s/copy", folder);
@@ -142,11 +152,43 @@ Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
     cr_assert_eq(rename(copy, path), 0);
     expect_moved(&c, DL_EIO); /* a copy that still protects the hold, but cannot be made to last longer */
     cr_assert_eq(unlink(path), 0);
-    must_open(&fresh, UUID_B);
-    cr_assert_eq(take(&fresh, "orders", B, 1, 30000, NULL), DL_OK);
+    write_file(path, ""); /* nobody has filled it yet */
+    expect_moved(&c, DL_ELOST);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(ended(spawn(take_anew, NULL)), 0);
     expect_moved(&c, DL_ELOST);
     must_close(&c);
-    must_close(&fresh);
+    must_open(&c, UUID_A);
+    cr_assert(look(&c, "orders").held, "by the one who came after the file was replaced");
+    must_close(&c);
+}
+
+/* SQLite sees no locks of its own process: it takes the log's index of a client of ours for left over. */
+Test(sqlite_faults, the_log_of_a_file_that_was_replaced_is_left_alone) {
+    client_t c;
+    char index[256], copy[256], message[256];
+    struct stat before, after;
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    snprintf(index, sizeof index, "%s-shm", path);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    copy_file(path, copy);
+    cr_assert_eq(rename(copy, path), 0);
+    cr_assert_eq(stat(index, &before), 0);
+    expect_moved(&c, DL_EIO);
+    cr_assert_eq(drop(&c, "orders", A, 1), DL_EIO);
+    cr_assert_has(c.err.message, "moved, replaced or deleted");
+    cr_assert_eq(open_at(path, message, sizeof message), DL_EIO);
+    cr_assert_has(message, "replaced while this process has it open");
+    cr_assert_eq(stat(index, &after), 0);
+    cr_assert_eq(after.st_ino, before.st_ino);
+    cr_assert_eq(after.st_mtim.tv_sec, before.st_mtim.tv_sec, "the index was written");
+    cr_assert_eq(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec, "the index was written");
+    must_close(&c);
+    must_open(&c, UUID_B); /* nobody has the old one any more */
+    cr_assert_eq(take(&c, "orders", B, 2, 30000, NULL), DL_EBUSY);
+    must_close(&c);
 }
 
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {

@@ -29,7 +29,6 @@ static bool free_replied(dli_redis_request_t *request, size_t i, const redisRepl
     (void)i;
     if (dli_reply_int(reply, &number)) {
         part->vote = (dli_ballot_t){.vote = number == 1 ? DLI_VOTE_YES : DLI_VOTE_BUSY};
-        part->round->status = number == 1 && part->round->status == DL_ELOST ? DL_OK : part->round->status;
         return number == 0 || number == 1;
     }
     if (dli_redis_is_foreign(reply)) {
@@ -119,6 +118,14 @@ static void look_at_unlock(dli_round_t *round, bool is_over) {
     }
 }
 
+/* Of a claim of which nothing is known: once it was found on a majority, what may still come is none. */
+static dl_status_t status_of(const dli_round_t *round) {
+    dli_ballot_t votes[DLI_NODES_MAX];
+    dli_tally_t tally;
+    dli_round_count(round, votes, &tally);
+    return round->status == DL_ELOST && tally.yes >= tally.quorum ? DL_OK : round->status;
+}
+
 /* After the definite status of a claim the caller is to be able to rely on it: a majority has to be free of
  * it. In the background all are waited for, and `owes` says what is left; not of a hold that is not known
  * here. */
@@ -129,7 +136,7 @@ static void look_at_rest(dli_round_t *round, bool is_over) {
     size_t left = dli_nodes_count(round->maybe), may_stay = is_enough ? redlock->n - redlock->quorum : 0;
     dl_error_t unread = {.message = ""}, *err = dli_round_err(round, &unread);
     if (left <= may_stay) {
-        dli_round_end(round, round->status);
+        dli_round_end(round, status_of(round));
     } else if (is_over) {
         dl_error_t why = *err;
         dl_status_t status = is_claim ? DL_EUNKNOWN : DL_EIO;
@@ -182,7 +189,7 @@ dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_
         return status;
     }
     round->asked = request;
-    /* Of what nothing is known a claim may yet come, if no node has it. */
+    /* Of what nothing is known a claim may yet come, where it is not yet. */
     round->status = is_known ? DL_OK : DL_ELOST;
     round->maybe = is_known ? round->maybe : dli_nodes_all(redlock);
     dli_redlock_let_go(round);
