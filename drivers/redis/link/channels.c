@@ -22,10 +22,7 @@ static dli_channel_list_t *list_of(dli_channels_t *channels, const dli_channel_t
     if (channel->state == DLI_CHANNEL_WANTED) {
         return &channels->wanted;
     }
-    if (channel->state == DLI_CHANNEL_JOINED) {
-        return &channels->joined;
-    }
-    return channel->state != DLI_CHANNEL_LEAVING && channel->watchers == NULL ? &channels->idle : NULL;
+    return channel->state != DLI_CHANNEL_LEAVING && channel->watchers == NULL ? &channels->unwanted : NULL;
 }
 
 static void append(dli_channel_list_t *list, dli_channel_t *channel) {
@@ -59,19 +56,9 @@ static void tell(const dli_channel_t *channel, bool hears) {
     }
 }
 
-bool dli_channel_is_live(const dli_channel_t *channel) {
-    return channel->state == DLI_CHANNEL_LIVE || channel->state == DLI_CHANNEL_JOINED;
-}
-
 void dli_channels_tell(dli_channels_t *channels, dli_channel_t *channel) {
     dli_channels_move(channels, channel, DLI_CHANNEL_LIVE);
     tell(channel, true);
-}
-
-void dli_channels_greet(dli_channels_t *channels) {
-    while (channels->joined.first != NULL) {
-        dli_channels_tell(channels, channels->joined.first);
-    }
 }
 
 /* ---- the table -------------------------------------------------------------------------------------- */
@@ -156,12 +143,13 @@ void dli_channels_reset(dli_channels_t *channels) {
         for (dli_channel_t *channel = channels->buckets[i]; channel != NULL; channel = next) {
             next = channel->chain;
             channel->due = 0;
-            if (dli_channel_is_live(channel)) {
+            if (channel->state == DLI_CHANNEL_LIVE) {
                 tell(channel, false);
             }
             if (channel->watchers == NULL) {
                 dli_channels_forget(channels, channel);
             } else {
+                channel->is_subscribed = false;
                 dli_channels_move(channels, channel, DLI_CHANNEL_WANTED);
             }
         }
@@ -199,16 +187,12 @@ bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, d
         channel->watchers->prev = watcher;
     }
     channel->watchers = watcher;
-    if (channel->state == DLI_CHANNEL_LEAVING) {
-        channel->state = DLI_CHANNEL_WANTED;
-    } else if (channel->state == DLI_CHANNEL_LIVE) {
-        channel->state = DLI_CHANNEL_JOINED;
-    }
+    channel->state = DLI_CHANNEL_WANTED;
     append(list_of(channels, channel), channel);
     return true;
 }
 
-void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher, uint64_t now) {
+void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher) {
     dli_channel_t *channel = watcher->channel;
     if (channel == NULL) {
         return;
@@ -220,11 +204,8 @@ void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher, uint64
         watcher->next->prev = watcher->prev;
     }
     if (channel->watchers == NULL && channel->state == DLI_CHANNEL_WANTED) {
-        channel->state = DLI_CHANNEL_LEAVING; /* nothing was sent for it; an older answer may be due */
-    } else if (channel->watchers == NULL && channel->state == DLI_CHANNEL_JOINED) {
-        channel->state = DLI_CHANNEL_LIVE;
+        channel->state = channel->is_subscribed ? DLI_CHANNEL_ASKED : DLI_CHANNEL_LEAVING;
     }
-    channel->idle_ns = now;
     append(list_of(channels, channel), channel);
     if (channel->state == DLI_CHANNEL_LEAVING && channel->due == 0) {
         dli_channels_forget(channels, channel);

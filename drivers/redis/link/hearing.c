@@ -73,6 +73,7 @@ static void say_subscribe(dli_subscriber_t *s) {
             break;
         }
         dli_channels_move(&s->channels, channel, DLI_CHANNEL_ASKED);
+        channel->is_subscribed = true;
         chosen[n++] = channel;
         argv[n] = name_of(channel);
         if (channel->alone) {
@@ -87,14 +88,14 @@ static void say_subscribe(dli_subscriber_t *s) {
 
 static void say_unsubscribe(dli_subscriber_t *s, dli_channel_t *channel) {
     dli_channels_move(&s->channels, channel, DLI_CHANNEL_LEAVING);
+    channel->is_subscribed = false;
     dli_commands_add(&s->commands, 2, (dli_slice_t[]){dli_slice("UNSUBSCRIBE"), name_of(channel)});
     expect(s, (dli_due_t){DLI_DUE_UNSUBSCRIBE, channel, 1});
 }
 
 void dli_hearing_speak(dli_subscriber_t *s, uint64_t now) {
-    dli_channel_t *idle;
-    while ((idle = s->channels.idle.first) != NULL && idle->idle_ns + DLI_LINGER_NS <= now) {
-        say_unsubscribe(s, idle);
+    while (s->channels.unwanted.first != NULL) {
+        say_unsubscribe(s, s->channels.unwanted.first);
     }
     while (s->channels.wanted.first != NULL) {
         say_subscribe(s);
@@ -142,6 +143,7 @@ static void hear_refusal(dli_subscriber_t *s, const redisReply *reply) {
             dli_channels_forget(&s->channels, due.channel);
         } else {
             due.channel->alone = true;
+            due.channel->is_subscribed = false;
             dli_channels_move(&s->channels, due.channel, DLI_CHANNEL_WANTED);
         }
     }
@@ -165,7 +167,7 @@ static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_e
 
 static void hear_message(dli_subscriber_t *s, const redisReply *name) {
     dli_channel_t *channel = dli_channels_find(&s->channels, name->str, name->len);
-    if (channel != NULL && dli_channel_is_live(channel)) {
+    if (channel != NULL && channel->state == DLI_CHANNEL_LIVE) {
         dli_channels_tell(&s->channels, channel);
     }
 }

@@ -6,8 +6,6 @@
 #include "channels.h"
 
 #define DLI_ONE_MS_NS ((uint64_t)1000000)
-/* How long a subscription outlives its last watcher. */
-#define DLI_LINGER_NS (1000 * DLI_ONE_MS_NS)
 /* So long without a word from the server, and it is asked whether it is there. */
 #define DLI_QUIET_NS (1000 * DLI_ONE_MS_NS)
 

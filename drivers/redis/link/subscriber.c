@@ -69,7 +69,7 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_
 
 void dli_subscriber_unwatch(dli_subscriber_t *s, dli_watcher_t *watcher) {
     pthread_mutex_lock(&s->mutex);
-    dli_channels_leave(&s->channels, watcher, s->env->now_ns());
+    dli_channels_leave(&s->channels, watcher);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -172,10 +172,6 @@ void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
     if (status != DL_OK) {
         lose(s, &err);
     }
-    /* Not before: what came before a watcher joined shall be no news once that is told to look. */
-    pthread_mutex_lock(&s->mutex);
-    dli_channels_greet(&s->channels);
-    pthread_mutex_unlock(&s->mutex);
     warn_of_refusal(s);
 }
 
@@ -227,24 +223,15 @@ static dl_status_t prepare(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
     return status == DL_OK && s->ready ? speak(s, now, err) : status;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* When something is due even if nothing comes. */
-static uint64_t next_ns(dli_subscriber_t *s) {
+static uint64_t next_ns(const dli_subscriber_t *s) {
     if (s->empty_ns != 0 && (s->ready || s->conn == NULL)) {
         return s->ready ? s->empty_ns + EMPTY_NS : DL_NO_DEADLINE;
     }
     if (!s->ready) {
         return s->conn != NULL ? dli_conn_until(s->conn) : s->retry_ns;
     }
-    pthread_mutex_lock(&s->mutex);
-    const dli_channel_t *idle = s->channels.idle.first;
-    uint64_t due_ns = idle != NULL ? idle->idle_ns + DLI_LINGER_NS : DL_NO_DEADLINE;
-    due_ns = s->channels.joined.first != NULL ? 0 : due_ns;
-    pthread_mutex_unlock(&s->mutex);
-    return earlier(due_ns, s->dues.len > 0 ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS);
+    return s->dues.len > 0 ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS;
 }
 
 void dli_subscriber_fds(dli_subscriber_t *s, struct pollfd *fd, uint64_t *until_ns) {

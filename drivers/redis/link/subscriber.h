@@ -8,9 +8,9 @@
 /*
  * It has no thread: whoever listens calls fds, polls and calls listen, over and over; one thread at a time is
  * between the two, and none of the functions waits for anything. The connection is made for the first
- * watcher. Watchers of one channel share one subscription, which lingers for a moment after the last of them,
- * so that who waits again and again does not subscribe each time. When the connection dies, it is made again
- * with backoff, and everything is subscribed to anew. A silent server is found by PING.
+ * watcher. Watchers of one channel share one subscription, which ends with the last of them. When the
+ * connection dies, it is made again with backoff, and everything is subscribed to anew. A silent server is
+ * found by PING.
  */
 typedef struct dli_subscriber dli_subscriber_t;
 typedef struct dli_channel dli_channel_t;
