@@ -44,10 +44,11 @@ void user_await(void *user);
 void user_give(void *user);
 void user_close(void *user);
 
-/* Takes so many locks with a client whose lease is 6 s, and prints how it renews them for three leases.
+/* Takes so many locks with a client that has this lease, and prints how it renews them for three leases.
  * `what`: for the line. `disturb` (may be NULL): called when all are held, with the name of one that it may
  * do harm to; the others are what counts then. Closes the client. */
-void hold_many(dl_client_t *client, unsigned count, const char *what, void (*disturb)(const char *name));
+void hold_many(dl_client_t *client, unsigned count, unsigned lease_ms, const char *what,
+               void (*disturb)(const char *name));
 
 /* Prints how often one thread locks and unlocks by a queue, with 1, 16 and 256 operations outstanding, beside
  * threads that block. Closes the client, as the next one does. */

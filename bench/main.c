@@ -30,6 +30,8 @@ static const struct {
     {"redis-handoff", bench_redis_handoff},
     {"redis-crowd", bench_redis_crowd},
     {"redis-crowd-passing", bench_redis_crowd_passing},
+    {"redis-crowd-turns", bench_redis_crowd_turns},
+    {"redis-many", bench_redis_many},
     {"redis-threads", bench_redis_threads},
     {"redis-queue-pair", bench_redis_queue_pair},
     {"redis-queue-scale", bench_redis_queue_scale},

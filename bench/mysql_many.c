@@ -21,7 +21,7 @@ void bench_mysql_many(const char *folder, unsigned scale) {
     for (unsigned i = 0; i < 2; i++) {
         mysql_start(folder);
         dl_client_t *client = mysql_open_client("mysql-lease", ", lease: 6s");
-        hold_many(client, counts[i] * scale, ", one row locked by another program", lock_row);
+        hold_many(client, counts[i] * scale, 6000, ", one row locked by another program", lock_row);
         mysql_close(other);
     }
 }

@@ -56,6 +56,8 @@ void bench_redis_pair(const char *folder, unsigned scale);
 void bench_redis_handoff(const char *folder, unsigned scale);
 void bench_redis_crowd(const char *folder, unsigned scale);
 void bench_redis_crowd_passing(const char *folder, unsigned scale);
+void bench_redis_crowd_turns(const char *folder, unsigned scale);
+void bench_redis_many(const char *folder, unsigned scale);
 void bench_redlock_crowd(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);
 void bench_redis_queue_pair(const char *folder, unsigned scale);

@@ -36,6 +36,22 @@ void bench_redis_crowd(const char *folder, unsigned scale) {
     }
 }
 
+void bench_redis_crowd_turns(const char *folder, unsigned scale) {
+    static const way_t without = {"dl_lock, pass: false", open_user_without, crowd_user_await,
+                                  crowd_user_give, crowd_user_close};
+    redis_start(folder);
+    for (int i = 0; i < LAYOUTS; i++) {
+        crowd_compare_all(layouts[i].driver, &redis_bare_way, &without, &layouts[i], scale);
+    }
+}
+
+void bench_redis_many(const char *folder, unsigned scale) {
+    redis_start(folder);
+    for (int i = 0; i < LAYOUTS; i++) {
+        hold_many(redis_open_client(&layouts[i], ", lease: 30s"), 100000 * scale, 30000, "", NULL);
+    }
+}
+
 /* The nodes of this process' first measurement. */
 static int nodes[3];
 

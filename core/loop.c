@@ -301,6 +301,7 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
 }
 
 void dli_loop_forget(dli_op_t *op) {
+    reader = NULL;          /* it may have left while it read */
     if (op->park != NULL) { /* it sleeps no more, and looks for itself */
         op->park->sleeps = false;
         (void)dli_park_drain(op->park);

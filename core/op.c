@@ -466,11 +466,9 @@ void dli_op_start(dli_op_t *op) {
 
 void dli_op_poke(dli_op_t *op) {
     op->interrupted = true;
-    if (op->park != NULL) {
-        op->due_ns = dli_min(op->due_ns, dli_now());
-        dli_park_wake(op->client, op->park);
-    } else if (!op->async) {
-        dli_sys->cond_broadcast(&op->client->changed);
+    if (op->park != NULL || !op->async) {
+        op->due_ns = op->park != NULL ? dli_min(op->due_ns, dli_now()) : op->due_ns;
+        dli_loop_answered(op);
     } else if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
     } else if (op->request.in_lane && dli_op_stop_reason(op) != DL_OK) {

@@ -82,6 +82,8 @@ static void promote_replica(ct_t *ct, redis_server_t *node) {
     redis_server_t old = *node;
     *node = *replica;
     node->port = old.port;
+    node->port_keeper = old.port_keeper;
+    old.port_keeper = replica->port_keeper;
     *replica = old;
     redis_server_stop(replica);
 }

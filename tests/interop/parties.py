@@ -51,10 +51,16 @@ def compare(a, relation, b, what):
         fail("not true: %s: %r %s %r" % (what, a, relation, b))
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+PORTS = []
+
+
+def take_port():
+    """A free one, kept by a socket until we end: a server can listen there again after it was killed, and nobody else."""
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    PORTS.append(one)
+    return one.getsockname()[1]
 
 
 class Server:
@@ -63,11 +69,9 @@ class Server:
     def __init__(self, with_port=False, *options):
         self.folder = tempfile.mkdtemp(prefix="dlock-interop-")
         self.socket = os.path.join(self.folder, "redis.sock")
-        for _ in range(5):  # another program may take the port in between
-            self.port = free_port() if with_port else 0
-            if self.start(options):
-                return
-        raise SystemExit("redis-server did not start")
+        self.port = take_port() if with_port else 0
+        if not self.start(options):
+            raise SystemExit("redis-server did not start")
 
     def start(self, options):
         program = os.environ.get("DLOCK_REDIS_SERVER", "redis-server")

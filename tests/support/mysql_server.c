@@ -2,10 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/mysql_server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,19 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "support/mysql_template.h"
+#include "support/port.h"
 #include "support/scratch.h"
 
 #define READY_MS 60000
 #define PORT_ARG 2
 #define SHARED "DLOCK_TEST_MYSQL" /* "port path" */
-#define BOOTS 5                   /* another program may take the port in between */
 
 void (*mysql_server_on_failure)(const char *text);
 
@@ -49,19 +46,6 @@ bool mysql_is_mariadb(void) {
 }
 
 /* ---- the process -------------------------------------------------------------------------------- */
-
-/* A port of 127.0.0.1 that nobody has at this moment. */
-static int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
-        mysql_server_fail("there is no free port: errno %d", errno);
-    }
-    close(fd);
-    return ntohs(address.sin_port);
-}
 
 /* The child: nothing but system calls until the program is another. */
 static void become_server(const char *const *argv, const char *log, pid_t parent) {
@@ -137,7 +121,10 @@ static const char *keep_word(mysql_server_t *server, const char *word) {
 
 static void set_port(mysql_server_t *server) {
     char text[32];
-    server->port = free_port();
+    server->port = port_take(&server->port_keeper);
+    if (server->port < 0) {
+        mysql_server_fail("there is no free port: errno %d", errno);
+    }
     snprintf(text, sizeof text, "--port=%d", server->port);
     server->args[PORT_ARG] = keep_word(server, text);
 }
@@ -146,17 +133,13 @@ void mysql_server_boot(mysql_server_t *server) {
     if (server->pid != 0 || server->is_shared) {
         mysql_server_fail("the server runs already");
     }
-    bool is_fresh = server->port == 0; /* later its clients know the port */
-    for (int i = 0; i < BOOTS; i++) {
-        if (is_fresh) {
-            set_port(server);
-        }
-        launch(server);
-        if (await_ready(server)) {
-            return;
-        }
+    if (server->port == 0) {
+        set_port(server);
     }
-    mysql_server_fail("cannot start %s; see %s/server.log", server->args[0], server->dir);
+    launch(server);
+    if (!await_ready(server)) {
+        mysql_server_fail("cannot start %s; see %s/server.log", server->args[0], server->dir);
+    }
 }
 
 /* ---- beginning and end ----------------------------------------------------------------------------- */
@@ -303,6 +286,7 @@ void mysql_server_stop(mysql_server_t *server) {
     }
     if (!server->is_shared) {
         mysql_server_kill(server);
+        close(server->port_keeper);
     }
     if (server->owns_dir) {
         scratch_remove(server->dir);

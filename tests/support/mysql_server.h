@@ -31,7 +31,7 @@
 typedef struct mysql_server {
     bool is_used, is_shared, owns_dir;
     pid_t pid; /* 0: not running, or not ours */
-    int port;
+    int port, port_keeper;
     char path[MYSQL_PATH_MAX]; /* of the unix socket */
     char dir[MYSQL_PATH_MAX];
     const char *args[MYSQL_ARGS_MAX]; /* the program's, ended by NULL */

@@ -17,13 +17,14 @@
 
 #include "support/alloc_fail.h"
 #include "support/ct.h"
+#include "support/port.h"
 #include "support/proxy_loop.h"
 
 #define ANSWER_MS 10000
 
 struct proxy {
     pid_t pid;
-    int control, port;
+    int control, port, port_keeper;
     char url[64];
 };
 
@@ -44,6 +45,7 @@ int proxy_listen(int *port) {
 
 proxy_t *proxy_start(ct_t *ct, int port) {
     proxy_t *proxy = alloc_real(sizeof *proxy);
+    proxy->port = port_take(&proxy->port_keeper); /* also while it refuses connections */
     int fds[2], listener = proxy_listen(&proxy->port);
     CT_GE(listener, 0);
     CT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
@@ -76,6 +78,7 @@ void proxy_stop(ct_t *ct, proxy_t *proxy) {
     CT_EQ(kill(proxy->pid, SIGKILL), 0);
     CT_EQ(waitpid(proxy->pid, NULL, 0), proxy->pid);
     close(proxy->control);
+    close(proxy->port_keeper);
     alloc_real_free(proxy);
 }
 

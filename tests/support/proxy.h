@@ -44,7 +44,7 @@ void proxy_inject(ct_t *ct, proxy_t *proxy, const char *bytes, size_t len);
 typedef struct proxy_counts {
     int64_t open, accepted;    /* connections that are there; that ever were */
     int64_t requests, replies; /* bytes that clients and the server have sent */
-    int64_t acts;              /* plans that have happened */
+    int64_t acts, missed;      /* plans that have happened; whose connection ended before */
 } proxy_counts_t;
 proxy_counts_t proxy_counts(ct_t *ct, proxy_t *proxy);
 

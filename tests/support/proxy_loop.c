@@ -86,8 +86,11 @@ static void end_link(link_t *link, int by_reset) {
     end_socket(link->fd[1], by_reset);
     link->fd[0] = -1;
     counts.open--;
-    plan.op = planned == link ? 0 : plan.op;
-    planned = planned == link ? NULL : planned;
+    if (planned == link) {
+        counts.missed++;
+        plan.op = 0;
+        planned = NULL;
+    }
 }
 
 static void end_links(int by_reset) {

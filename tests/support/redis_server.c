@@ -2,10 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/redis_server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,11 +22,10 @@
 
 #include "support/alloc_fail.h"
 #include "support/ct.h"
+#include "support/port.h"
 
 #define READY_MS 10000
 #define ANSWER_MS 10000
-#define PORT_ARG 2
-#define BOOTS 5 /* another program may take the port in between */
 
 /* ---- one command -------------------------------------------------------------------------------- */
 
@@ -195,18 +192,6 @@ long long redis_info(redis_server_t *server, const char *field) {
 
 /* ---- the process -------------------------------------------------------------------------------- */
 
-/* A port of 127.0.0.1 that nobody has at this moment. */
-static int free_port(ct_t *ct) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CT_GE(fd, 0);
-    CT_EQ(bind(fd, (struct sockaddr *)&address, len), 0);
-    CT_EQ(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 /* The child: nothing but system calls until the program is another. */
 static void become_server(char **argv, const char *log, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -267,34 +252,16 @@ static int await_ready(ct_t *ct, redis_server_t *server) {
     }
 }
 
-static void set_port(ct_t *ct, redis_server_t *server) {
-    char text[16];
-    server->port = free_port(ct);
-    snprintf(text, sizeof text, "%d", server->port);
-    alloc_real_free(server->args[PORT_ARG]);
-    server->args[PORT_ARG] = alloc_real_text(text);
-}
-
 void redis_server_launch(redis_server_t *server) {
     ct_t *ct = ct_current();
     CT_EQ(server->pid, 0);
-    server->is_fresh = server->port == 0; /* later its clients know the port */
-    if (server->is_fresh) {
-        set_port(ct, server);
-    }
     launch(ct, server);
 }
 
 void redis_server_await(redis_server_t *server) {
     ct_t *ct = ct_current();
-    for (int i = 1; !await_ready(ct, server); i++) {
-        CT_CHECKF(i < BOOTS, "cannot start %s (is it installed? see %s/server.log)", server->args[0],
-                  server->dir);
-        if (server->is_fresh) {
-            set_port(ct, server);
-        }
-        launch(ct, server);
-    }
+    CT_CHECKF(await_ready(ct, server), "cannot start %s (is it installed? see %s/server.log)",
+              server->args[0], server->dir);
 }
 
 void redis_server_boot(redis_server_t *server) {
@@ -310,10 +277,14 @@ redis_server_t *redis_server_new(const char *dir, const char *name) {
     CT_CHECK(name == NULL || mkdir(server->dir, 0700) == 0);
     n += snprintf(server->path, sizeof server->path, "%.*s/redis.sock", REDIS_PATH_MAX - 12, server->dir);
     CT_CHECKF(n < 2 * (REDIS_PATH_MAX - 12), "the path of the folder is too long for a socket: %s", dir);
+    server->port = port_take(&server->port_keeper);
+    CT_GT(server->port, 0);
+    char port[16];
+    snprintf(port, sizeof port, "%d", server->port);
     const char *program = getenv("DLOCK_REDIS_SERVER");
     const char *const usual[] = {program == NULL ? "redis-server" : program,
                                  "--port",
-                                 "",
+                                 port,
                                  "--bind",
                                  "127.0.0.1",
                                  "--unixsocket",
@@ -367,6 +338,7 @@ void redis_server_stop(redis_server_t *server) {
         return;
     }
     redis_server_kill(server);
+    close(server->port_keeper);
     for (char **word = server->args; *word != NULL; word++) {
         alloc_real_free(*word);
     }

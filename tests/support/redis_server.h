@@ -10,9 +10,9 @@
 /*
  * Each server is a child process of the case that ends with it, whatever becomes of the case: start servers
  * from the case's first thread only, since it is that thread's end that ends them. They keep nothing on
- * disk unless told to, listen on a free port of 127.0.0.1 and on a unix socket in a folder of their own,
- * and are ready when a call returns. $DLOCK_REDIS_SERVER names another program than redis-server, such as
- * valkey-server. Everything here fails the case when it does not work.
+ * disk unless told to, listen on a port of 127.0.0.1 that stays theirs and on a unix socket in a folder of
+ * their own, and are ready when a call returns. $DLOCK_REDIS_SERVER names another program than redis-server,
+ * such as valkey-server. Everything here fails the case when it does not work.
  */
 
 #define REDIS_PATH_MAX 104 /* what fits into a sockaddr_un */
@@ -20,12 +20,11 @@
 
 typedef struct redis_server {
     pid_t pid; /* 0: not running */
-    int port;
+    int port, port_keeper;
     char path[REDIS_PATH_MAX]; /* of the unix socket */
     char dir[REDIS_PATH_MAX];
     char *args[REDIS_ARGS_MAX]; /* the program's, ended by NULL */
     char password[64];          /* that the calls below log in with; "": none */
-    int is_fresh;               /* nobody has been told the port yet */
 } redis_server_t;
 
 /* The server of the running case (trait CT_REDIS), which its clients use. */

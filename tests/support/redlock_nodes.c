@@ -2,27 +2,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/redlock_nodes.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "support/alloc_fail.h"
 #include "support/ct.h"
-
-/* A port that stays taken, so that nobody else comes to listen there: it refuses connections. */
-static int dead_port(redlock_nodes_t *nodes, size_t i) {
-    ct_t *ct = ct_current();
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    nodes->fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CT_GE(nodes->fds[i], 0);
-    CT_EQ(bind(nodes->fds[i], (struct sockaddr *)&address, len), 0);
-    CT_EQ(getsockname(nodes->fds[i], (struct sockaddr *)&address, &len), 0);
-    return ntohs(address.sin_port);
-}
+#include "support/port.h"
 
 void redlock_node_mark(redis_server_t *node) {
     ct_t *ct = ct_current();
@@ -39,14 +24,15 @@ void redlock_nodes_start(redlock_nodes_t *nodes, const char *dir, size_t n, size
     CT_LT(dead, n);
     *nodes = (redlock_nodes_t){.n = n, .dead = dead};
     for (size_t i = 0; i < n; i++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "node%zu", i);
         if (i < n - dead) {
             nodes->at[i] = redis_server_new(dir, name);
             redis_server_launch(nodes->at[i]);
         } else {
             nodes->at[i] = alloc_real(sizeof *nodes->at[i]);
-            nodes->at[i]->port = dead_port(nodes, i);
+            nodes->at[i]->port = port_take(&nodes->at[i]->port_keeper);
+            CT_GT(nodes->at[i]->port, 0);
         }
     }
     for (size_t i = 0; i < n - dead; i++) {
@@ -58,9 +44,6 @@ void redlock_nodes_start(redlock_nodes_t *nodes, const char *dir, size_t n, size
 void redlock_nodes_stop(redlock_nodes_t *nodes) {
     for (size_t i = 0; i < nodes->n; i++) {
         redis_server_stop(nodes->at[i]);
-    }
-    for (size_t i = nodes->n - nodes->dead; i < nodes->n; i++) {
-        close(nodes->fds[i]);
     }
     *nodes = (redlock_nodes_t){0};
 }

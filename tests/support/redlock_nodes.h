@@ -12,7 +12,6 @@
 typedef struct redlock_nodes {
     size_t n, dead; /* of all n the last `dead` have a port and nothing else */
     redis_server_t *at[REDLOCK_NODES_MAX];
-    int fds[REDLOCK_NODES_MAX]; /* that keep the ports of the dead */
 } redlock_nodes_t;
 
 /* The nodes of the running case (trait CT_REDLOCK), which its clients use. */

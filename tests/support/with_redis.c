@@ -21,7 +21,7 @@
  */
 
 static void export_nodes(const redlock_nodes_t *nodes) {
-    char name[32], text[512];
+    char name[48], text[512];
     for (size_t i = 0; i < nodes->n; i++) {
         snprintf(name, sizeof name, "DLOCK_TEST_REDIS_%zu", i + 1);
         snprintf(text, sizeof text, "redis://127.0.0.1:%d/0", nodes->at[i]->port);

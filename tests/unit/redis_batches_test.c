@@ -294,7 +294,7 @@ Test(redis_batches, a_lock_that_a_replica_has_is_taken) {
     prepare(&c, drivers[0], UUID_A);
     set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
     cr_assert_eq(open_prepared(&c), DL_OK);
-    start_server(&replica, free_port());
+    start_server(&replica, port_keep());
     tell(&replica, "REPLICAOF 127.0.0.1 %d", server.port);
     /* The first write may reach it within the copy it begins with, the second comes after that. */
     for (int i = 0; i < 2; i++) {

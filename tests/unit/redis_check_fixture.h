@@ -46,7 +46,7 @@ static inline void type_in(server_t *server, const char *line) {
 static server_t server;
 
 static inline void set_up(void) {
-    start_server(&server, free_port());
+    start_server(&server, port_keep());
 }
 
 static inline void tear_down(void) {

@@ -102,7 +102,7 @@ Test(redis_check, replicas_are_counted_and_a_failover_is_explained) {
     findings_t found;
     check_with("redis-string", ", min_replicas: 1, replica_shortfall: warn", &found);
     EXPECT(&found, "replication", DL_FINDING_WARNING, "granted all the same");
-    start_server(&replica, free_port());
+    start_server(&replica, port_keep());
     tell(&replica, "REPLICAOF 127.0.0.1 %d", server.port);
     /* A fresh replica may not answer for the first second: several quick answers show that it is over. WAIT
      * counts the replicas that have the last write of its connection. */

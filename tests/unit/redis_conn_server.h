@@ -7,6 +7,8 @@
 
 #include <stdarg.h>
 
+#include "support/port.h"
+
 #define ARGS_MAX 48
 
 typedef struct server {
@@ -15,16 +17,6 @@ typedef struct server {
     FILE *log;
     char path[100];
 } server_t;
-
-static inline int free_port(void) {
-    static int last; /* which a server may have yet to bind */
-    int port = 0;
-    do {
-        close(listen_tcp("127.0.0.1", 1, &port));
-    } while (port == last);
-    last = port;
-    return port;
-}
 
 static inline void run_server(char **args, int out) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
@@ -51,7 +43,7 @@ static inline void launch(server_t *server, char **args) {
 }
 
 static inline void choose_place(server_t *server) {
-    server->port = free_port();
+    server->port = port_keep();
     snprintf(server->path, sizeof server->path, "%s/%d.sock", folder, server->port);
 }
 

@@ -79,7 +79,7 @@ Test(redis_server, a_replica_a_cluster_and_a_sentinel_are_refused) {
     dli_endpoint_t endpoint = at_port(&server);
     must_fail(&endpoint, DL_EIO, "is a replica; locks need the primary");
     stop(&server);
-    snprintf(bus, sizeof bus, "%d", free_port()); /* usually the port and 10000, which may be none */
+    snprintf(bus, sizeof bus, "%d", port_keep()); /* usually the port and 10000, which may be none */
     start(&server, "--cluster-enabled", "yes", "--cluster-port", bus, NULL);
     endpoint = at_port(&server);
     must_fail(&endpoint, DL_ENOTSUP, "cluster");

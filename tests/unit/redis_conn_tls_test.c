@@ -37,7 +37,7 @@ static void make_certificates(const char *dates) {
 
 static dli_endpoint_t start_tls(server_t *server, const char *clients) {
     char port[8];
-    int tls_port = free_port();
+    int tls_port = port_keep();
     snprintf(port, sizeof port, "%d", tls_port);
     start(server, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
           ca, "--tls-auth-clients", clients, NULL);

@@ -3,10 +3,8 @@
 #ifndef REDIS_PROCESS_H
 #define REDIS_PROCESS_H
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <hiredis/hiredis.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "driver_env.h"
+#include "support/port.h"
 
 /* Looks until it is true; nobody tells when. */
 #define AWAIT(cond)                                                                   \
@@ -37,17 +35,6 @@ typedef struct server {
     char folder[80], path[108];
     redisContext *admin; /* a connection that no test uses up */
 } server_t;
-
-static inline int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert_geq(fd, 0);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&address, len), 0);
-    cr_assert_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
 
 static inline void become_server(const server_t *server) {
     char port[8];

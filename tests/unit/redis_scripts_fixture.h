@@ -46,7 +46,7 @@ static inline redisContext *must_connect(void) {
 }
 
 static inline void set_up(void) {
-    start_server(&server, free_port());
+    start_server(&server, port_keep());
 }
 
 static inline void tear_down(void) {

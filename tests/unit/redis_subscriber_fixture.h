@@ -111,7 +111,7 @@ static void set_up(void) {
     env = make_env("aaaaaaaa-0000-0000-0000-000000000001", note_report, note_count);
     env.now_ns = now_shifted;
     env.poll = poll_shifted;
-    start_server(&server, free_port());
+    start_server(&server, port_keep());
     open_as("");
 }
 

@@ -143,7 +143,7 @@ Test(redlock_check, short_leases_can_be_tried_too) {
 
 Test(redlock_check, numbers_that_do_not_fit_are_said) {
     client_t c;
-    start_server(&servers[server_count++], free_port());
+    start_server(&servers[server_count++], port_keep());
     mark_all();
     prepare(&c, UUID_A);
     c.env.lease_ms = 3000;
@@ -208,7 +208,7 @@ Test(redlock_check, durable_is_compared_with_what_the_servers_do) {
 Test(redlock_check, replicas_are_a_danger_to_durable_only) {
     client_t c;
     mark_all();
-    start_server(&servers[3], free_port());
+    start_server(&servers[3], port_keep());
     tell(&servers[3], "REPLICAOF 127.0.0.1 %d", servers[0].port);
     AWAIT_THAT(info(&servers[0], "replication", "connected_slaves:"), ==, 1);
     prepare(&c, UUID_A);

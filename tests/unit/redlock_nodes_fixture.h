@@ -23,7 +23,7 @@ static size_t server_count;
 
 static inline void start_servers(size_t n) {
     for (server_count = 0; server_count < n; server_count++) {
-        start_server(&servers[server_count], free_port());
+        start_server(&servers[server_count], port_keep());
     }
 }
 

@@ -80,7 +80,7 @@ Test(redlock_nodes, an_even_number_is_warned_about) {
     must_open(&c);
     cr_expect_eq(warnings(), 0, "%s", reports.text);
     shut(&c);
-    start_server(&servers[server_count++], free_port());
+    start_server(&servers[server_count++], port_keep());
     prepare(&c, UUID_A);
     cr_expect_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
     cr_expect_eq(warnings(), 1, "%s", reports.text);
