@@ -15,7 +15,8 @@ const dl_option_t dli_core_options[DLI_OPT_COUNT + 1] = {
                              .max = DL_LEASE_MAX_MS,
                              .help =
                                  "How often the watchdog renews automatic leases; at most half of the lease. "
-                                 "Unset: a third of it."},
+                                 "Unset: a third of it. What is due together goes out together: a 32nd of "
+                                 "this sooner, or 20 ms, at most."},
     [DLI_OPT_MAX_HOLD] = {.name = "max_hold",
                           .type = DL_OPTION_DURATION,
                           .default_text = "0s",

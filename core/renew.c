@@ -2,6 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
+/* What is due in the same slice of time goes out together: a 32nd of a period, and not more than this. */
+#define SLICE_NS (20u * (uint64_t)DLI_NS_PER_MS)
+
 static bool is_automatic(const dli_claim_t *claim) {
     return claim->hold->auto_level > 0;
 }
@@ -16,6 +19,12 @@ int64_t dli_renew_every(const dli_claim_t *claim) {
     return third_ms < client->renew_every_ms ? third_ms : client->renew_every_ms;
 }
 
+/* The beginning of the slice. Each client has its own, so that not all ask at the same instant. */
+static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64_t every_ns) {
+    uint64_t slice_ns = dli_min(every_ns / 32, SLICE_NS);
+    return at_ns - (at_ns + dli_hash(client->uuid, 8) % SLICE_NS) % slice_ns;
+}
+
 /* Where the next renewal stands: a period from now, or later when an extension has made the lease so long
  * that a renewal would not lengthen it. */
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
@@ -23,9 +32,9 @@ uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
     uint64_t every_ns = dli_ms(dli_renew_every(claim));
     uint64_t lease_ns = dli_ms(client->lease_ms);
     if (client->session || claim->valid_until_ns <= now + lease_ns) {
-        return now + every_ns;
+        return begin_of_slice(client, now + every_ns, every_ns);
     }
-    return claim->valid_until_ns - lease_ns + every_ns;
+    return begin_of_slice(client, claim->valid_until_ns - lease_ns + every_ns, every_ns);
 }
 
 void dli_renew_count(dli_claim_t *claim) {

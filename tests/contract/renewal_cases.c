@@ -6,15 +6,44 @@
 
 #define MS(ns) ((int64_t)((ns) / 1000000u))
 
-/* Renewals of the only lock: each a third of the lease after what it renews was sent. */
+/* What is due in the same slice of time goes out together, at its beginning. */
+static int64_t slice_ms(int64_t every_ms) {
+    return every_ms / 32 < 20 ? every_ms / 32 + 1 : 20;
+}
+
+/* Renewals of the only lock: each a third of the lease, less a slice at most, after what it renews was sent.
+ */
 static void check_periods(ct_t *ct, int64_t every_ms) {
     uint64_t before_ns = ct_call(ct, CT_OP_TRY, 0).sent_ns;
     for (int i = 0; i < ct_calls(ct, CT_OP_RENEW); i++) {
         ct_call_t renewal = ct_call(ct, CT_OP_RENEW, i);
         int64_t slack_ms = ct_traits(ct) & CT_VIRTUAL ? 1 : ct_tolerance_ms(ct);
-        CT_BETWEEN(MS(renewal.begin_ns - before_ns), every_ms - 1, every_ms + slack_ms);
+        CT_BETWEEN(MS(renewal.begin_ns - before_ns), every_ms - slice_ms(every_ms) - 1, every_ms + slack_ms);
         CT_EQ(renewal.lease_ms, ct_lease_ms(ct));
         before_ns = renewal.sent_ns;
+    }
+}
+
+#define TOGETHER 40
+
+CT_CASE(renewal, what_is_due_in_the_same_slice_goes_out_together, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *locks[TOGETHER];
+    char name[32];
+    for (int i = 0; i < TOGETHER; i++) {
+        snprintf(name, sizeof name, "together %d", i);
+        locks[i] = ct_lock(ct, c, name);
+        CT_OK(dl_lock(locks[i], CT_ERR));
+        ct_sleep_ms(ct, 1);
+    }
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RENEW), >=, TOGETHER, ct_lease_ms(ct));
+    int batches = 1;
+    for (int i = 1; i < TOGETHER; i++) {
+        batches += ct_call(ct, CT_OP_RENEW, i).begin_ns != ct_call(ct, CT_OP_RENEW, i - 1).begin_ns;
+    }
+    CT_LE(batches, TOGETHER / slice_ms(ct_lease_ms(ct) / 3) + 3);
+    for (int i = 0; i < TOGETHER; i++) {
+        CT_OK(dl_unlock(locks[i], CT_ERR));
     }
 }
 
