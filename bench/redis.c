@@ -41,12 +41,13 @@ static void stop_servers(void) {
 int free_port(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
         die("no free port", NULL);
     }
-    close(fd);
+    /* Stays open: nobody else is given the port, and a server can listen there. */
     return ntohs(address.sin_port);
 }
 

@@ -23,7 +23,7 @@ void redis_start(const char *folder);
 int redis_start_another(const char *folder);
 /* Stops it for a while, lets it go on, or kills it. */
 void redis_signal(int port, int signal);
-int free_port(void); /* of 127.0.0.1, that nobody has at this moment */
+int free_port(void); /* of 127.0.0.1, that nobody else is given until this program ends */
 /* `more` is further options of the backend, such as ", lease: 3s". */
 dl_client_t *redis_open_client(const layout_t *layout, const char *more);
 

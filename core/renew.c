@@ -19,8 +19,12 @@ int64_t dli_renew_every(const dli_claim_t *claim) {
     return third_ms < client->renew_every_ms ? third_ms : client->renew_every_ms;
 }
 
-/* The beginning of the slice. Each client has its own, so that not all ask at the same instant. */
+/* The beginning of the slice. Each client has its own, so that not all ask at the same instant. A ping of a
+ * session keeps its unlock waiting until the whole batch is answered, so those go out one by one. */
 static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64_t every_ns) {
+    if (client->session) {
+        return at_ns;
+    }
     uint64_t slice_ns = dli_min(every_ns / 32, SLICE_NS);
     return at_ns - (at_ns + dli_hash(client->uuid, 8) % SLICE_NS) % slice_ns;
 }

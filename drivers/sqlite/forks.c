@@ -117,6 +117,15 @@ static bool look_at(const dli_store_t *store, const char *ending, struct stat *f
     return fstatat(store->place.folder, name, file, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+/* A client of ours that has this index of a log open; the mutex is held. */
+static const dli_fork_node_t *find_user(const struct stat *index) {
+    const dli_fork_node_t *node = live;
+    while (node != NULL && (node->index_ino != index->st_ino || node->index_dev != index->st_dev)) {
+        node = node->next;
+    }
+    return node;
+}
+
 /*
  * Another file was at this path, and a client of ours has it open still, with the log's index that is there
  * now. SQLite sees no lock of its own process: it would cut that index under the other's mapping, and lose
@@ -127,13 +136,16 @@ static bool is_in_use_by_another(const dli_store_t *store) {
     if (!look_at(store, "", &file) || !look_at(store, "-shm", &index)) {
         return false;
     }
-    for (const dli_fork_node_t *node = live; node != NULL; node = node->next) {
-        if (node->index_ino == index.st_ino && node->index_dev == index.st_dev &&
-            (node->ino != file.st_ino || node->dev != file.st_dev)) {
-            return true;
-        }
-    }
-    return false;
+    const dli_fork_node_t *node = find_user(&index);
+    return node != NULL && (node->ino != file.st_ino || node->dev != file.st_dev);
+}
+
+bool dli_forks_has_log_of_another(const dli_store_t *store) {
+    struct stat index;
+    pthread_mutex_lock(&list_mutex);
+    bool is_there = look_at(store, "-shm", &index) && find_user(&index) == NULL;
+    pthread_mutex_unlock(&list_mutex);
+    return is_there;
 }
 
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {

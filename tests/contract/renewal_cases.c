@@ -26,7 +26,8 @@ static void check_periods(ct_t *ct, int64_t every_ms) {
 
 #define TOGETHER 40
 
-CT_CASE(renewal, what_is_due_in_the_same_slice_goes_out_together, .traits = CT_VIRTUAL) {
+CT_CASE(renewal, what_is_due_in_the_same_slice_goes_out_together, .traits = CT_VIRTUAL,
+        .needs = DL_CAP_LEASE) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *locks[TOGETHER];
     char name[32];

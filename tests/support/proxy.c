@@ -46,6 +46,7 @@ int proxy_listen(int *port) {
 proxy_t *proxy_start(ct_t *ct, int port) {
     proxy_t *proxy = alloc_real(sizeof *proxy);
     proxy->port = port_take(&proxy->port_keeper); /* also while it refuses connections */
+    CT_GT(proxy->port, 0);
     int fds[2], listener = proxy_listen(&proxy->port);
     CT_GE(listener, 0);
     CT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);

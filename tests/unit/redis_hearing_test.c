@@ -211,6 +211,15 @@ Test(redis_hearing, who_joins_a_live_channel_is_told_so_once) {
     cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
     cr_assert(is_woken(a), "it may have missed a message meanwhile");
     cr_assert(is_woken(other));
+    hearer_t *late = join("a");
+    dli_channels_reset(&s.channels);
+    s.dues.len = 0;
+    cr_assert_eq(a->deaf, 1, "it heard, though another had just joined");
+    cr_assert_eq(late->deaf, 0);
+    must_say(SUBSCRIBE_A);
+    cr_assert_eq(hear(SUBSCRIBED_A), DL_OK);
+    cr_assert(is_woken(a));
+    leave(late);
     leave(other);
     must_say("");
     leave(a);

@@ -163,6 +163,44 @@ Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
     must_close(&c);
 }
 
+/* By another process, which finds it held by a copy's word. */
+static int take_over(void *unused) {
+    client_t fresh;
+    (void)unused;
+    dl_status_t status = open_options(&fresh, UUID_B, path, 1);
+    status =
+        status == DL_OK ? driver()->force_release(fresh.state, "orders", 6, in_ms(2000), &fresh.err) : status;
+    status = status == DL_OK ? take(&fresh, "orders", B, 1, 30000, NULL) : status;
+    driver()->close(fresh.state, 0);
+    return (int)status;
+}
+
+/* What has happened in the file that came is in its log first. */
+Test(sqlite_faults, the_log_of_the_file_that_came_is_looked_at) {
+    client_t c;
+    char copy[256], ours[2][256];
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    snprintf(ours[0], sizeof ours[0], "%s-wal", path);
+    snprintf(ours[1], sizeof ours[1], "%s-shm", path);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(take(&c, "soon over", A, 2, 300, NULL), DL_OK);
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    copy_file(path, copy);
+    cr_assert_eq(unlink(ours[0]), 0);
+    cr_assert_eq(unlink(ours[1]), 0);
+    cr_assert_eq(rename(copy, path), 0);
+    expect_moved(&c, DL_EIO);
+    cr_assert_eq(ended(spawn(take_over, NULL)), 0);
+    expect_moved(&c, DL_ELOST);
+    uint64_t until_ns = in_ms(5000); /* a copy that has it, but not for longer */
+    while (renew(&c, "soon over", A, 2, 300) != DL_ELOST) {
+        cr_assert_lt(now_shifted(), until_ns);
+        poll_shifted(NULL, 0, in_ms(5));
+    }
+    must_close(&c);
+}
+
 /* SQLite sees no locks of its own process: it takes the log's index of a client of ours for left over. */
 Test(sqlite_faults, the_log_of_a_file_that_was_replaced_is_left_alone) {
     client_t c;

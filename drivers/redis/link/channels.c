@@ -50,9 +50,13 @@ void dli_channels_move(dli_channels_t *channels, dli_channel_t *channel, dli_cha
     append(list_of(channels, channel), channel);
 }
 
+/* Of a loss only who heard. */
 static void tell(const dli_channel_t *channel, bool hears) {
     for (dli_watcher_t *watcher = channel->watchers; watcher != NULL; watcher = watcher->next) {
-        watcher->heard(watcher, hears);
+        if (hears || watcher->hears) {
+            watcher->hears = hears;
+            watcher->heard(watcher, hears);
+        }
     }
 }
 
@@ -143,9 +147,7 @@ void dli_channels_reset(dli_channels_t *channels) {
         for (dli_channel_t *channel = channels->buckets[i]; channel != NULL; channel = next) {
             next = channel->chain;
             channel->due = 0;
-            if (channel->state == DLI_CHANNEL_LIVE) {
-                tell(channel, false);
-            }
+            tell(channel, false);
             if (channel->watchers == NULL) {
                 dli_channels_forget(channels, channel);
             } else {
@@ -181,6 +183,7 @@ bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, d
     }
     take_off(list_of(channels, channel), channel);
     watcher->channel = channel;
+    watcher->hears = false;
     watcher->prev = NULL;
     watcher->next = channel->watchers;
     if (channel->watchers != NULL) {

@@ -143,7 +143,6 @@ static void hear_refusal(dli_subscriber_t *s, const redisReply *reply) {
             dli_channels_forget(&s->channels, due.channel);
         } else {
             due.channel->alone = true;
-            due.channel->is_subscribed = false;
             dli_channels_move(&s->channels, due.channel, DLI_CHANNEL_WANTED);
         }
     }

@@ -25,6 +25,7 @@ struct dli_watcher {
     /* The subscriber's own. */
     dli_channel_t *channel; /* NULL: refused */
     dli_watcher_t *prev, *next;
+    bool hears; /* what it was told last */
 };
 
 /* No I/O. The endpoint outlives it. */
