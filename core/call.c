@@ -274,6 +274,7 @@ void dli_call_withdraw(dli_op_t *op) {
 /* ---- a blocking call asks ------------------------------------------------------------------------------ */
 
 static void ask_backend(dli_op_t *op) {
+    DLI_PUNCTUAL; /* nor is its own time spent there */
     dl_client_t *client = op->client;
     if (op->park == NULL) {
         op->park = dli_park_get(client);

@@ -301,7 +301,9 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
 }
 
 void dli_loop_forget(dli_op_t *op) {
-    reader = NULL;          /* it may have left while it read */
+    /* It may have left while it read. */
+    reader = NULL;
+    (void)dli_be_punctual(false);
     if (op->park != NULL) { /* it sleeps no more, and looks for itself */
         op->park->sleeps = false;
         (void)dli_park_drain(op->park);
@@ -332,6 +334,7 @@ static void sleep_without_park(dli_op_t *op, uint64_t until_ns) {
 }
 
 void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
+    DLI_PUNCTUAL; /* the program's log function may block: no answer lies unread for it */
     if (op->park == NULL) {
         sleep_without_park(op, until_ns);
         return;

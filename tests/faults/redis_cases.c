@@ -349,3 +349,43 @@ CT_CASE(shipped_bugs, a_lock_whose_reply_was_lost_counts_once_on_the_server, RED
     CT_EQ(key_exists(ct, "resent"), 0);
     proxy_stop(ct, proxy);
 }
+
+/* ---- row 6: the program's log function blocks --------------------------------------------------------- */
+
+typedef struct blocked {
+    ct_t *ct;
+    ct_latch_t *is_in, *may_go;
+} blocked_t;
+
+static void block_in_log(void *arg, dl_log_level_t level, const char *line) {
+    blocked_t *blocked = arg;
+    (void)level;
+    if (strstr(line, "lost the connection that hears") != NULL) {
+        ct_latch_down(blocked->ct, blocked->is_in);
+        ct_latch_wait(blocked->ct, blocked->may_go, 20 * ct_lease_ms(blocked->ct));
+    }
+}
+
+/* It is told of something while a caller reads for all; nobody's reply may lie unread meanwhile. */
+CT_CASE(faults, row06_log_function_that_blocks_keeps_nobody_from_renewing, REDIS) {
+    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
+    dl_lock_t *kept = ct_lock(ct, c, "row 6 kept"), *wanted = ct_lock(ct, c, "row 6 wanted");
+    dl_lock_t *theirs = ct_lock(ct, other, "row 6 wanted");
+    blocked_t blocked = {.ct = ct, .is_in = ct_latch(ct, 1), .may_go = ct_latch(ct, 1)};
+    CT_OK(dl_lock(kept, CT_ERR));
+    CT_OK(dl_lock(theirs, CT_ERR));
+    caller_t waiter = CALLER(wanted, DL_WAIT_FOREVER);
+    start_caller(ct, &waiter);
+    ct_await_hearing(ct, c, "row 6 wanted", 5000);
+    CT_OK(dl_client_set_log(c, block_in_log, &blocked));
+    CT_GE(redis_number(ct_redis(ct), "CLIENT KILL TYPE pubsub"), 1);
+    ct_latch_wait(ct, blocked.is_in, 5000);
+    ct_sleep_ms(ct, 3 * ct_lease_ms(ct));
+    CT_GT(dl_valid_ms(kept), 0);
+    CT_EQ(ct_stats(ct, c).lost, 0);
+    ct_latch_down(ct, blocked.may_go);
+    CT_OK(dl_unlock(theirs, CT_ERR));
+    end_caller(ct, &waiter, DL_OK);
+    CT_OK(dl_client_set_log(c, NULL, NULL));
+    CT_OK(dl_unlock(kept, CT_ERR));
+}
