@@ -141,6 +141,7 @@ dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
 }
 
 void dli_requests_flush(dl_client_t *client) {
+    DLI_PUNCTUAL; /* what the backend reports waits until it is done */
     client->to_flush = false;
     if (client->inner->flush(client->state)) {
         dli_loop_listen_anew(client);

@@ -140,10 +140,10 @@ static bool is_in_use_by_another(const dli_store_t *store) {
     return node != NULL && (node->ino != file.st_ino || node->dev != file.st_dev);
 }
 
-bool dli_forks_has_log_of_another(const dli_store_t *store) {
+bool dli_forks_has_log(const dli_store_t *store) {
     struct stat index;
     pthread_mutex_lock(&list_mutex);
-    bool is_there = look_at(store, "-shm", &index) && find_user(&index) == NULL;
+    bool is_there = look_at(store, "-shm", &index) && !is_in_use_by_another(store);
     pthread_mutex_unlock(&list_mutex);
     return is_there;
 }

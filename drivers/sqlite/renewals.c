@@ -73,7 +73,7 @@ static void look_there(dli_store_t *there, bool is_alone, batch_t *b, dli_limits
 
 /* With the turn, so that no fork() finds this thread inside SQLite. */
 static void look_in_turn(dli_store_t *store, dli_store_t *there, batch_t *b, dli_limits_t limits) {
-    bool is_alone = !dli_forks_has_log_of_another(there);
+    bool is_alone = !dli_forks_has_log(there);
     if (dli_turn_take(&store->renewals.turn, store->env, limits.deadline_ns, NULL) == DL_OK) {
         look_there(there, is_alone, b, limits);
         dli_turn_give(&store->renewals.turn, store->env);

@@ -177,7 +177,7 @@ static int take_over(void *unused) {
 
 /* What has happened in the file that came is in its log first. */
 Test(sqlite_faults, the_log_of_the_file_that_came_is_looked_at) {
-    client_t c;
+    client_t c, fresh;
     char copy[256], ours[2][256];
     snprintf(copy, sizeof copy, "%s/copy", folder);
     snprintf(ours[0], sizeof ours[0], "%s-wal", path);
@@ -193,6 +193,9 @@ Test(sqlite_faults, the_log_of_the_file_that_came_is_looked_at) {
     expect_moved(&c, DL_EIO);
     cr_assert_eq(ended(spawn(take_over, NULL)), 0);
     expect_moved(&c, DL_ELOST);
+    must_open(&fresh, UUID_B); /* in this process, too */
+    expect_moved(&c, DL_ELOST);
+    must_close(&fresh);
     uint64_t until_ns = in_ms(5000); /* a copy that has it, but not for longer */
     while (renew(&c, "soon over", A, 2, 300) != DL_ELOST) {
         cr_assert_lt(now_shifted(), until_ns);
