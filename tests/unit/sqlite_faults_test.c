@@ -128,6 +128,15 @@ static void expect_moved(client_t *c, dl_status_t renewed) {
     cr_assert_eq(renew(c, "orders", A, 1, 30000), renewed);
 }
 
+/* A client that holds two locks, and a copy of its file that has them. */
+static void hold_and_copy(client_t *c, const char *copy) {
+    must_open(c, UUID_A);
+    cr_assert_eq(take(c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(take(c, "soon over", A, 3, 300, NULL), DL_OK);
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    copy_file(path, copy);
+}
+
 /* By another process. */
 static int take_anew(void *unused) {
     client_t fresh;
@@ -143,10 +152,7 @@ Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
     char away[256], copy[256];
     snprintf(away, sizeof away, "%s/away", folder);
     snprintf(copy, sizeof copy, "%s/copy", folder);
-    must_open(&c, UUID_A);
-    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
-    sql("PRAGMA wal_checkpoint(TRUNCATE)");
-    copy_file(path, copy);
+    hold_and_copy(&c, copy);
     cr_assert_eq(rename(path, away), 0);
     expect_moved(&c, DL_ELOST); /* nothing is there: nobody knows of this hold any more */
     cr_assert_eq(rename(copy, path), 0);
@@ -182,11 +188,7 @@ Test(sqlite_faults, the_log_of_the_file_that_came_is_looked_at) {
     snprintf(copy, sizeof copy, "%s/copy", folder);
     snprintf(ours[0], sizeof ours[0], "%s-wal", path);
     snprintf(ours[1], sizeof ours[1], "%s-shm", path);
-    must_open(&c, UUID_A);
-    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
-    cr_assert_eq(take(&c, "soon over", A, 2, 300, NULL), DL_OK);
-    sql("PRAGMA wal_checkpoint(TRUNCATE)");
-    copy_file(path, copy);
+    hold_and_copy(&c, copy);
     cr_assert_eq(unlink(ours[0]), 0);
     cr_assert_eq(unlink(ours[1]), 0);
     cr_assert_eq(rename(copy, path), 0);
@@ -197,7 +199,7 @@ Test(sqlite_faults, the_log_of_the_file_that_came_is_looked_at) {
     expect_moved(&c, DL_ELOST);
     must_close(&fresh);
     uint64_t until_ns = in_ms(5000); /* a copy that has it, but not for longer */
-    while (renew(&c, "soon over", A, 2, 300) != DL_ELOST) {
+    while (renew(&c, "soon over", A, 3, 300) != DL_ELOST) {
         cr_assert_lt(now_shifted(), until_ns);
         poll_shifted(NULL, 0, in_ms(5));
     }
@@ -211,10 +213,7 @@ Test(sqlite_faults, the_log_of_a_file_that_was_replaced_is_left_alone) {
     struct stat before, after;
     snprintf(copy, sizeof copy, "%s/copy", folder);
     snprintf(index, sizeof index, "%s-shm", path);
-    must_open(&c, UUID_A);
-    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
-    sql("PRAGMA wal_checkpoint(TRUNCATE)");
-    copy_file(path, copy);
+    hold_and_copy(&c, copy);
     cr_assert_eq(rename(copy, path), 0);
     cr_assert_eq(stat(index, &before), 0);
     expect_moved(&c, DL_EIO);
