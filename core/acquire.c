@@ -443,7 +443,12 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     if (op->opts.wait_ms == 0 || op->last_try || now >= until_ns) {
         return end(op, status);
     }
-    return pause_until(op, dli_min(until_ns, now + dli_backoff(op->client, op->tries++)));
+    uint64_t again_ns = dli_min(until_ns, now + dli_backoff(op->client, op->tries++));
+    uint64_t ends_ns = dli_max(try_deadline(op, now), again_ns + 1u * DLI_NS_PER_MS);
+    if (status == DL_EIO && ends_ns - again_ns < 2 * (now - op->began_ns)) {
+        return end(op, status); /* a clear no counts: the next one, cut off, would be in doubt */
+    }
+    return pause_until(op, again_ns);
 }
 
 static dli_next_t tried_step(dli_op_t *op) {
