@@ -107,7 +107,7 @@ void dli_request_begin(dl_client_t *client, dli_request_t *request) {
         dli_lane_push(client, request);
     } else {
         if (request->timer != NULL) {
-            dli_loop_listen(client, true);
+            dli_loop_ask(client, true);
         }
         if (!request->start(request, NULL)) {
             return;
@@ -129,7 +129,7 @@ void dli_request_over(dl_client_t *client, dli_request_t *request) {
         dli_timer_clear(&client->loop.timers, request->timer);
     }
     if (request->timer != NULL && client->inner != NULL) {
-        dli_loop_listen(client, false);
+        dli_loop_ask(client, false);
     }
 }
 

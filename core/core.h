@@ -390,7 +390,8 @@ typedef struct dli_loop {
     size_t fd_count;
     atomic_uint_fast64_t listens_to_ns; /* 0: it is about to say */
     dli_op_t *sleepers;                 /* of callers that wait for a release */
-    size_t waits;                       /* operations of queues that do */
+    size_t waits;                       /* operations of queues that do, and what follows */
+    size_t asks;                        /* requests for whose answer no caller sleeps */
     uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
 } dli_loop_t;
 
@@ -613,6 +614,8 @@ void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
 void dli_loop_sleep(dli_op_t *op, uint64_t until_ns);
 /* Something for which no caller listens begins or ends to wait for a release or an answer. */
 void dli_loop_listen(dl_client_t *client, bool begins);
+/* The same for a request of it, for whose answer who listens is soon looked at. */
+void dli_loop_ask(dl_client_t *client, bool begins);
 /* The request of a blocking call has ended. */
 void dli_loop_answered(dli_op_t *op);
 /* Fires the timers that are due. */

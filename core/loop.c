@@ -72,6 +72,16 @@ static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t spin_un
     return ready;
 }
 
+/* When it looks again at the caller who listens. */
+static uint64_t later(const dli_loop_t *loop) {
+    return dli_now() + (loop->asks > 0 ? PATIENCE_NS : TEND_NS);
+}
+
+static void tend_at(dl_client_t *client, uint64_t at_ns) {
+    client->loop.tend_ns = at_ns;
+    look_at(client, at_ns);
+}
+
 /* Polls these and what the driver listens to, for a caller (op) or for the loop. Releases the mutex
  * meanwhile. */
 static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, size_t own,
@@ -84,8 +94,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     loop->listener = op;
     atomic_store(&loop->listens_to_ns, 0);
     if (op != NULL) {
-        loop->tend_ns = dli_now() + TEND_NS;
-        look_at(client, loop->tend_ns);
+        tend_at(client, later(loop));
     }
     dli_unlock_client(client);
     size_t n = driver->listen_fds(client->state, fds + own, DL_LISTEN_MAX, &due_ns);
@@ -109,8 +118,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     dli_lock_client(client);
     loop->listening = loop->reading = false;
     loop->listener = NULL;
-    loop->tend_ns = n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER;
-    look_at(client, loop->tend_ns);
+    tend_at(client, n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER);
 }
 
 void dli_loop_hand_over(dl_client_t *client) {
@@ -134,6 +142,14 @@ void dli_loop_answered(dli_op_t *op) {
         dli_sys->cond_broadcast(&op->client->changed);
     } else if (op != reader) {
         dli_park_wake(op->client, op->park);
+    }
+}
+
+void dli_loop_ask(dl_client_t *client, bool begins) {
+    client->loop.asks += begins ? 1u : (size_t)-1;
+    dli_loop_listen(client, begins);
+    if (begins && client->loop.listener != NULL) {
+        tend_at(client, dli_min(client->loop.tend_ns, later(&client->loop)));
     }
 }
 
@@ -446,7 +462,7 @@ static uint64_t turn(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
     if (loop->listening && loop->tend_ns <= dli_now()) {
         look_at_listener(client);
-        loop->tend_ns = dli_now() + TEND_NS;
+        loop->tend_ns = later(loop);
     }
     dli_loop_fire(client);
     if (client->threads_exited && !client->closing) {
@@ -458,7 +474,7 @@ static uint64_t turn(dl_client_t *client) {
     lacks |= dli_lanes_call_again(client);
     uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[0]->at_ns : DLI_NEVER;
     until_ns = dli_min(until_ns, lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
-    return has_to_listen(loop) ? until_ns : dli_min(until_ns, loop->tend_ns);
+    return has_to_listen(loop) && !loop->listening ? until_ns : dli_min(until_ns, loop->tend_ns);
 }
 
 static void sleep_until(dl_client_t *client, uint64_t until_ns) {

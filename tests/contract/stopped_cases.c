@@ -186,6 +186,28 @@ CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_R
     end_signals();
 }
 
+/* What it leaves unread is the answer to a renewal, and nobody else waits. The lease is over before whoever
+ * only listens counts as late. */
+CT_CASE(stopped, who_listens_costs_no_hold, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, stand_still);
+    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NEVER_POLLS "\nlease: 900ms");
+    dl_lock_t *first = ct_lock(ct, a, "first"), *kept = ct_lock(ct, b, "kept");
+    take(ct, first, LONG_LEASE_MS);
+    CT_OK(dl_lock(kept, CT_ERR));
+    known_t listener;
+    start_known(ct, &listener, ct_lock(ct, b, "first"));
+    await_asleep(ct, b, "first", listener.tid);
+    stop_thread(ct, &listener);
+    uint64_t renewed = ct_stats(ct, b).renewed;
+    CT_AWAIT(ct_stats(ct, b).renewed > renewed + 4 || dl_valid_ms(kept) == 0, SOON_MS);
+    CT_GT(dl_valid_ms(kept), 0);
+    CT_OK(dl_unlock(kept, CT_ERR));
+    let_go(ct);
+    CT_OK(dl_unlock(first, CT_ERR));
+    end_caller(ct, &listener.caller, DL_OK);
+    end_signals();
+}
+
 CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_WAIT,
         .traits = CT_REAL_TIME | CT_BLOCKING) {
     on_signal(ct, stand_still);
