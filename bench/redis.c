@@ -19,6 +19,7 @@ const layout_t layouts[LAYOUTS] = {
     {"redis-string", lua_string_acquire, lua_string_release},
     {"redis-hash-reentrant", lua_hash_acquire, lua_hash_release},
 };
+const redlock_scripts_t redlock_scripts = {lua_redlock_acquire, lua_redlock_raise, lua_redlock_release};
 
 /* ---- the servers ------------------------------------------------------------------------------------ */
 

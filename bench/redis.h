@@ -15,6 +15,11 @@ typedef struct layout {
 
 #define LAYOUTS 2
 extern const layout_t layouts[LAYOUTS];
+/* The text of the scripts that a pair of redlock runs. */
+typedef struct redlock_scripts {
+    const char *acquire, *raise, *release;
+} redlock_scripts_t;
+extern const redlock_scripts_t redlock_scripts;
 
 /* Starts redis-server ($DLOCK_REDIS_SERVER names another program) on a free port of 127.0.0.1, once; it keeps
  * nothing on disk and ends with this program. */

@@ -1,9 +1,10 @@
-/* redlock_pair.c - an uncontended lock and unlock on several nodes against the same on one server. */
+/* redlock_pair.c - an uncontended lock and unlock on several nodes: against one server, and bare sockets. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <signal.h>
 #include <stdio.h>
 
 #include "redis.h"
+#include "redlock_floor.h"
 
 #define NODES_MAX 5
 #define ROUNDS 9
@@ -27,6 +28,8 @@ typedef struct setting {
     dl_lock_t *lock;
     samples_t medians, ratios; /* of the rounds; the ratios are to the first setting, in thousandths */
     uint64_t round_trips, pairs;
+    bare_nodes_t *bare; /* the same by bare sockets; NULL: not measured */
+    samples_t bare_medians, to_bare;
 } setting_t;
 
 static void open_setting(setting_t *setting, const places_t *places) {
@@ -59,6 +62,11 @@ static void close_setting(setting_t *setting) {
     dl_client_close(setting->client);
     samples_free(&setting->medians);
     samples_free(&setting->ratios);
+    if (setting->bare != NULL) {
+        bare_nodes_close(setting->bare);
+        samples_free(&setting->bare_medians);
+        samples_free(&setting->to_bare);
+    }
 }
 
 static void pair(setting_t *setting) {
@@ -89,6 +97,35 @@ static uint64_t measure(setting_t *setting, unsigned pairs) {
     return median;
 }
 
+static uint64_t measure_bare(bare_nodes_t *bare, unsigned pairs) {
+    samples_t samples = {0};
+    for (unsigned i = 0; i < pairs; i++) {
+        uint64_t begin = now_ns();
+        bare_nodes_acquire(bare);
+        bare_nodes_release(bare);
+        samples_add(&samples, now_ns() - begin);
+    }
+    uint64_t median = samples_percentile(&samples, 50);
+    samples_free(&samples);
+    return median;
+}
+
+static void measure_beside_bare(setting_t *setting, uint64_t median, unsigned pairs) {
+    uint64_t bare = measure_bare(setting->bare, pairs);
+    samples_add(&setting->bare_medians, bare);
+    samples_add(&setting->to_bare, median * 1000 / bare);
+}
+
+static void print_bare(setting_t *setting) {
+    printf("  %-42s %8.1f us, ratio to it %.2f (of %d rounds: %.2f to %.2f), %.1f messages a pair\n",
+           "  the same by bare sockets in one poll loop",
+           (double)samples_percentile(&setting->bare_medians, 50) / 1e3,
+           (double)samples_percentile(&setting->to_bare, 50) / 1e3, ROUNDS,
+           (double)samples_percentile(&setting->to_bare, 0) / 1e3,
+           (double)samples_percentile(&setting->to_bare, 100) / 1e3,
+           (double)bare_nodes_sent(setting->bare) / (double)setting->pairs);
+}
+
 static void print_setting(setting_t *setting, setting_t *floor) {
     double messages = (double)setting->round_trips / (double)setting->pairs;
     int answering = setting->nodes - (setting->dead != 0);
@@ -99,10 +136,17 @@ static void print_setting(setting_t *setting, setting_t *floor) {
         setting == floor ? 1.0 : (double)samples_percentile(&setting->ratios, 0) / 1e3,
         setting == floor ? 1.0 : (double)samples_percentile(&setting->ratios, 100) / 1e3, messages,
         messages / answering);
+    if (setting->bare != NULL) {
+        print_bare(setting);
+    }
 }
 
-/* The first setting is the floor. */
-static void compare(const char *title, const places_t *places, unsigned pairs) {
+static int has_bare(const setting_t *setting) {
+    return setting->options != NULL && setting->dead == 0;
+}
+
+/* The first setting is the floor; with_bare: those that can have another have it. */
+static void compare(const char *title, const places_t *places, unsigned pairs, int with_bare) {
     setting_t settings[] = {
         {.title = "redis-string, one server", .nodes = 1},
         {.title = "redlock, 3 nodes", .options = "", .nodes = 3},
@@ -117,6 +161,10 @@ static void compare(const char *title, const places_t *places, unsigned pairs) {
         open_setting(&settings[i], places);
         pair(&settings[i]); /* which waits until fresh nodes have their vote */
         pair(&settings[i]);
+        if (with_bare && has_bare(&settings[i])) {
+            settings[i].bare = bare_nodes_open(places->ports, settings[i].nodes,
+                                               settings[i].options[0] == '\0', settings[i].title);
+        }
     }
     /* Alternating rounds, so that a change of the machine's speed meets all. */
     for (int round = 0; round < ROUNDS; round++) {
@@ -126,6 +174,9 @@ static void compare(const char *title, const places_t *places, unsigned pairs) {
             floor = i == 0 ? median : floor;
             samples_add(&settings[i].medians, median);
             samples_add(&settings[i].ratios, median * 1000 / floor);
+            if (settings[i].bare != NULL) {
+                measure_beside_bare(&settings[i], median, pairs);
+            }
         }
     }
     printf("redlock uncontended pair, %s:\n", title);
@@ -147,10 +198,10 @@ void bench_redlock_pair(const char *folder, unsigned scale) {
     places.dead[SILENT] = redis_start_another(folder);
     redis_signal(places.dead[REFUSING], SIGKILL);
     redis_signal(places.dead[SILENT], SIGSTOP);
-    compare("over loopback", &places, PAIRS * scale);
+    compare("over loopback", &places, PAIRS * scale, 1);
     for (int i = 0; i < NODES_MAX; i++) {
         places.ports[i] = relay_start(places.ports[i], FAR_MS);
     }
     (void)snprintf(title, sizeof title, "with %d ms to each server and %d ms back", FAR_MS, FAR_MS);
-    compare(title, &places, FAR_PAIRS * scale);
+    compare(title, &places, FAR_PAIRS * scale, 0);
 }
