@@ -196,7 +196,7 @@ static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
 
 static bool prepare_claim(dli_op_t *op) {
     if (op->hold == NULL) {
-        op->hold = dli_hold_new(op->client, op->gate, &op->owner);
+        op->hold = dli_hold_new(op->gate, &op->owner);
     }
     if (op->claim == NULL) {
         op->claim = dli_claim_new(op->client, op->gate, &op->owner);
@@ -431,6 +431,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
         op->trouble_ns = status == DL_ELOST ? now : op->began_ns;
         op->was_refused = false;
         op->tries = 0;
+        op->took_ns = DLI_NEVER;
     }
     op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
@@ -445,7 +446,8 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     }
     uint64_t again_ns = dli_min(until_ns, now + dli_backoff(op->client, op->tries++));
     uint64_t ends_ns = dli_max(try_deadline(op, now), again_ns + 1u * DLI_NS_PER_MS);
-    if (status == DL_EIO && ends_ns - again_ns < 2 * (now - op->began_ns)) {
+    op->took_ns = dli_min(op->took_ns, now - op->began_ns);
+    if (status == DL_EIO && (ends_ns - again_ns) / 2 < op->took_ns) {
         return end(op, status); /* a clear no counts: the next one, cut off, would be in doubt */
     }
     return pause_until(op, again_ns);

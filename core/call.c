@@ -112,7 +112,9 @@ void dli_request_begin(dl_client_t *client, dli_request_t *request) {
         if (!request->start(request, NULL)) {
             return;
         }
-        client->to_flush = true;
+        /* One that the loop is to read goes out together with others that it reads, if it is awake. */
+        bool is_alone = request->timer == NULL || client->loop.asks == 1;
+        *(is_alone || !dli_loop_is_awake(client) ? &client->to_flush : &client->loop.flushes) = true;
         client->inner->begin(client->state, request);
     }
     if (request->timer != NULL && request->with.deadline_ns != DLI_NEVER) {
@@ -142,7 +144,7 @@ dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
 
 void dli_requests_flush(dl_client_t *client) {
     DLI_PUNCTUAL; /* what the backend reports waits until it is done */
-    client->to_flush = false;
+    client->to_flush = client->loop.flushes = false;
     if (client->inner->flush(client->state)) {
         dli_loop_listen_anew(client);
     }

@@ -7,7 +7,7 @@
 
 static void fire(dli_timer_t *timer, uint64_t now) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timer);
-    if (claim->request.pending) {
+    if (claim->free != NULL && claim->free->request.pending) {
         dli_free_overdue(claim, now);
     } else if (claim->freeing) {
         dli_free_try(claim);
@@ -50,7 +50,7 @@ void dli_claim_unref(dli_claim_t *claim) {
         free(claim); /* the driver has nothing to drop */
         return;
     }
-    claim->next_dead = client->dead;
+    claim->next_due = client->dead;
     client->dead = claim;
 }
 

@@ -41,6 +41,7 @@
 #define DLI_CLAIM_WORKERS 8u
 
 typedef struct dli_claim dli_claim_t;
+typedef struct dli_free dli_free_t;
 typedef struct dli_gate dli_gate_t;
 typedef struct dli_hold dli_hold_t;
 typedef struct dli_log_line dli_log_line_t;
@@ -122,45 +123,53 @@ typedef struct dli_event {
 
 /* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */
 
+/* "UUID:t" and a number, at most. */
+#define DLI_OWNER_TEXT 60
+
 /* What the server knows of one acquisition, from its first try to the end of all that may be left of it. */
 struct dli_claim {
     /* Fixed once the try has begun */
     dl_client_t *client;
     dli_gate_t *gate; /* a reference */
-    char owner_text[DL_OWNER_MAX + 1];
-    uint64_t hold_id;
+    char owner_text[DLI_OWNER_TEXT];
     unsigned refs;
-    dli_claim_t *next_dead; /* in client->dead */
-    dli_hold_t *hold;       /* who has it while it is LIVE; NULL: nobody */
-    uint64_t token;         /* of its first hold */
+    uint64_t hold_id;
+    dli_hold_t *hold; /* who has it while it is LIVE; NULL: nobody */
+    uint64_t token;   /* of its first hold */
     uint64_t valid_until_ns;
-    int64_t lease_ms; /* the longest lease asked for, what the server may keep it for */
-    int session_fd;
-    bool busy;             /* SESSION: an exchange uses driver_hold */
-    bool attempted;        /* an op of the driver has seen driver_hold: the driver drops it */
-    dli_chain_t users;     /* SESSION: operations that want to use it next */
+    int64_t lease_ms;      /* the longest lease asked for, what the server may keep it for */
     dli_timer_t timer;     /* its end or renewal; later its next free */
-    dli_claim_t *next_due; /* in client->due */
-    /* pass.c */
-    unsigned passes;     /* so often it was passed on */
-    uint64_t tokens;     /* how many more holds have one */
-    uint64_t granted_ns; /* when its first hold began */
-    uint64_t trip_ns;    /* from its request to the answer */
+    dli_claim_t *next_due; /* in client->due; at its end in client->dead */
+    dli_chain_t users;     /* SESSION: operations that want to use it next */
+    int session_fd;
+    bool busy;      /* SESSION: an exchange uses driver_hold */
+    bool hung_up;   /* SESSION: its descriptor has hung up since the last ping began */
+    bool attempted; /* an op of the driver has seen driver_hold: the driver drops it */
     /* renew.c */
     bool renew_failing;
     bool renew_counted; /* in client->renewed */
     bool renew_queued;  /* in client->due, or its batch is under way */
-    bool hung_up;       /* SESSION: its descriptor has hung up since the last ping began */
-    uint64_t renew_due_ns;
     /* free.c: it is nobody's, and may still be on the server */
     bool freeing;
     bool may_appear; /* the request that would create it may still be on its way */
+    bool is_rest;    /* a backend has asked for it once already */
+    bool last_try;   /* the client closes, and it was tried before */
+    /* pass.c */
+    uint16_t passes;     /* so often it was passed on */
+    uint16_t tokens;     /* how many more holds have one */
+    uint32_t trip_us;    /* from its request to the answer; at most DLI_PASS_NS */
+    uint64_t granted_ns; /* when its first hold began */
+    uint64_t renew_due_ns;
     uint64_t free_until_ns;
-    uint64_t free_pause_ns;
-    bool is_rest;              /* a backend has asked for it once already */
-    bool last_try;             /* the client closes, and it was tried before */
-    dli_request_t request;     /* its release */
+    dli_free_t *free;          /* NULL: it is not being freed, or waits for memory */
     max_align_t driver_hold[]; /* the driver's, hold_size bytes */
+};
+
+/* The release of a claim in the background. */
+struct dli_free {
+    dli_claim_t *claim; /* NULL: the client's spare one, which nobody has */
+    uint64_t pause_ns;
+    dli_request_t request;
 };
 
 /* ---- holds (hold.c) ---------------------------------------------------------------------------- */
@@ -175,7 +184,6 @@ typedef enum dli_hold_state {
 
 /* What an owner has: a name, entered so many times, on a claim. */
 struct dli_hold {
-    dl_client_t *client;
     dli_gate_t *gate;   /* a reference */
     dli_owner_t owner;  /* a reference on owner.thread */
     dli_claim_t *claim; /* a reference, from LIVE to LOST */
@@ -333,6 +341,7 @@ struct dli_op {
     uint64_t began_ns; /* when the last try began */
     dli_step_fn then;  /* extend.c */
     unsigned tries;    /* since the last answer of another kind; for the backoff */
+    uint64_t took_ns;  /* the shortest of these */
     uint64_t started_ns;
     uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
     uint64_t trouble_ns;  /* when the first try without an answer began; 0: the last one had an answer */
@@ -378,8 +387,9 @@ typedef struct dli_loop {
     int wake_fd;
     int session_epoll_fd;
     int resume_fd;
-    uint64_t sleeps_to_ns; /* DLI_NEVER before it is started */
+    uint64_t sleeps_to_ns; /* 0: it is awake, or being woken; DLI_NEVER before it is started */
     dli_heap_t timers;
+    bool flushes;                     /* before it sleeps: requests have begun */
     bool listening;                   /* a thread is between the driver's listen_fds and listen */
     bool reading;                     /* it is in listen */
     bool look_anew;                   /* it was told to begin anew */
@@ -484,6 +494,8 @@ struct dl_client {
     uint64_t batch_called_ns;
     dli_request_t batch_request;
     dli_timer_t batch_timer;
+
+    dli_free_t spare_free; /* free.c: where there is no memory */
 
     /* events.c */
     int event_fd; /* readable while events wait */
@@ -605,6 +617,8 @@ dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link);
 /* Starts the client's thread if it does not run; 0 or an errno. */
 int dli_loop_start(dl_client_t *client);
 void dli_loop_wake(dl_client_t *client);
+/* It will look at everything, and flush, before it sleeps. */
+bool dli_loop_is_awake(const dl_client_t *client);
 /* A worker could not be had: it is called again soon. */
 void dli_loop_call_again(dl_client_t *client);
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
@@ -791,8 +805,7 @@ void dli_free_overdue(dli_claim_t *claim, uint64_t now);
 void dli_free_all(dl_client_t *client);
 
 /* hold.c */
-dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate,
-                         const dli_owner_t *owner); /* NULL: no memory */
+dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
 void dli_hold_ref(dli_hold_t *hold);
 void dli_hold_unref(dli_hold_t *hold);
 /* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */

@@ -72,8 +72,8 @@ static void push(dl_client_t *client, dli_event_t *event) {
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
     hold->lost_event =
         (dli_event_t){.embedded = true, .kind = DL_EVENT_LOST, .status = why, .text = text, .hold = hold};
-    push(hold->client, &hold->lost_event);
-    dli_log(hold->client, DL_LOG_WARNING, "lost '%s' (hold %llu): %s", hold->gate->name,
+    push(hold->gate->client, &hold->lost_event);
+    dli_log(hold->gate->client, DL_LOG_WARNING, "lost '%s' (hold %llu): %s", hold->gate->name,
             (unsigned long long)hold->hold_id, text);
 }
 
@@ -95,7 +95,7 @@ static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_stat
 }
 
 void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text) {
-    dl_client_t *client = hold->client;
+    dl_client_t *client = hold->gate->client;
     dli_event_t *event = new_event(client, kind, status, hold, text);
     if (event != NULL) {
         push(client, event);
@@ -119,7 +119,7 @@ void dli_event_give(dli_event_t *event, dl_event_t *out) {
     if (event->hold != NULL) {
         const dli_hold_t *hold = event->hold;
         memcpy(out->name, hold->gate->name, hold->gate->name_len + 1);
-        dli_owner_text(&hold->owner, hold->client->uuid, out->owner, sizeof out->owner);
+        dli_owner_text(&hold->owner, hold->gate->client->uuid, out->owner, sizeof out->owner);
         out->hold_id = hold->hold_id;
         out->token = hold->token;
     }

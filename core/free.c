@@ -1,5 +1,7 @@
 /* free.c - what nobody has and the server may still keep: its freeing in the background. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+
 #include "core.h"
 
 #define FIRST_PAUSE_NS (10u * (uint64_t)DLI_NS_PER_MS)
@@ -22,7 +24,7 @@ static bool is_settled(dli_claim_t *claim, dl_status_t status) {
 }
 
 static bool has_been_tried(const dli_claim_t *claim) {
-    return claim->free_pause_ns > FIRST_PAUSE_NS;
+    return claim->free != NULL && claim->free->pause_ns > FIRST_PAUSE_NS;
 }
 
 /* A client that closes asks a server that does not answer for call_timeout after its last answer. */
@@ -31,8 +33,29 @@ static uint64_t last_try_until(const dl_client_t *client) {
            dli_ms(client->call_timeout_ms);
 }
 
+/* Giving back needs no memory: where there is none, one after the other has the client's own. */
+static dli_free_t *new_free(dli_claim_t *claim) {
+    dli_free_t *spare = &claim->client->spare_free, *made = calloc(1, sizeof *made);
+    made = made == NULL && spare->claim == NULL ? spare : made;
+    if (made != NULL) {
+        made->claim = claim;
+        made->pause_ns = FIRST_PAUSE_NS;
+    }
+    return made;
+}
+
+static bool is_asked(const dli_claim_t *claim) {
+    return claim->free != NULL && claim->free->request.pending;
+}
+
 static void end_freeing(dli_claim_t *claim) {
     claim->freeing = false; /* or it ends with its lease */
+    if (claim->free == &claim->client->spare_free) {
+        claim->free->claim = NULL;
+    } else {
+        free(claim->free);
+    }
+    claim->free = NULL;
     dli_claim_unref(claim);
 }
 
@@ -44,14 +67,14 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
         end_freeing(claim);
         return;
     }
-    dli_loop_at(client, &claim->timer, dli_min(now + claim->free_pause_ns, claim->free_until_ns));
-    claim->free_pause_ns = dli_min(claim->free_pause_ns * 2, LONGEST_PAUSE_NS);
+    dli_loop_at(client, &claim->timer, dli_min(now + claim->free->pause_ns, claim->free_until_ns));
+    claim->free->pause_ns = dli_min(claim->free->pause_ns * 2, LONGEST_PAUSE_NS);
 }
 
 /* SESSION: an exchange on its connection is under way, and is not waited for. */
 static bool start(dli_request_t *request, dli_park_t *park) {
     (void)park;
-    dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, request, request);
+    dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
     uint64_t until_ns = client->stop_threads ? last_try_until(client) : dli_call_deadline(client);
@@ -68,7 +91,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
 }
 
 static void ended(dli_request_t *request, dl_status_t status) {
-    dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, request, request);
+    dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
     dli_request_over(claim->client, request);
     dli_call_note(claim->client, status);
     dli_claim_idle(claim);
@@ -76,22 +99,25 @@ static void ended(dli_request_t *request, dl_status_t status) {
 }
 
 void dli_free_try(dli_claim_t *claim) {
-    claim->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
-                                     .with = dli_call_request(claim, 0, DLI_NEVER),
-                                     .hold = dli_claim_driver_hold(claim),
-                                     .joins = dli_gate_is_wanted(claim->gate),
-                                     .start = start,
-                                     .ended = ended,
-                                     .timer = &claim->timer,
-                                     .lane = DLI_LANE_FREE};
-    dli_request_begin(claim->client, &claim->request);
+    if (claim->free == NULL && (claim->free = new_free(claim)) == NULL) {
+        dli_loop_at(claim->client, &claim->timer, dli_now() + FIRST_PAUSE_NS);
+        return;
+    }
+    claim->free->request = (dli_request_t){.kind = DLI_ASK_RELEASE,
+                                           .with = dli_call_request(claim, 0, DLI_NEVER),
+                                           .hold = dli_claim_driver_hold(claim),
+                                           .joins = dli_gate_is_wanted(claim->gate),
+                                           .start = start,
+                                           .ended = ended,
+                                           .timer = &claim->timer,
+                                           .lane = DLI_LANE_FREE};
+    dli_request_begin(claim->client, &claim->free->request);
 }
 
 static void begin_freeing(dli_claim_t *claim, uint64_t until_ns) {
     dli_claim_ref(claim);
     claim->freeing = true;
     claim->free_until_ns = until_ns;
-    claim->free_pause_ns = FIRST_PAUSE_NS;
 }
 
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns) {
@@ -113,7 +139,7 @@ void dli_free_rest(dli_claim_t *claim, uint64_t until_ns) {
 }
 
 void dli_free_settled(dli_claim_t *claim) {
-    if (claim->freeing && !claim->request.pending) {
+    if (claim->freeing && !is_asked(claim)) {
         dli_timer_clear(&claim->client->loop.timers, &claim->timer);
         end_freeing(claim);
     }
@@ -125,7 +151,7 @@ void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {
-        dl_status_t status = dli_request_withdraw(client, &claim->request);
+        dl_status_t status = dli_request_withdraw(client, &claim->free->request);
         dli_call_note(client, status);
         settle(claim, status);
     }
@@ -137,8 +163,8 @@ static void try_all(dl_client_t *client) {
     dli_claim_t *first = NULL, *claim;
     for (size_t i = 0; i < timers->len; i++) {
         claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
-        claim->last_try = claim->request.pending || claim->is_rest || has_been_tried(claim);
-        if (!claim->request.pending) {
+        claim->last_try = is_asked(claim) || claim->is_rest || has_been_tried(claim);
+        if (!is_asked(claim)) {
             claim->next_due = first;
             first = claim;
         }

@@ -183,7 +183,7 @@ void dli_gate_look_again(const dli_hold_t *hold) {
     if (hold->gate->first == NULL) {
         return;
     }
-    dli_chained_t *at = dli_table_find(&hold->client->queued, hash_of(hold->gate, &hold->owner));
+    dli_chained_t *at = dli_table_find(&hold->gate->client->queued, hash_of(hold->gate, &hold->owner));
     for (; at != NULL; at = dli_table_next(at)) {
         dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_owner, at);
         if (op->gate == hold->gate && dli_owner_equal(&op->owner, &hold->owner)) {

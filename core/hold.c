@@ -4,12 +4,11 @@
 
 #include "core.h"
 
-dli_hold_t *dli_hold_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
+dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner) {
     dli_hold_t *hold = calloc(1, sizeof *hold);
     if (hold == NULL) {
         return NULL;
     }
-    hold->client = client;
     hold->gate = gate;
     gate->refs++;
     hold->owner = *owner;
@@ -59,8 +58,8 @@ static void begun(dli_hold_t *hold) {
     dli_hold_ref(hold);
     hold->gate->current = hold;
     dli_claim_watch(hold->claim);
-    hold->client->stats.acquired++;
-    hold->client->stats.held_now++;
+    hold->gate->client->stats.acquired++;
+    hold->gate->client->stats.held_now++;
     /* Other threads of this owner may be waiting behind this very call. */
     dli_gate_look_again(hold);
 }
@@ -73,9 +72,9 @@ bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *gran
     }
     stand_on(hold, claim, automatic, max_hold_until_ns, now);
     hold->token = claim->token = grant->token;
-    claim->tokens = dli_grant_tokens(grant) - 1;
+    claim->tokens = (uint16_t)(dli_grant_tokens(grant) - 1);
     claim->granted_ns = now;
-    claim->trip_ns = now - grant->sent_ns;
+    claim->trip_us = (uint32_t)(dli_min(now - grant->sent_ns, DLI_PASS_NS) / DLI_NS_PER_US);
     claim->valid_until_ns = valid_until_ns;
     claim->lease_ms = lease_ms;
     claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
@@ -85,21 +84,22 @@ bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *gran
 }
 
 void dli_hold_take_over(dli_hold_t *hold, uint64_t max_hold_until_ns, uint64_t now) {
+    dl_client_t *client = hold->gate->client;
     dli_claim_t *claim = hold->gate->passed;
     hold->gate->passed = NULL;
     stand_on(hold, claim, true, max_hold_until_ns, now);
-    hold->hold_id = atomic_fetch_add(&hold->client->last_hold_id, 1) + 1; /* the server has the claim's */
+    hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1; /* the server has the claim's */
     claim->passes++;
     if (claim->token != 0) {
         hold->token = claim->token + claim->passes;
         claim->tokens--;
     }
-    hold->client->stats.passed++;
+    client->stats.passed++;
     begun(hold);
 }
 
 static void count_end(dli_hold_t *hold, uint64_t now) {
-    dl_client_stats_t *stats = &hold->client->stats;
+    dl_client_stats_t *stats = &hold->gate->client->stats;
     uint64_t held_us = (now - hold->acquired_ns) / DLI_NS_PER_US;
     stats->hold_us_sum += held_us;
     stats->hold_us_max = dli_max(stats->hold_us_max, held_us);
@@ -118,7 +118,7 @@ void dli_hold_disarm(dli_hold_t *hold) {
 }
 
 void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
-    dl_client_t *client = hold->client;
+    dl_client_t *client = hold->gate->client;
     dli_gate_t *gate = hold->gate;
     uint64_t now = dli_now();
     dli_hold_disarm(hold);
@@ -159,7 +159,7 @@ bool dli_hold_expire(dli_hold_t *hold, uint64_t now) {
 }
 
 void dli_hold_end(dli_hold_t *hold) {
-    dl_client_t *client = hold->client;
+    dl_client_t *client = hold->gate->client;
     dli_gate_t *gate = hold->gate;
     if (hold->state == DLI_HOLD_LOST) {
         dli_hold_t **at = &gate->lost;

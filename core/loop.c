@@ -14,14 +14,20 @@
 /* How soon a thread that could not be had is asked for again. */
 #define AGAIN_NS (100u * (uint64_t)DLI_NS_PER_MS)
 
+bool dli_loop_is_awake(const dl_client_t *client) {
+    return client->loop.sleeps_to_ns == 0 && !client->stop_threads;
+}
+
 void dli_loop_wake(dl_client_t *client) {
-    dli_eventfd_raise(client->loop.wake_fd);
+    if (client->loop.started && client->loop.sleeps_to_ns != 0) {
+        client->loop.sleeps_to_ns = 0;
+        dli_eventfd_raise(client->loop.wake_fd);
+    }
 }
 
 /* Looks again at this instant at the latest. */
 static void look_at(dl_client_t *client, uint64_t at_ns) {
     if (at_ns < client->loop.sleeps_to_ns) {
-        client->loop.sleeps_to_ns = at_ns;
         dli_loop_wake(client);
     }
 }
@@ -107,6 +113,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
         fds[i].revents = 0;
     }
     dli_lock_client(client);
+    loop->sleeps_to_ns = op != NULL ? loop->sleeps_to_ns : 0;
     if (loop->round != round) {
         return; /* it was late, and another has taken over */
     }
@@ -510,9 +517,11 @@ static void *loop_main(void *arg) {
     while (!client->stop_threads) {
         client->loop.sleeps_to_ns = 0; /* it is awake */
         uint64_t until_ns = turn(client);
+        client->to_flush |= client->loop.flushes;
         client->loop.sleeps_to_ns = until_ns;
         sleep_until(client, until_ns);
     }
+    client->to_flush |= client->loop.flushes;
     dli_unlock_client(client);
     return NULL;
 }

@@ -30,7 +30,7 @@ bool dli_pass_suits(const dli_op_t *op) {
 
 static bool is_wanted(const dli_hold_t *hold) {
     const dli_op_t *next = hold->gate->first;
-    return hold->client->passes && hold->auto_level > 0 && next != NULL && dli_pass_suits(next);
+    return hold->gate->client->passes && hold->auto_level > 0 && next != NULL && dli_pass_suits(next);
 }
 
 static bool is_at_its_bound(const dli_claim_t *claim, uint64_t now) {
@@ -46,8 +46,8 @@ bool dli_pass(dli_hold_t *hold) {
         return false;
     }
     if (is_at_its_bound(claim, now)) {
-        bool is_in_line = (hold->client->driver->caps & DL_CAP_NATIVE_WAIT) != 0; /* the others, there */
-        gate->rest_ns = claim->passes > 0 && !is_in_line ? dli_min(claim->trip_ns, DLI_PASS_NS) : 0;
+        bool is_in_line = (gate->client->driver->caps & DL_CAP_NATIVE_WAIT) != 0; /* the others, there */
+        gate->rest_ns = claim->passes > 0 && !is_in_line ? claim->trip_us * (uint64_t)DLI_NS_PER_US : 0;
         gate->turn_ns = dli_min(now - claim->granted_ns, DLI_PASS_NS);
         return false;
     }
@@ -66,7 +66,7 @@ dl_status_t dli_pass_take(dli_op_t *op) {
         return DL_EBUSY;
     }
     if (op->hold == NULL) {
-        op->hold = dli_hold_new(op->client, gate, &op->owner);
+        op->hold = dli_hold_new(gate, &op->owner);
     }
     if (op->hold == NULL) {
         return DL_ENOMEM;

@@ -99,12 +99,12 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
 
 bool dli_unlock_left_behind(dli_hold_t *hold) {
     dli_op_t *op = calloc(1, sizeof *op);
-    if (op == NULL || !dli_heap_reserve(&hold->client->loop.timers)) {
+    if (op == NULL || !dli_heap_reserve(&hold->gate->client->loop.timers)) {
         free(op);
         return false;
     }
     op->kind = DL_OP_UNLOCK;
-    op->client = hold->client;
+    op->client = hold->gate->client;
     op->gate = hold->gate;
     op->thread_exited = true;
     (void)release(op, hold);

@@ -67,6 +67,24 @@ CT_CASE(close, frees_everything_that_is_held) {
     CT_EQ(ct_calls(ct, CT_OP_RENEW), renewals);
 }
 
+/* More than one at once has to go back, and the client has but one spare request. */
+CT_CASE(close, gives_back_without_memory, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, NULL);
+    char name[16];
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "held %d", i);
+        CT_OK(dl_lock(ct_lock(ct, c, name), CT_ERR));
+    }
+    ct_alloc_fail(ct, 1, 1);
+    ct_close(ct, c);
+    CT_GT(ct_alloc_failed(ct), 0);
+    ct_alloc_fail(ct, 0, 0);
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "held %d", i);
+        ct_expect_free(ct, name, 0);
+    }
+}
+
 CT_CASE(close, ends_waits_wherever_they_are) {
     dl_client_t *holder = ct_open(ct, NULL), *c = ct_open(ct, NULL);
     CT_OK(dl_lock(ct_lock(ct, holder, "theirs"), CT_ERR));

@@ -274,6 +274,9 @@ static void drop_successor(dli_pipe_t *pipe) {
 /* Before it is looked at, what has come was read. */
 static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
     dli_mux_t *mux = pipe->mux;
+    if (pipe->next == NULL && due_ns(pipe) == DL_NO_DEADLINE) {
+        return;
+    }
     uint64_t now_ns = mux->env->now_ns();
     if (pipe->next != NULL && pipe->ready && (!dli_pipe_owes(pipe) || pipe->head != pipe->watched)) {
         drop_successor(pipe);
@@ -359,8 +362,11 @@ static void greet(dli_pipe_t *pipe) {
  */
 static bool look_at_idle(dli_pipe_t *pipe) {
     dli_mux_t *mux = pipe->mux;
+    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL) {
+        return true;
+    }
     uint64_t idle_ns = mux->env->now_ns() - pipe->used_ns;
-    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL || idle_ns < TRUSTED_NS) {
+    if (idle_ns < TRUSTED_NS) {
         return true;
     }
     mux->core->unlock(mux->core->core);
@@ -378,10 +384,12 @@ static bool look_at_idle(dli_pipe_t *pipe) {
 
 /* May what has come lie unread, such as the end of the connection? */
 static bool is_unread(const dli_pipe_t *pipe) {
+    if (!dli_pipe_owes(pipe)) {
+        return false;
+    }
     uint64_t now_ns = pipe->mux->env->now_ns();
     bool is_read = pipe->polled || pipe->term != 0;
-    return late_ns(pipe) <= now_ns ||
-           (!is_read && dli_pipe_owes(pipe) && now_ns - pipe->used_ns >= TRUSTED_NS);
+    return late_ns(pipe) <= now_ns || (!is_read && now_ns - pipe->used_ns >= TRUSTED_NS);
 }
 
 /* Reads and sends. */
@@ -391,7 +399,7 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
         revents |= POLLIN;
     }
     dl_status_t status = revents != 0 ? dli_pipe_receive(pipe, revents, &err) : DL_OK;
-    dli_pipe_end_rests(pipe, pipe->mux->env->now_ns());
+    dli_pipe_end_rests(pipe);
     if (status == DL_OK && pipe->retired && !dli_pipe_owes(pipe)) {
         status = dl_driver_fail(&err, DL_EIO, 0, "%s is no master any more", pipe->mux->endpoint->label);
     }
@@ -399,7 +407,8 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
         status = dl_driver_fail(&err, DL_EIO, 0, "%s: the server closed the connection",
                                 pipe->mux->endpoint->label);
     }
-    if (status == DL_OK && late_ns(pipe) > pipe->mux->env->now_ns()) {
+    uint64_t ns = late_ns(pipe);
+    if (status == DL_OK && (ns == DL_NO_DEADLINE || ns > pipe->mux->env->now_ns())) {
         status = dli_pipe_send(pipe, &err);
     }
     if (status != DL_OK) {

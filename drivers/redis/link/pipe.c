@@ -195,7 +195,7 @@ static size_t gather(dli_pipe_t *pipe) {
     size_t n = 0;
     dli_commands_t *out = &pipe->out;
     dli_redis_request_t *next;
-    uint64_t now_ns = pipe->mux->env->now_ns();
+    uint64_t now_ns = pipe->queue.first != NULL ? pipe->mux->env->now_ns() : 0;
     for (dli_redis_request_t *request = pipe->queue.first; request != NULL && out->len < WRITE_BYTES;
          request = next) {
         next = request->next;
@@ -352,7 +352,8 @@ uint64_t dli_pipe_rest_ns(const dli_pipe_t *pipe) {
 }
 
 /* A claim among them was answered: its free may go anywhere. */
-void dli_pipe_end_rests(dli_pipe_t *pipe, uint64_t now_ns) {
+void dli_pipe_end_rests(dli_pipe_t *pipe) {
+    uint64_t now_ns = pipe->has_rests ? pipe->mux->env->now_ns() : 0;
     for (uint64_t at = pipe->head; pipe->has_rests && at != pipe->tail; at++) {
         dli_slot_t *slot = dli_pipe_slot(pipe, at);
         dli_redis_request_t *request = slot->request;
