@@ -76,7 +76,7 @@ static void env_lock(void *core) {
 /* Whoever flushes or listens carries on what has become ready. */
 static void env_unlock(void *core) {
     dl_client_t *client = core;
-    dli_release_client(client);
+    dli_release_for_a_moment(client);
 }
 
 static void env_look_again(void *core, dli_request_t *request) {

@@ -389,6 +389,7 @@ typedef struct dli_loop {
     int resume_fd;
     uint64_t sleeps_to_ns; /* 0: it is awake, or being woken; DLI_NEVER before it is started */
     dli_heap_t timers;
+    bool is_woken;                    /* by whoever releases the mutex */
     bool flushes;                     /* before it sleeps: requests have begun */
     bool listening;                   /* a thread is between the driver's listen_fds and listen */
     bool reading;                     /* it is in listen */
@@ -546,6 +547,8 @@ void dli_lock_client(dl_client_t *client);
 void dli_unlock_client(dl_client_t *client);
 /* Nothing but the mutex; and wakes who was to be woken. */
 void dli_release_client(dl_client_t *client);
+/* For a system call of a backend, which is what the loop, if it is to be woken, will wait for. */
+void dli_release_for_a_moment(dl_client_t *client);
 /* The same, and locks again. */
 void dli_tidy(dl_client_t *client);
 /* Without what was put aside: for what a driver calls, with its own mutexes held. */

@@ -21,7 +21,7 @@ bool dli_loop_is_awake(const dl_client_t *client) {
 void dli_loop_wake(dl_client_t *client) {
     if (client->loop.started && client->loop.sleeps_to_ns != 0) {
         client->loop.sleeps_to_ns = 0;
-        dli_eventfd_raise(client->loop.wake_fd);
+        client->loop.is_woken = true;
     }
 }
 

@@ -28,7 +28,7 @@ void dli_lock_client(dl_client_t *client) {
 }
 
 /* The words may be gone by then: waking one does not touch it. */
-void dli_release_client(dl_client_t *client) {
+void dli_release_for_a_moment(dl_client_t *client) {
     atomic_uint *wakes[DLI_WAKES_MAX];
     size_t n = client->wake_count;
     memcpy(wakes, client->wakes, n * sizeof wakes[0]);
@@ -37,6 +37,18 @@ void dli_release_client(dl_client_t *client) {
     for (size_t i = 0; i < n; i++) {
         dli_sys->word_wake(wakes[i]);
     }
+}
+
+static void wake_loop(dl_client_t *client) {
+    if (client->loop.is_woken) {
+        client->loop.is_woken = false;
+        dli_eventfd_raise(client->loop.wake_fd);
+    }
+}
+
+void dli_release_client(dl_client_t *client) {
+    wake_loop(client);
+    dli_release_for_a_moment(client);
 }
 
 static void drop(dl_client_t *client, dli_claim_t *dead) {
@@ -107,6 +119,7 @@ void dli_before_wait(dl_client_t *client) {
     } else if (has_calls(client) || dli_has_chores(client)) {
         dli_lane_chores(client);
     }
+    wake_loop(client);
     while (client->wake_count > 0) {
         dli_sys->word_wake(client->wakes[--client->wake_count]);
     }
