@@ -108,17 +108,19 @@ struct dli_park {
 typedef struct dli_entry {
     struct dli_entry *next;
     bool is_event; /* a dli_event_t, else a dli_op_t; it is the first member of both */
+    bool of_hold;  /* an event of a hold, else of a client */
 } dli_entry_t;
 
 typedef struct dli_event {
     dli_entry_t entry;
-    bool embedded; /* in a hold: the hold is referenced while it is queued; else malloc'ed */
     dl_event_kind_t kind;
     dl_status_t status;
     int64_t valid_ms;
     const char *text; /* static, or behind it */
-    dl_client_t *client;
-    dli_hold_t *hold; /* NULL: about the backend */
+    union {
+        dli_hold_t *hold; /* a reference while it is queued */
+        dl_client_t *client;
+    } of;
 } dli_event_t;
 
 /* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */
@@ -898,6 +900,7 @@ bool dli_event_take(dl_client_t *client, dl_event_t *event);
 /* What an event says; and it is gone. */
 void dli_event_give(dli_event_t *event, dl_event_t *out);
 void dli_event_discard(dli_event_t *event);
+dl_client_t *dli_event_client(const dli_event_t *event);
 void dli_events_free(dl_client_t *client);
 /* event_fn or event_queue was changed: what waits goes to the new reader. */
 void dli_events_reader_changed(dl_client_t *client);

@@ -24,9 +24,18 @@ static dli_event_t *pop(dl_client_t *client) {
     return (dli_event_t *)(void *)entry;
 }
 
+dl_client_t *dli_event_client(const dli_event_t *event) {
+    return event->entry.of_hold ? event->of.hold->gate->client : event->of.client;
+}
+
+/* Else malloc'ed. */
+static bool is_embedded(const dli_event_t *event) {
+    return event->entry.of_hold && event == &event->of.hold->lost_event;
+}
+
 void dli_event_discard(dli_event_t *event) {
-    dli_hold_t *hold = event->hold;
-    if (!event->embedded) {
+    dli_hold_t *hold = event->entry.of_hold ? event->of.hold : NULL;
+    if (!is_embedded(event)) {
         free(event);
     }
     if (hold != NULL) {
@@ -35,8 +44,8 @@ void dli_event_discard(dli_event_t *event) {
 }
 
 void dli_event_route(dli_event_t *event) {
-    dl_client_t *client = event->client;
-    if (client->event_queue != NULL && (event->embedded || client->event_count < QUEUE_MAX)) {
+    dl_client_t *client = dli_event_client(event);
+    if (client->event_queue != NULL && (is_embedded(event) || client->event_count < QUEUE_MAX)) {
         dli_queue_put_event(client->event_queue, event);
         return;
     }
@@ -60,24 +69,21 @@ void dli_event_route(dli_event_t *event) {
     }
 }
 
-static void push(dl_client_t *client, dli_event_t *event) {
-    event->client = client;
-    event->entry = (dli_entry_t){.is_event = true};
-    if (event->hold != NULL) {
-        dli_hold_ref(event->hold);
-    }
+static void push_of_hold(dli_event_t *event, dli_hold_t *hold) {
+    event->entry = (dli_entry_t){.is_event = true, .of_hold = true};
+    event->of.hold = hold;
+    dli_hold_ref(hold);
     dli_event_route(event);
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
-    hold->lost_event =
-        (dli_event_t){.embedded = true, .kind = DL_EVENT_LOST, .status = why, .text = text, .hold = hold};
-    push(hold->gate->client, &hold->lost_event);
+    hold->lost_event = (dli_event_t){.kind = DL_EVENT_LOST, .status = why, .text = text};
+    push_of_hold(&hold->lost_event, hold);
     dli_log(hold->gate->client, DL_LOG_WARNING, "lost '%s' (hold %llu): %s", hold->gate->name,
             (unsigned long long)hold->hold_id, text);
 }
 
-static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_status_t status, dli_hold_t *hold,
+static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_status_t status,
                               const char *text) {
     dli_event_t *event = calloc(1, sizeof *event + TEXT_SIZE);
     if (event == NULL) {
@@ -87,8 +93,6 @@ static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_stat
     char *copy = (char *)(event + 1);
     event->kind = kind;
     event->status = status;
-    event->hold = hold;
-    event->valid_ms = hold != NULL ? dli_hold_valid_ms(hold) : 0;
     (void)snprintf(copy, TEXT_SIZE, "%s", text);
     event->text = copy;
     return event;
@@ -96,18 +100,21 @@ static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_stat
 
 void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text) {
     dl_client_t *client = hold->gate->client;
-    dli_event_t *event = new_event(client, kind, status, hold, text);
+    dli_event_t *event = new_event(client, kind, status, text);
     if (event != NULL) {
-        push(client, event);
+        event->valid_ms = dli_hold_valid_ms(hold);
+        push_of_hold(event, hold);
     }
     dli_log(client, kind == DL_EVENT_RENEWAL_RECOVERED ? DL_LOG_INFO : DL_LOG_WARNING, "'%s' (hold %llu): %s",
             hold->gate->name, (unsigned long long)hold->hold_id, text);
 }
 
 void dli_event_warning(dl_client_t *client, const char *text) {
-    dli_event_t *event = new_event(client, DL_EVENT_WARNING, DL_OK, NULL, text);
+    dli_event_t *event = new_event(client, DL_EVENT_WARNING, DL_OK, text);
     if (event != NULL) {
-        push(client, event);
+        event->entry.is_event = true;
+        event->of.client = client;
+        dli_event_route(event);
     }
 }
 
@@ -116,8 +123,8 @@ void dli_event_give(dli_event_t *event, dl_event_t *out) {
     out->status = event->status;
     out->valid_ms = event->valid_ms;
     (void)snprintf(out->text, sizeof out->text, "%s", event->text);
-    if (event->hold != NULL) {
-        const dli_hold_t *hold = event->hold;
+    if (event->entry.of_hold) {
+        const dli_hold_t *hold = event->of.hold;
         memcpy(out->name, hold->gate->name, hold->gate->name_len + 1);
         dli_owner_text(&hold->owner, hold->gate->client->uuid, out->owner, sizeof out->owner);
         out->hold_id = hold->hold_id;

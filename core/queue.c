@@ -64,8 +64,9 @@ void dli_queue_put_op(dli_op_t *op) {
 }
 
 void dli_queue_put_event(dl_queue_t *queue, dli_event_t *event) {
-    event->client->refs++;
-    event->client->event_count++;
+    dl_client_t *client = dli_event_client(event);
+    client->refs++;
+    client->event_count++;
     pthread_mutex_lock(&queue->mutex);
     append(queue, &event->entry);
     pthread_mutex_unlock(&queue->mutex);
@@ -204,7 +205,7 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
 
 /* False: its client was closed meanwhile. */
 static bool give_event(dli_event_t *event, dl_completion_t *out) {
-    dl_client_t *client = event->client;
+    dl_client_t *client = dli_event_client(event);
     *out = (dl_completion_t){.kind = DL_OP_EVENT, .client = client, .with.event = DL_EVENT_INIT};
     dli_lock_client(client);
     bool is_open = !client->closed;
@@ -370,7 +371,7 @@ static dli_entry_t *take_events(dl_queue_t *queue, const dl_client_t *client) {
     dli_entry_t *taken = NULL, **taken_end = &taken, *last = NULL, **at = &queue->first;
     while (*at != NULL) {
         dli_entry_t *entry = *at;
-        if (entry->is_event && ((dli_event_t *)(void *)entry)->client == client) {
+        if (entry->is_event && dli_event_client((dli_event_t *)(void *)entry) == client) {
             *at = entry->next;
             *taken_end = entry;
             taken_end = &entry->next;
@@ -391,8 +392,9 @@ static dli_entry_t *take_events(dl_queue_t *queue, const dl_client_t *client) {
 /* To who reads the client's events now, or to nobody. */
 static void give_back(dli_entry_t *entry, bool discard) {
     dli_event_t *event = (dli_event_t *)(void *)entry;
-    event->client->refs--; /* not the last: the caller has one, or the client is not closed */
-    event->client->event_count--;
+    dl_client_t *client = dli_event_client(event);
+    client->refs--; /* not the last: the caller has one, or the client is not closed */
+    client->event_count--;
     if (discard) {
         dli_event_discard(event);
     } else {
@@ -424,7 +426,7 @@ static void drop_entries(dl_queue_t *queue) {
     dli_entry_t *entry;
     while ((entry = take(queue)) != NULL) {
         if (entry->is_event) { /* it had waited here when its client was given to another queue */
-            dl_client_t *client = ((dli_event_t *)(void *)entry)->client;
+            dl_client_t *client = dli_event_client((dli_event_t *)(void *)entry);
             dli_lock_client(client);
             client->refs++;
             give_back(entry, client->closed);
