@@ -77,7 +77,7 @@ enum {
         DLI_REDIS_NUMBER(opt##_IDLE_CHECK, "idle_check", DL_OPTION_DURATION, "30s", 10, 3600000,           \
                          "A connection idle for so long gets a PING before it is used")
 #define DLI_REDIS_SHARED_OPTIONS(opt)                                                            \
-    DLI_REDIS_NUMBER(opt##_CONNECTIONS, "connections", DL_OPTION_INT, "4", 1, 4,                 \
+    DLI_REDIS_NUMBER(opt##_CONNECTIONS, "connections", DL_OPTION_INT, "2", 1, 4,                 \
                      "So many that the requests of all threads share, made as they are needed"), \
         DLI_REDIS_NUMBER(opt##_MAX_TOTAL, "max_total", DL_OPTION_INT, "64", 1, 10000,            \
                          "In place of connections, where it is less"),                           \
