@@ -446,8 +446,10 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     }
     uint64_t again_ns = dli_min(until_ns, now + dli_backoff(op->client, op->tries++));
     uint64_t ends_ns = dli_max(try_deadline(op, now), again_ns + 1u * DLI_NS_PER_MS);
-    op->took_ns = dli_min(op->took_ns, now - op->began_ns);
-    if (status == DL_EIO && (ends_ns - again_ns) / 2 < op->took_ns) {
+    if (op->request.refused) {
+        op->took_ns = dli_min(op->took_ns, now - op->began_ns);
+    }
+    if (op->request.refused && (ends_ns - again_ns) / 2 < op->took_ns) {
         return end(op, status); /* a clear no counts: the next one, cut off, would be in doubt */
     }
     return pause_until(op, again_ns);

@@ -56,6 +56,8 @@ struct dli_request {
     /* Answer to a TRY that joined and is busy: it has a place; to a RELEASE: the first in line has the lock.
      */
     bool in_line;
+    /* Answer to a TRY that ends with DL_EIO: the server was asked and had to say no, as it would again. */
+    bool refused;
     /* The core's (call.c) */
     bool (*start)(dli_request_t *request, dli_park_t *park);
     dli_timer_t *timer;

@@ -113,8 +113,11 @@ void dli_request_begin(dl_client_t *client, dli_request_t *request) {
             return;
         }
         /* One that the loop is to read goes out together with others that it reads, if it is awake. */
-        bool is_alone = request->timer == NULL || client->loop.asks == 1;
-        *(is_alone || !dli_loop_is_awake(client) ? &client->to_flush : &client->loop.flushes) = true;
+        if (request->timer != NULL && client->loop.asks > 1 && dli_loop_is_awake(client)) {
+            client->loop.flushes = true;
+        } else {
+            client->to_flush = true;
+        }
         client->inner->begin(client->state, request);
     }
     if (request->timer != NULL && request->with.deadline_ns != DLI_NEVER) {

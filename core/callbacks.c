@@ -26,6 +26,7 @@ static void *callbacks_main(void *arg) {
         if (client->event_fn != NULL && client->events != NULL && client->callback_changers == 0) {
             run_callback(client);
         } else if (!client->stop_threads) {
+            dli_before_wait(client);
             (void)dli_sys->cond_wait(&client->callbacks_changed, &client->mutex, DLI_NEVER);
         }
     }

@@ -108,7 +108,7 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;
-    client->loop.tend_ns = DLI_NEVER;
+    client->loop.tend_ns = client->loop.sleeps_to_ns = DLI_NEVER;
     client->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     client->loop.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     client->loop.session_epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -343,7 +343,7 @@ struct dli_op {
     uint64_t began_ns; /* when the last try began */
     dli_step_fn then;  /* extend.c */
     unsigned tries;    /* since the last answer of another kind; for the backoff */
-    uint64_t took_ns;  /* the shortest of these */
+    uint64_t took_ns;  /* the shortest of these that the server refused */
     uint64_t started_ns;
     uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
     uint64_t trouble_ns;  /* when the first try without an answer began; 0: the last one had an answer */
@@ -392,6 +392,7 @@ typedef struct dli_loop {
     uint64_t sleeps_to_ns; /* 0: it is awake, or being woken; DLI_NEVER before it is started */
     dli_heap_t timers;
     bool is_woken;                    /* by whoever releases the mutex */
+    bool again;                       /* woken since its turn began */
     bool flushes;                     /* before it sleeps: requests have begun */
     bool listening;                   /* a thread is between the driver's listen_fds and listen */
     bool reading;                     /* it is in listen */
@@ -403,8 +404,8 @@ typedef struct dli_loop {
     size_t fd_count;
     atomic_uint_fast64_t listens_to_ns; /* 0: it is about to say */
     dli_op_t *sleepers;                 /* of callers that wait for a release */
-    size_t waits;                       /* operations of queues that do, and what follows */
-    size_t asks;                        /* requests for whose answer no caller sleeps */
+    size_t waits;                       /* for how many nobody sleeps here: operations of queues, requests */
+    size_t asks;                        /* so many of these are requests of queues, or of the core */
     uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
 } dli_loop_t;
 

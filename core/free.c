@@ -7,7 +7,7 @@
 #define FIRST_PAUSE_NS (10u * (uint64_t)DLI_NS_PER_MS)
 #define LONGEST_PAUSE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
-/* What a backend has sent already may have its answers sooner. */
+/* What a backend has sent already may have its answers sooner; and there may be memory again. */
 #define REST_PAUSE_NS (100u * (uint64_t)DLI_NS_PER_MS)
 
 bool dli_claim_owes(dli_claim_t *claim) {
@@ -99,8 +99,13 @@ static void ended(dli_request_t *request, dl_status_t status) {
 }
 
 void dli_free_try(dli_claim_t *claim) {
+    uint64_t now = dli_now();
     if (claim->free == NULL && (claim->free = new_free(claim)) == NULL) {
-        dli_loop_at(claim->client, &claim->timer, dli_now() + FIRST_PAUSE_NS);
+        if (now < claim->free_until_ns) {
+            dli_loop_at(claim->client, &claim->timer, dli_min(now + REST_PAUSE_NS, claim->free_until_ns));
+        } else {
+            end_freeing(claim);
+        }
         return;
     }
     claim->free->request = (dli_request_t){.kind = DLI_ASK_RELEASE,

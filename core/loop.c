@@ -19,10 +19,12 @@ bool dli_loop_is_awake(const dl_client_t *client) {
 }
 
 void dli_loop_wake(dl_client_t *client) {
-    if (client->loop.started && client->loop.sleeps_to_ns != 0) {
-        client->loop.sleeps_to_ns = 0;
-        client->loop.is_woken = true;
+    dli_loop_t *loop = &client->loop;
+    if (loop->started && loop->sleeps_to_ns != 0) {
+        loop->sleeps_to_ns = 0;
+        loop->is_woken = true;
     }
+    loop->again = true;
 }
 
 /* Looks again at this instant at the latest. */
@@ -78,7 +80,7 @@ static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t spin_un
     return ready;
 }
 
-/* When it looks again at the caller who listens. */
+/* When it looks again at the caller who listens, or is to. */
 static uint64_t later(const dli_loop_t *loop) {
     return dli_now() + (loop->asks > 0 ? PATIENCE_NS : TEND_NS);
 }
@@ -125,7 +127,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     dli_lock_client(client);
     loop->listening = loop->reading = false;
     loop->listener = NULL;
-    tend_at(client, n > 0 || due_ns != DLI_NEVER ? dli_now() + TEND_NS : DLI_NEVER);
+    tend_at(client, n > 0 || due_ns != DLI_NEVER ? later(loop) : DLI_NEVER);
 }
 
 void dli_loop_hand_over(dl_client_t *client) {
@@ -153,10 +155,11 @@ void dli_loop_answered(dli_op_t *op) {
 }
 
 void dli_loop_ask(dl_client_t *client, bool begins) {
-    client->loop.asks += begins ? 1u : (size_t)-1;
+    dli_loop_t *loop = &client->loop;
+    loop->asks += begins ? 1u : (size_t)-1;
     dli_loop_listen(client, begins);
-    if (begins && client->loop.listener != NULL) {
-        tend_at(client, dli_min(client->loop.tend_ns, later(&client->loop)));
+    if (begins && (loop->listener != NULL || loop->sleepers != NULL)) {
+        tend_at(client, dli_min(loop->tend_ns, later(loop)));
     }
 }
 
@@ -512,16 +515,21 @@ static void sleep_until(dl_client_t *client, uint64_t until_ns) {
 
 static void *loop_main(void *arg) {
     dl_client_t *client = arg;
+    dli_loop_t *loop = &client->loop;
     (void)dli_be_punctual(true);
     dli_lock_client(client);
     while (!client->stop_threads) {
-        client->loop.sleeps_to_ns = 0; /* it is awake */
+        loop->sleeps_to_ns = 0; /* it is awake */
+        loop->again = loop->is_woken = false;
         uint64_t until_ns = turn(client);
-        client->to_flush |= client->loop.flushes;
-        client->loop.sleeps_to_ns = until_ns;
+        if (loop->again) {
+            continue; /* there is more, which the turn may have passed already */
+        }
+        client->to_flush |= loop->flushes;
+        loop->sleeps_to_ns = until_ns;
         sleep_until(client, until_ns);
     }
-    client->to_flush |= client->loop.flushes;
+    client->to_flush |= loop->flushes;
     dli_unlock_client(client);
     return NULL;
 }

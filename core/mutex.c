@@ -39,6 +39,8 @@ void dli_release_for_a_moment(dl_client_t *client) {
     }
 }
 
+/* Before the mutex is released: after that its descriptor may be closed. Not when it is let go for a system
+ * call of a backend, so that the loop finds its request sent. */
 static void wake_loop(dl_client_t *client) {
     if (client->loop.is_woken) {
         client->loop.is_woken = false;

@@ -402,6 +402,7 @@ static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl
         end(a, dl_driver_fail(err_of(a, &unread), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome",
                               text));
     } else {
+        a->wire.asked->refused = true;
         end(a, dl_driver_fail(err_of(a, &unread), DL_EIO, 0, "%s", text));
     }
 }

@@ -186,26 +186,47 @@ CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_R
     end_signals();
 }
 
-/* What it leaves unread is the answer to a renewal, and nobody else waits. The lease is over before whoever
+/* What is left unread is the answer to a renewal, and nobody else waits. The lease is over before whoever
  * only listens counts as late. */
-CT_CASE(stopped, who_listens_costs_no_hold, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
+static void keep_a_hold(ct_t *ct, int listens) {
     on_signal(ct, stand_still);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NEVER_POLLS "\nlease: 900ms");
-    dl_lock_t *first = ct_lock(ct, a, "first"), *kept = ct_lock(ct, b, "kept");
+    dl_lock_t *first = ct_lock(ct, a, "first"), *second = ct_lock(ct, a, "second"),
+              *kept = ct_lock(ct, b, "kept");
     take(ct, first, LONG_LEASE_MS);
+    take(ct, second, LONG_LEASE_MS);
+    caller_t listener = CALLER(ct_lock(ct, b, "second"), DL_WAIT_FOREVER);
+    if (!listens) { /* another does, and leaves it to the one that is stopped */
+        start_caller(ct, &listener);
+        ct_await_waiting(ct, b, 1, 5000);
+        ct_await_hearing(ct, b, "second", 5000);
+    }
     CT_OK(dl_lock(kept, CT_ERR));
-    known_t listener;
-    start_known(ct, &listener, ct_lock(ct, b, "first"));
-    await_asleep(ct, b, "first", listener.tid);
-    stop_thread(ct, &listener);
+    known_t stands;
+    start_known(ct, &stands, ct_lock(ct, b, "first"));
+    await_asleep(ct, b, "first", stands.tid);
+    stop_thread(ct, &stands);
+    CT_OK(dl_unlock(second, CT_ERR));
+    if (!listens) {
+        end_caller(ct, &listener, DL_OK);
+    }
     uint64_t renewed = ct_stats(ct, b).renewed;
     CT_AWAIT(ct_stats(ct, b).renewed > renewed + 4 || dl_valid_ms(kept) == 0, SOON_MS);
     CT_GT(dl_valid_ms(kept), 0);
     CT_OK(dl_unlock(kept, CT_ERR));
     let_go(ct);
     CT_OK(dl_unlock(first, CT_ERR));
-    end_caller(ct, &listener.caller, DL_OK);
+    end_caller(ct, &stands.caller, DL_OK);
     end_signals();
+}
+
+CT_CASE(stopped, who_listens_costs_no_hold, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    keep_a_hold(ct, 1);
+}
+
+CT_CASE(stopped, who_is_to_listen_next_costs_no_hold, .needs = DL_CAP_NOTIFY,
+        .traits = CT_REAL_TIME | CT_BLOCKING) {
+    keep_a_hold(ct, 0);
 }
 
 CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_WAIT,

@@ -366,6 +366,17 @@ static void block_in_log(void *arg, dl_log_level_t level, const char *line) {
     }
 }
 
+/* One more try would have half of the time that an answer takes, and be cut off in doubt. */
+CT_CASE(faults, row18_too_few_replicas_is_a_clear_no, REDIS) {
+    char with[80];
+    snprintf(with, sizeof with, "min_replicas: 1\nreplica_timeout: %lldms",
+             (long long)ct_call_timeout_ms(ct) * 3 / 8);
+    dl_client_t *c = ct_open(ct, with);
+    CT_STATUS(dl_lock(ct_lock(ct, c, "row 18"), CT_ERR), DL_EIO);
+    CT_EQ(ct_calls_of(ct, CT_OP_TRY, c, "row 18"), 1);
+    CT_EQ(key_exists(ct, "row 18"), 0);
+}
+
 /* It is told of something while a caller reads for all; nobody's reply may lie unread meanwhile. */
 CT_CASE(faults, row06_log_function_that_blocks_keeps_nobody_from_renewing, REDIS) {
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
