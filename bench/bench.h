@@ -50,9 +50,13 @@ void user_close(void *user);
 void hold_many(dl_client_t *client, unsigned count, unsigned lease_ms, const char *what,
                void (*disturb)(const char *name));
 
+/* Pairs a second of a bare connection with so many requests outstanding. */
+#define QUEUE_PAIRS_MAX 256
+typedef uint64_t (*bare_pairs_fn)(int outstanding, uint64_t for_ns);
+
 /* Prints how often one thread locks and unlocks by a queue, with 1, 16 and 256 operations outstanding, beside
- * threads that block. Closes the client, as the next one does. */
-void queue_pairs(dl_client_t *client, unsigned scale);
+ * threads that block, and a bare connection (NULL: none). Closes the client, as the next one does. */
+void queue_pairs(dl_client_t *client, bare_pairs_fn bare, unsigned scale);
 /* Prints what 10,000 acquires of one thread cost the client while it renews 1,000 locks. */
 void queue_scale(dl_client_t *client, unsigned scale);
 

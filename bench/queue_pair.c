@@ -9,7 +9,7 @@
 
 #define ROUNDS 9
 #define ROUND_NS 200000000u
-#define TASKS_MAX 256
+#define TASKS_MAX QUEUE_PAIRS_MAX
 
 typedef struct task {
     dl_lock_t *lock, *owned; /* one name: of the thread, and of the task */
@@ -97,8 +97,9 @@ static uint64_t run_queue(dl_queue_t *queue, int outstanding, unsigned scale) {
     return rate(pairs, began);
 }
 
-static void compare(dl_queue_t *queue, const char *driver, int outstanding, unsigned scale) {
-    samples_t one = {0}, many = {0}, ours = {0}, to_one = {0}, to_many = {0};
+static void compare(dl_queue_t *queue, const char *driver, int outstanding, bare_pairs_fn bare,
+                    unsigned scale) {
+    samples_t one = {0}, many = {0}, ours = {0}, to_one = {0}, to_many = {0}, floor = {0}, to_floor = {0};
     /* Alternating rounds, so that a change of the machine's speed meets all. */
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t a = run_threads(1, scale);
@@ -109,6 +110,11 @@ static void compare(dl_queue_t *queue, const char *driver, int outstanding, unsi
         samples_add(&ours, c);
         samples_add(&to_one, c * 1000 / a);
         samples_add(&to_many, c * 1000 / b);
+        if (bare != NULL) {
+            uint64_t d = bare(outstanding, (uint64_t)scale * ROUND_NS);
+            samples_add(&floor, d);
+            samples_add(&to_floor, c * 1000 / d);
+        }
     }
     printf(
         "%s pairs by a queue, %d outstanding on distinct names from one thread: %llu pairs/s; one blocking "
@@ -122,7 +128,16 @@ static void compare(dl_queue_t *queue, const char *driver, int outstanding, unsi
                (double)samples_percentile(&to_many, 50) / 1e3, (double)samples_percentile(&to_many, 0) / 1e3,
                (double)samples_percentile(&to_many, 100) / 1e3);
     }
+    if (bare != NULL) {
+        printf("; the same requests bare %llu, ratio %.2f (%.2f to %.2f)",
+               (unsigned long long)samples_percentile(&floor, 50),
+               (double)samples_percentile(&to_floor, 50) / 1e3,
+               (double)samples_percentile(&to_floor, 0) / 1e3,
+               (double)samples_percentile(&to_floor, 100) / 1e3);
+    }
     printf("\n");
+    samples_free(&floor);
+    samples_free(&to_floor);
     samples_free(&one);
     samples_free(&many);
     samples_free(&ours);
@@ -130,7 +145,7 @@ static void compare(dl_queue_t *queue, const char *driver, int outstanding, unsi
     samples_free(&to_many);
 }
 
-void queue_pairs(dl_client_t *client, unsigned scale) {
+void queue_pairs(dl_client_t *client, bare_pairs_fn bare, unsigned scale) {
     static const int counts[] = {1, 16, TASKS_MAX};
     dl_client_info_t info = DL_CLIENT_INFO_INIT;
     dl_queue_t *queue;
@@ -147,7 +162,7 @@ void queue_pairs(dl_client_t *client, unsigned scale) {
         }
     }
     for (int k = 0; k < 3; k++) {
-        compare(queue, info.driver, counts[k], scale);
+        compare(queue, info.driver, counts[k], bare, scale);
     }
     for (unsigned i = 0; i < TASKS_MAX; i++) {
         dl_lock_close(tasks[i].lock);
@@ -158,5 +173,5 @@ void queue_pairs(dl_client_t *client, unsigned scale) {
 }
 
 void bench_queue_pair(const char *folder, unsigned scale) {
-    queue_pairs(open_client(folder, ""), scale);
+    queue_pairs(open_client(folder, ""), NULL, scale);
 }

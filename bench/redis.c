@@ -156,9 +156,15 @@ void bare_close(bare_t *bare) {
     redisFree(bare->redis);
 }
 
-/* The integer that is answered; -1 for nil. */
-static long long run(const bare_t *bare, int argc, const char **argv) {
-    redisReply *reply = redisCommandArgv(bare->redis, argc, argv, NULL);
+static void begin(const bare_t *bare, int argc, const char **argv) {
+    if (redisAppendCommandArgv(bare->redis, argc, argv, NULL) != REDIS_OK) {
+        die(bare->redis->errstr, NULL);
+    }
+}
+
+long long bare_end(const bare_t *bare) {
+    void *got = NULL;
+    redisReply *reply = redisGetReply(bare->redis, &got) == REDIS_OK ? got : NULL;
     if (reply == NULL || reply->type == REDIS_REPLY_ERROR) {
         die(reply != NULL ? reply->str : bare->redis->errstr, NULL);
     }
@@ -169,21 +175,36 @@ static long long run(const bare_t *bare, int argc, const char **argv) {
     return number;
 }
 
-void bare_acquire(bare_t *bare) {
+static long long run(const bare_t *bare, int argc, const char **argv) {
+    begin(bare, argc, argv);
+    return bare_end(bare);
+}
+
+void bare_begin_acquire(bare_t *bare) {
     char hold_id[24];
     (void)snprintf(hold_id, sizeof hold_id, "%llu", ++bare->hold_id);
     const char *argv[] = {"EVALSHA",   bare->acquire, "2", bare->key, "bare_tokens",
                           bare->owner, hold_id,       "1", "30000",   "0"};
-    if (run(bare, 10, argv) <= 0) {
+    begin(bare, 10, argv);
+}
+
+void bare_acquire(bare_t *bare) {
+    bare_begin_acquire(bare);
+    if (bare_end(bare) <= 0) {
         die("the bare lock is held by another", NULL);
     }
 }
 
-void bare_release(bare_t *bare) {
+void bare_begin_release(bare_t *bare) {
     char hold_id[24];
     (void)snprintf(hold_id, sizeof hold_id, "%llu", bare->hold_id);
     const char *argv[] = {"EVALSHA", bare->release, "1", bare->key, bare->owner, hold_id, "0", bare->channel};
-    if (run(bare, 8, argv) != 1) {
+    begin(bare, 8, argv);
+}
+
+void bare_release(bare_t *bare) {
+    bare_begin_release(bare);
+    if (bare_end(bare) != 1) {
         die("the bare lock was lost", NULL);
     }
 }

@@ -45,6 +45,11 @@ void bare_close(bare_t *bare);
 /* The driver's own two scripts. */
 void bare_acquire(bare_t *bare);
 void bare_release(bare_t *bare);
+/* The same, sent with what has begun before when an answer is asked for and none has come. */
+void bare_begin_acquire(bare_t *bare);
+void bare_begin_release(bare_t *bare);
+/* The next answer: its integer; -1 for nil. */
+long long bare_end(const bare_t *bare);
 /* The recipe: SET NX PX, and a script that compares, deletes and publishes. 0: another holds it. */
 int bare_set(bare_t *bare);
 void bare_compare_and_delete(bare_t *bare);
