@@ -260,7 +260,8 @@ typedef struct dl_acquire_opts {
  *   DL_ELOST      this owner held it, lost it, and has not unlocked every level yet; or the server
  *                 answered so late that no validity was left
  *   DL_ECANCELED, DL_ECLOSED, DL_EINVAL, DL_ENOMEM, DL_ELIMIT, DL_EFORKED
- *   DL_EIO        the server could not be reached for call_timeout, or until wait_ms was over
+ *   DL_EIO        the server could not be reached for call_timeout, or until wait_ms was over; or too few of
+ *                 its replicas had the lock (min_replicas), and no time was left to ask again
  *   DL_EUNKNOWN   the reply was lost; should the lock be taken, it is freed in the background
  *                 (An owner that holds it already and needs a longer lease asks once: DL_EIO and
  *                 DL_EUNKNOWN then leave its hold as it was, without the new level.)
