@@ -78,7 +78,9 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
     uint64_t until_ns = client->stop_threads ? last_try_until(client) : dli_call_deadline(client);
-    until_ns = dli_min(until_ns, claim->free_until_ns);
+    if (has_been_tried(claim)) { /* the first may have stood behind slow ones until its lease was over */
+        until_ns = dli_min(until_ns, claim->free_until_ns);
+    }
     if (claim->busy || dli_now() >= until_ns) {
         dli_request_over(client, request);
         settle(claim, DL_EUNKNOWN);

@@ -126,6 +126,7 @@ CT_CASE(outages, a_later_outage_has_a_patience_of_its_own, .needs_not = DL_CAP_N
     ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct)); /* busy answers all the while */
     outage.count = 2;
     int fault = ct_fault_add(ct, &outage);
+    CT_AWAIT_THAT(ct_call(ct, CT_OP_TRY, -1).end_ns, >, 0, 5000); /* none that began before is on its way */
     CT_OK(dl_unlock(held, CT_ERR));
     ct_join(ct, thread);
     CT_EQ(ct_fault_hits(ct, fault), 2);

@@ -35,6 +35,21 @@ CT_CASE(unknown, acquire_is_freed_in_the_background) {
     ct_no_event(ct, c, 0, NULL, 0);
 }
 
+/* Two that the server is slow to free keep the workers of a driver that blocks. */
+CT_CASE(unknown, a_free_behind_slow_ones_is_asked_although_its_lease_is_over) {
+    dl_client_t *c = ct_open(ct, NULL);
+    int64_t slow_ms = ct_call_timeout_ms(ct) * 3 / 4;
+    CT_OK(dl_trylock_for(ct_lock(ct, c, "behind"), 0, slow_ms / 3, CT_ERR));
+    ct_fault(ct, CT_OP_TRY, CT_LOSE_REPLY, 2);
+    static const char *const slow[] = {"slow", "slow too"};
+    for (size_t i = 0; i < 2; i++) {
+        ct_fault_t late = {.op = CT_OP_RELEASE, .mode = CT_LATE, .delay_ms = slow_ms, .name = slow[i]};
+        ct_fault_add(ct, &late);
+        CT_STATUS(dl_trylock_for(ct_lock(ct, c, slow[i]), 0, 60000, CT_ERR), DL_EUNKNOWN);
+    }
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_RELEASE, c, "behind"), >=, 1, 4 * slow_ms);
+}
+
 CT_CASE(unknown, acquire_is_tried_again_with_a_larger_hold_id) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "again");
