@@ -33,6 +33,7 @@ static const struct {
     {"redis-crowd-turns", bench_redis_crowd_turns},
     {"redis-many", bench_redis_many},
     {"redis-threads", bench_redis_threads},
+    {"redis-behind", bench_redis_behind},
     {"redis-queue-pair", bench_redis_queue_pair},
     {"redis-queue-scale", bench_redis_queue_scale},
     {"redlock-pair", bench_redlock_pair},

@@ -70,6 +70,7 @@ void bench_redis_crowd_turns(const char *folder, unsigned scale);
 void bench_redis_many(const char *folder, unsigned scale);
 void bench_redlock_crowd(const char *folder, unsigned scale);
 void bench_redis_threads(const char *folder, unsigned scale);
+void bench_redis_behind(const char *folder, unsigned scale);
 void bench_redis_queue_pair(const char *folder, unsigned scale);
 void bench_redis_queue_scale(const char *folder, unsigned scale);
 
