@@ -76,18 +76,19 @@ static void start_known(ct_t *ct, known_t *k, dl_lock_t *lock) {
     ct_latch_wait(ct, k->began, 5000);
 }
 
-/* How often this thread has slept. */
+/* How often this thread had slept before it fell asleep; negative: it is awake, be it without a processor. */
 static long sleeps_of(ct_t *ct, pid_t tid) {
-    char path[64], line[128];
+    char path[64], line[128], state = 0;
     long sleeps = -1;
     snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)tid);
     FILE *file = fopen(path, "re");
     CT_CHECKF(file != NULL, "no %s", path);
     while (sleeps < 0 && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "State: %c", &state);
         (void)sscanf(line, "voluntary_ctxt_switches: %ld", &sleeps);
     }
     fclose(file);
-    return sleeps;
+    return state == 'S' ? sleeps : -1;
 }
 
 /* Its call does nothing but sleep: the driver's own mutexes are nobody's. */
@@ -96,7 +97,7 @@ static void await_sleep(ct_t *ct, pid_t tid) {
     do {
         slept = sleeps_of(ct, tid);
         ct_sleep_ms(ct, 100);
-    } while (sleeps_of(ct, tid) != slept);
+    } while (slept < 0 || sleeps_of(ct, tid) != slept);
 }
 
 static void await_asleep(ct_t *ct, dl_client_t *client, const char *name, pid_t tid) {
