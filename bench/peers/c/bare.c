@@ -21,8 +21,9 @@ static const char owner[] = "00000000-0000-4000-8000-000000000001:1"; /* as long
 static const char compare_and_delete[] =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
-static void *connect_nothing(int port) {
+static void *connect_nothing(int port, const char *scenario) {
     (void)port;
+    (void)scenario;
     return NULL;
 }
 

@@ -1,17 +1,23 @@
-/* dlock.c - this library on redis-string, with its defaults: blocking threads, and a queue. */
+/* dlock.c - this library, or its release 0.1, with its defaults: blocking threads, and a queue. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlock/dlock.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "peer.h"
 
-static void *connect_dlock(int port) {
-    char yaml[128];
+#define IS_OLD (DL_VERSION_MAJOR == 0 && DL_VERSION_MINOR < 2)
+
+static void *connect_dlock(int port, const char *scenario) {
+    char yaml[192];
+    const char *other = peer_mixed(scenario);
     dl_client_t *client;
     dl_error_t err;
-    int n = snprintf(yaml, sizeof yaml,
-                     "use: b\nbackends:\n  b: {driver: redis-string, url: \"redis://127.0.0.1:%d\"}\n", port);
+    int n =
+        snprintf(yaml, sizeof yaml, "use: b\nbackends:\n  b: {driver: %s, url: \"redis://127.0.0.1:%d\"%s}\n",
+                 other != NULL && strcmp(other, "redisson") == 0 ? "redis-hash-reentrant" : "redis-string",
+                 port, other != NULL ? ", prefix: \"\", lease: " PEER_LEASE : "");
     if (dl_client_open_text(yaml, (size_t)n, NULL, &client, &err) != DL_OK) {
         peer_die("open", err.message);
     }
@@ -42,6 +48,7 @@ static void unlock_dlock(void *lock) {
     }
 }
 
+#if !IS_OLD
 static void begin_lock(dl_queue_t *queue, dl_lock_t *lock) {
     dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
     dl_error_t err;
@@ -92,17 +99,22 @@ static double run_queue(void *client, uint64_t begin_ns, uint64_t end_ns) {
     }
     return (double)pairs * 1e9 / (double)(end_ns - begin_ns);
 }
+#endif
 
 int main(int argc, char **argv) {
     const peer_t peer = {
-        .name = "dlock",
+        .name = IS_OLD ? "dlock-0.1" : "dlock",
         .version = dl_version(),
         .waits = 1,
+        .processes = IS_OLD ? 2 : 3,
+        .threads = IS_OLD ? 1 : 2,
         .connect = connect_dlock,
         .open = open_dlock,
         .lock = lock_dlock,
         .unlock = unlock_dlock,
+#if !IS_OLD
         .queue = run_queue,
+#endif
     };
     return peer_main(&peer, argc, argv);
 }

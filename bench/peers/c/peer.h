@@ -5,13 +5,15 @@
 
 #include <stdint.h>
 
-#define PEER_TASKS 64 /* of the scenario many */
+#define PEER_TASKS 64   /* of the scenario many */
+#define PEER_LEASE "5s" /* of every client in a scenario mixed-PEER */
 
 /* What the threads of a process share, and what one thread locks by. */
 typedef struct peer {
     const char *name, *version;
-    int waits; /* lock waits for another holder, so that the scenario hot can be measured */
-    void *(*connect)(int port);
+    int waits;              /* lock waits for another holder, so that the scenario hot can be measured */
+    int processes, threads; /* of its side of a scenario mixed-PEER, each thread a client; 0: it is in none */
+    void *(*connect)(int port, const char *scenario);
     void *(*open)(void *client, int port, const char *name);
     void (*lock)(void *lock);
     void (*unlock)(void *lock);
@@ -21,6 +23,9 @@ typedef struct peer {
 
 /* main of such a program: PORT SCENARIO SECONDS. Prints one line, `name version scenario figure...`. */
 int peer_main(const peer_t *peer, int argc, char **argv);
+
+/* Whether it is mixed-PEER: that peer's name, or NULL. */
+const char *peer_mixed(const char *scenario);
 
 uint64_t peer_now_ns(void);
 void peer_die(const char *what, const char *why) __attribute__((noreturn));

@@ -1,8 +1,9 @@
-// main.go - redsync on one server in the scenarios of bench/peers: goroutines, in `hot` with clients of their own.
+// main.go - redsync on one server in the scenarios of bench/peers: goroutines, in `hot` and mixed with clients of their own.
 // SPDX-License-Identifier: Apache-2.0
 package main
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
@@ -21,7 +23,9 @@ const (
 	library = "github.com/go-redsync/redsync/v4"
 	warm    = time.Second // what is done in the first second is not counted
 	tasks   = 64
-	clients = 8
+	clients = 8               // of `hot`, and of a mixed scenario on both sides together
+	mixed   = 2               // of those, ours
+	lease   = 5 * time.Second // in a mixed scenario
 )
 
 func die(err error) {
@@ -31,13 +35,17 @@ func die(err error) {
 	}
 }
 
+func dial(port string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
+}
+
 func connect(port string) *redsync.Redsync {
-	return redsync.New(goredis.NewPool(redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})))
+	return redsync.New(goredis.NewPool(dial(port)))
 }
 
 // By default it gives up after 32 tries. Its pauses stay as they are: 50 to 250 ms, drawn at random.
-func open(client *redsync.Redsync, scenario string, number int) *redsync.Mutex {
-	return client.NewMutex(fmt.Sprintf("redsync:%s/%d", scenario, number), redsync.WithTries(math.MaxInt32))
+func open(client *redsync.Redsync, scenario string, number int, more ...redsync.Option) *redsync.Mutex {
+	return client.NewMutex(fmt.Sprintf("redsync:%s/%d", scenario, number), append(more, redsync.WithTries(math.MaxInt32))...)
 }
 
 func unlock(mutex *redsync.Mutex) {
@@ -87,6 +95,29 @@ func runMany(port string, length time.Duration) string {
 	return fmt.Sprintf("%.0f", float64(sum)/length.Seconds())
 }
 
+// One client, which does hold while it holds: how often, and its longest wait, in ms.
+func contend(mutex *redsync.Mutex, ready, hold func(), length time.Duration) (holds, longest float64) {
+	die(mutex.Lock())
+	unlock(mutex)
+	ready()
+	begin := time.Now().Add(warm)
+	end := begin.Add(length)
+	for now := time.Now(); now.Before(end); now = time.Now() {
+		die(mutex.Lock())
+		got := time.Now()
+		hold()
+		unlock(mutex)
+		if got.Before(begin) {
+			continue
+		}
+		if got.Before(end) {
+			holds++
+		}
+		longest = max(longest, got.Sub(now).Seconds()*1e3)
+	}
+	return holds, longest
+}
+
 func runHot(port string, length time.Duration) string {
 	var holds, longest [clients]float64
 	var ready, done sync.WaitGroup
@@ -95,25 +126,8 @@ func runHot(port string, length time.Duration) string {
 		done.Add(1)
 		go func() {
 			defer done.Done()
-			mutex := open(connect(port), "hot", 0)
-			die(mutex.Lock())
-			unlock(mutex)
-			ready.Done()
-			ready.Wait()
-			begin := time.Now().Add(warm)
-			end := begin.Add(length)
-			for now := time.Now(); now.Before(end); now = time.Now() {
-				die(mutex.Lock())
-				got := time.Now()
-				unlock(mutex)
-				if got.Before(begin) {
-					continue
-				}
-				if got.Before(end) {
-					holds[i]++
-				}
-				longest[i] = max(longest[i], got.Sub(now).Seconds()*1e3)
-			}
+			all := func() { ready.Done(); ready.Wait() }
+			holds[i], longest[i] = contend(open(connect(port), "hot", 0), all, func() {}, length)
 		}()
 	}
 	done.Wait()
@@ -129,6 +143,43 @@ func runHot(port string, length time.Duration) string {
 	return fmt.Sprintf("%.0f %.1f %.3f", sum/length.Seconds(), slices.Max(longest[:]), jain)
 }
 
+// Two clients beside those of libdlock. All count on the server, by a connection of their own, who is ready and who holds.
+func runMixed(port string, length time.Duration) string {
+	var holds, longest [mixed]float64
+	var violations atomic.Int64
+	var done sync.WaitGroup
+	for i := range mixed {
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			server := dial(port)
+			add := func(what string, by int64) int64 {
+				is, err := server.IncrBy(context.Background(), "redsync:mixed/"+what, by).Result()
+				die(err)
+				return is
+			}
+			all := func() {
+				for n := add("ready", 1); n < clients; n = add("ready", 0) {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			hold := func() {
+				if add("inside", 1) != 1 {
+					violations.Add(1)
+				}
+				time.Sleep(time.Millisecond)
+				add("inside", -1)
+			}
+			mutex := open(connect(port), "mixed", 0, redsync.WithExpiry(lease))
+			holds[i], longest[i] = contend(mutex, all, hold, length)
+		}()
+	}
+	done.Wait()
+	seconds := length.Seconds()
+	return fmt.Sprintf("%.0f %.2f %.1f %d", (holds[0]+holds[1])/seconds, slices.Min(holds[:])/seconds, slices.Max(longest[:]),
+		violations.Load())
+}
+
 func version() string {
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {
@@ -140,9 +191,11 @@ func version() string {
 }
 
 func main() {
-	scenarios := map[string]func(string, time.Duration) string{"pair": runPair, "many": runMany, "hot": runHot}
+	scenarios := map[string]func(string, time.Duration) string{
+		"pair": runPair, "many": runMany, "hot": runHot, "mixed-redsync": runMixed,
+	}
 	if len(os.Args) != 4 || scenarios[os.Args[2]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: redsync PORT pair|many|hot SECONDS")
+		fmt.Fprintln(os.Stderr, "usage: redsync PORT pair|many|hot|mixed-redsync SECONDS")
 		os.Exit(64)
 	}
 	seconds, err := strconv.Atoi(os.Args[3])

@@ -4,12 +4,18 @@ import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** usage: Main PORT pair|many|hot SECONDS */
+/** usage: Main PORT pair|many|hot|mixed-redisson SECONDS */
 final class Main {
-    public static void main(String[] args) throws InterruptedException {
-        Peer.run("redisson", Redisson.class, args[1], Integer.parseInt(args[2]), () -> {
+    /** In a mixed scenario. */
+    private static final long LEASE_MS = 5_000;
+
+    public static void main(String[] args) throws Exception {
+        Peer.run("redisson", Redisson.class, args, () -> {
             Config config = new Config();
             config.useSingleServer().setAddress("redis://127.0.0.1:" + args[0]);
+            if (args[1].startsWith("mixed-")) {
+                config.setLockWatchdogTimeout(LEASE_MS);
+            }
             RedissonClient client = Redisson.create(config);
             return name -> client.getLock("redisson:" + name);
         });

@@ -17,12 +17,12 @@ final class Main {
         return registry::obtain;
     }
 
-    public static void main(String[] args) throws InterruptedException {
-        int port = Integer.parseInt(args[0]), seconds = Integer.parseInt(args[2]);
-        Peer.run("spring", RedisLockRegistry.class, args[1], seconds, () -> connect(port, RedisLockType.SPIN_LOCK));
+    public static void main(String[] args) throws Exception {
+        int port = Integer.parseInt(args[0]);
+        Peer.run("spring", RedisLockRegistry.class, args, () -> connect(port, RedisLockType.SPIN_LOCK));
         if (args[1].equals("hot")) {
             // The default above polls; this is the other way, which its documentation prefers.
-            Peer.run("spring-pubsub", RedisLockRegistry.class, "hot", seconds, () -> connect(port, RedisLockType.PUB_SUB_LOCK));
+            Peer.run("spring-pubsub", RedisLockRegistry.class, args, () -> connect(port, RedisLockType.PUB_SUB_LOCK));
         }
         Runtime.getRuntime().halt(0); // the clients' threads would go on
     }
