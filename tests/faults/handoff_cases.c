@@ -19,7 +19,7 @@ static int is_string(ct_t *ct) {
 
 static int in_line(ct_t *ct, const char *name) {
     long long len = redis_number(ct_redis(ct), "STRLEN " QUEUE "%s", key_of(ct, name));
-    return len > 14 ? (int)((len - 14) / 49) : 0;
+    return len > 27 ? (int)((len - 27) / 49) : 0;
 }
 
 /* A waiter that is in line, as the n-th. */
@@ -34,11 +34,15 @@ static void expect_handed(ct_t *ct, caller_t *waiter, watch_t released, int64_t 
     CT_LE(waiter->ended_ms - released.began_ms, within_ms + ct_tolerance_ms(ct));
 }
 
-/* As if the lock was left free so long ago, and reserved so often since then. */
-static void write_turn(ct_t *ct, const char *name, int64_t ago_ms, int times) {
+static int64_t wall_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    int64_t since_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - ago_ms;
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* As if the lock was left free so long ago, and reserved so often since then. */
+static void write_turn(ct_t *ct, const char *name, int64_t ago_ms, int times) {
+    int64_t since_ms = wall_ms() - ago_ms;
     (void)redis_ask(ct_redis(ct), "SETRANGE " QUEUE "%s 0 %lld%d", key_of(ct, name), (long long)since_ms,
                     times);
 }
@@ -416,6 +420,41 @@ CT_CASE(handoff, a_lock_is_left_free_after_a_tenth_of_a_second_and_four_or_after
     CT_EQ(is_reserved_after(ct, "three", 200, 3), 1);
     CT_EQ(is_reserved_after(ct, "four", 200, 4), 0);
     CT_EQ(is_reserved_after(ct, "none for long", 1000, 0), 0);
+}
+
+/* Left free by one who holds it while another waits, and not for 5 s: for 250 ms, or as always? */
+static void expect_left_free(ct_t *ct, const char *name, caller_t *holder, int for_longer) {
+    caller_t waiter = CALLER(lock_of(ct, name), DL_WAIT_FOREVER);
+    line_up(ct, &waiter, name, 1);
+    write_turn(ct, name, 5000, 4);
+    int64_t before_ms = ct_now_ms(ct), wall_before_ms = wall_ms();
+    ct_latch_down(ct, holder->keep);
+    end_caller(ct, holder, DL_OK);
+    int64_t wall_after_ms = wall_ms();
+    long long since_ms = redis_number(ct_redis(ct), "GETRANGE " QUEUE "%s 0 12", key_of(ct, name));
+    end_caller(ct, &waiter, DL_OK);
+    if (for_longer) {
+        CT_GE(since_ms, wall_before_ms + 248);
+        CT_GE(waiter.ended_ms - before_ms, 249); /* and the milliseconds of two clocks */
+    } else {
+        CT_LE(since_ms, wall_after_ms);
+    }
+}
+
+/* For those that poll every 250 ms; on a hash nobody does. */
+CT_CASE(handoff, a_lock_that_another_library_had_is_left_free_for_longer, REDIS) {
+    const char *key = key_of(ct, "seen");
+    CT_CHECK(poll_once(ct, key));
+    caller_t first = CALLER(lock_of(ct, "seen"), DL_WAIT_FOREVER), usual = CALLER(lock_of(ct, "usual"), 0);
+    first.keep = ct_latch(ct, 1);
+    usual.keep = ct_latch(ct, 1);
+    line_up(ct, &first, "seen", 1);
+    CT_EQ(redis_number(ct_redis(ct), "DEL %s", key), 1);
+    CT_AWAIT_THAT(in_line(ct, "seen"), ==, 0, 5000);
+    expect_left_free(ct, "seen", &first, is_string(ct));
+    start_caller(ct, &usual);
+    ct_await_held(ct, "usual", 5000);
+    expect_left_free(ct, "usual", &usual, 0);
 }
 
 CT_CASE(handoff, who_polls_is_not_starved, REDIS) {

@@ -23,7 +23,7 @@ if not there and ARGV[7] ~= '1' then
     stand(ARGV[6], text, uuid)
     -- What was its own, or its turn, is the next one's.
     if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5])
-        or string.sub(text, 15, 50) == uuid and redis.call('exists', KEYS[1]) == 0 then
+        or string.sub(text, FIRST, FIRST + 35) == uuid and redis.call('exists', KEYS[1]) == 0 then
         free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
     end
 end

@@ -29,7 +29,7 @@ if held and held ~= uuid .. ':0:0' then
         and string.match(held, '^%d+$', #ARGV[1] + 2)
     if not older or tonumber(older) > tonumber(ARGV[2]) then
         local ours = is_ours(held) and 1 or 0
-        local place = stand(ARGV[7], text, uuid, ARGV[8])
+        local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
         return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
     end
 end

@@ -19,7 +19,7 @@ if not is_there then
     local text = read_queue(ARGV[6])
     stand(ARGV[6], text, uuid)
     -- What was its own, or its turn, is the next one's.
-    if held ~= uuid .. ':0:0' and (held or string.sub(text, 15, 50) ~= uuid) then
+    if held ~= uuid .. ':0:0' and (held or string.sub(text, FIRST, FIRST + 35) ~= uuid) then
         return false
     end
 elseif tonumber(ARGV[3]) > 0 then

@@ -1,16 +1,18 @@
 -- queue.lua - who waits for a lock: client processes, in the order of their coming, in one string. Its first 13 bytes
 -- are the instant (ms) at which the lock was last left free for everybody, the next how often it was reserved since then,
--- up to 9; then there are 49 for each process: 36 of its UUID, 13 of the instant at which it is forgotten unless it has
--- asked again.
+-- up to 9, 13 more when one of those who wait saw the lock of another library; then there are 49 for each process: 36 of
+-- its UUID, 13 of the instant at which it is forgotten unless it has asked again.
 -- Only GET, SET and PUBLISH are needed, on a key beside those of the clients' names. Who may not use it, or has no
 -- memory left, goes without: all that is lost is the order.
+local FIRST, SIZE = 28, 49
 local function now_ms()
     local now = redis.call('time')
     return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 local function read_queue(queue)
     local text = redis.pcall('get', queue)
-    return type(text) == 'string' and string.find(text, '^' .. string.rep('%d', 14)) and #text % 49 == 14 and text or ''
+    local is_whole = type(text) == 'string' and string.find(text, '^' .. string.rep('%d', FIRST - 1))
+    return is_whole and #text % SIZE == FIRST - 1 and text or ''
 end
 -- Nil; 0: the memory is full; -1: the user may not.
 local function write_queue(queue, text)
@@ -18,55 +20,62 @@ local function write_queue(queue, text)
     return err and (string.find(err, 'OOM', 1, true) and 0 or -1)
 end
 -- So long (ms) it is not this process' turn to take a lock that is free: in the first 2 ms after it was left free for
--- everybody none of ours takes it, in the next 10 the first of the queue. Who stands behind that one is told, or looks
--- after it when a reservation would be over.
+-- everybody none of ours takes it, in the next 10 the first of the queue. Where it is left free for longer, the instant
+-- lies in the future. Who stands behind the first is told, or looks after it when a reservation would be over.
 local function others_turn(text, uuid)
-    local past = #text > 14 and now_ms() - tonumber(string.sub(text, 1, 13)) or 12
-    local at = string.find(text, uuid, 15, true)
-    local turn = at == 15 and 2 or 12
-    if past < 0 or past >= turn then
+    local past = #text >= FIRST and now_ms() - tonumber(string.sub(text, 1, 13)) or 12
+    local at = string.find(text, uuid, FIRST, true)
+    local turn = at == FIRST and 2 or 12
+    if past < -250 or past >= turn then
         return 0
     end
-    return at and at > 15 and 200 or turn - past
+    return at and at > FIRST and 200 or turn - past
 end
 -- The process waits for it or, with joins ~= '1', no longer does. Its place in the queue, from 1 on; 0: it has none;
--- -1: it may have none. An entry that lasts until the process asks again is not written anew.
-local function stand(queue, text, uuid, joins)
-    local at, entry, now = string.find(text, uuid, 15, true), '', 0
+-- -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
+-- the lock, and that was not seen for a second.
+local function stand(queue, text, uuid, joins, is_foreign)
+    local at, entry, now = string.find(text, uuid, FIRST, true), '', 0
+    local is_news
     if joins == '1' then
         now = now_ms()
-        text = text ~= '' and text or string.format('%013.0f0', now - 12)
+        text = text ~= '' and text or string.format('%013.0f%014d', now - 12, 0)
         at = at or #text < 25000 and #text + 1
         entry = uuid .. string.format('%013.0f', now + 3000)
+        if is_foreign and now - tonumber(string.sub(text, 15, 27)) > 1000 then
+            text, is_news = string.sub(text, 1, 14) .. string.format('%013.0f', now) .. string.sub(text, FIRST), true
+        end
     end
-    local lasts = at and (tonumber(string.sub(text, at + 36, at + 48)) or 0) > now + 2300
+    local lasts = not is_news and at and (tonumber(string.sub(text, at + 36, at + 48)) or 0) > now + 2300
     local refused = at and not (joins == '1' and lasts)
-        and write_queue(queue, string.sub(text, 1, at - 1) .. entry .. string.sub(text, at + 49))
-    return refused or at and joins == '1' and (at - 15) / 49 + 1 or 0
+        and write_queue(queue, string.sub(text, 1, at - 1) .. entry .. string.sub(text, at + SIZE))
+    return refused or at and joins == '1' and (at - FIRST) / SIZE + 1 or 0
 end
 -- Of a lock that is free: the first in the queue that hears of it is told. True: it is reserved for that one. False: it
--- stays free, since nobody hears, or everybody's turn has come: after 100 ms and four reservations, or a second.
+-- stays free, since nobody hears, or everybody's turn has come: after 100 ms and four reservations, or a second. For a
+-- minute after another library had it, the first time in each 4 s is long enough for clients that poll every 250 ms.
 local function hand_over(key, queue, channel, reserve)
     local text = read_queue(queue)
     if text == '' then
         return false
     end
-    local now, since, at, heard = now_ms(), string.sub(text, 1, 13), 15, 0
-    local times = tonumber(string.sub(text, 14, 14))
-    while heard == 0 and at < #text and at < 15 + 16 * 49 do
+    local now, since, at, heard = now_ms(), string.sub(text, 1, 13), FIRST, 0
+    local times, seen = tonumber(string.sub(text, 14, 14)), string.sub(text, 15, 27)
+    while heard == 0 and at < #text and at < FIRST + 16 * SIZE do
         local uuid, ends = string.sub(text, at, at + 35), tonumber(string.sub(text, at + 36, at + 48))
         local told = ends and now < ends and redis.pcall('publish', channel .. ':' .. uuid, '0')
         heard = type(told) == 'number' and told or 0
-        at = at + 49
+        at = at + SIZE
     end
     local past = now - tonumber(since)
     if heard > 0 and past >= 0 and (past < 100 or times < 4 and past < 1000) then
-        reserve(key, string.sub(text, at - 49, at - 14))
-        write_queue(queue, since .. math.min(times + 1, 9) .. string.sub(text, at))
+        reserve(key, string.sub(text, at - SIZE, at - SIZE + 35))
+        write_queue(queue, since .. math.min(times + 1, 9) .. seen .. string.sub(text, at))
         return true
     end
+    local is_long = now - tonumber(seen) < 60000 and math.floor(now / 4000) ~= math.floor(since / 4000)
     -- Where nobody hears, there are no turns.
-    local left_free = string.format('%013.0f0', heard > 0 and now or now - 12)
-    write_queue(queue, left_free .. string.sub(text, heard > 0 and at - 49 or at))
+    local left_free = heard == 0 and now - 12 or is_long and now + 248 or now
+    write_queue(queue, string.format('%013.0f0', left_free) .. seen .. string.sub(text, heard > 0 and at - SIZE or at))
     return false
 end
