@@ -17,11 +17,11 @@ static void copy_text(char *to, size_t size, const char *text, size_t len) {
 }
 
 bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info) {
-    int64_t left_ms, ours, holds, token, hold_id;
+    int64_t left_ms, ours, holds, hold_id;
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
-        reply->element[1]->type != REDIS_REPLY_STRING || !dli_reply_int(reply->element[0], &left_ms) ||
-        !dli_reply_int(reply->element[2], &ours) || !dli_reply_int(reply->element[3], &holds) ||
-        !dli_reply_int(reply->element[4], &token)) {
+        reply->element[1]->type != REDIS_REPLY_STRING || reply->element[4]->type != REDIS_REPLY_STRING ||
+        !dli_reply_int(reply->element[0], &left_ms) || !dli_reply_int(reply->element[2], &ours) ||
+        !dli_reply_int(reply->element[3], &holds)) {
         return false;
     }
     const char *text = reply->element[1]->str;
@@ -35,31 +35,19 @@ bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_l
     copy_text(info->owner, sizeof info->owner, text, len);
     info->remaining_ms = left_ms < 0 ? -1 : left_ms;
     info->holds = holds < 0 ? 0 : holds > UINT32_MAX ? UINT32_MAX : (uint32_t)holds;
-    info->token = token > 0 ? (uint64_t)token : 0;
+    copy_text(info->client, sizeof info->client, reply->element[4]->str, reply->element[4]->len);
     size_t uuid_len = strlen(redis->env->client_uuid);
     info->ours = strncmp(info->owner, redis->env->client_uuid, uuid_len) == 0 && info->owner[uuid_len] == ':';
     return true;
 }
 
-#define UUID_LEN 36
-
-void dli_redis_label_key(const dli_redis_t *redis, const dl_lock_info_t *info, dli_key_t *key) {
-    bool is_client = info->hold_id != 0 && strlen(info->owner) > UUID_LEN && info->owner[UUID_LEN] == ':';
-    key->len = is_client ? (size_t)snprintf(key->at, sizeof key->at, "%s" DLI_LABEL_INFIX "%.*s",
-                                            redis->token_key, UUID_LEN, info->owner)
-                         : 0;
-}
-
-void dli_redis_read_label(const redisReply *reply, dl_lock_info_t *info) {
-    if (reply != NULL && reply->type == REDIS_REPLY_STRING) {
-        copy_text(info->client, sizeof info->client, reply->str, reply->len);
-    }
+dli_slice_t dli_redis_label_prefix(const dli_redis_t *redis) {
+    return (dli_slice_t){redis->label_key, strlen(redis->token_key) + strlen(DLI_LABEL_INFIX)};
 }
 
 /* ---- list ------------------------------------------------------------------------------------------- */
 
-/* A page of keys is asked about in parts, and each part by up to two exchanges: who holds what, and what the
- * holders are called. */
+/* A page of keys is asked about in parts. */
 typedef struct listing {
     dli_exchange_t exchange; /* first */
     dli_commands_t commands;
@@ -70,19 +58,14 @@ typedef struct listing {
     char pattern[2 * (DLI_PREFIX_MAX + DL_NAME_MAX) + 2];
     size_t pattern_len;
     char cursor[24];
-    redisReply *page; /* of SCAN */
-    size_t at;        /* the next key of the page */
-    size_t pages;     /* that have come */
-    void *seen;       /* tree of names: the server's SCAN may show a key more than once */
-    bool ended;       /* fn wants no more */
-    /* The keys of this part, and the locks among them. */
-    dli_slice_t words[CHUNK + 1];
+    redisReply *page;             /* of SCAN */
+    size_t at;                    /* the next key of the page */
+    size_t pages;                 /* that have come */
+    void *seen;                   /* tree of names: the server's SCAN may show a key more than once */
+    bool ended;                   /* fn wants no more */
+    dli_slice_t words[CHUNK + 2]; /* the keys of this part, and what else the script is told */
     size_t n;
     redisReply *held;
-    dl_lock_info_t infos[CHUNK];
-    size_t places[CHUNK];
-    size_t locks;
-    redisReply *labels[CHUNK];
 } listing_t;
 
 static listing_t *listing_of(dli_exchange_t *exchange) {
@@ -135,47 +118,6 @@ static dl_status_t report(listing_t *l, const dli_slice_t *key, const dl_lock_in
 
 static void ask_part(listing_t *l);
 
-static void report_part(listing_t *l) {
-    for (size_t i = 0; i < l->locks && l->status == DL_OK && !l->ended; i++) {
-        l->status = report(l, &l->words[l->places[i]], &l->infos[i]);
-    }
-    if (l->status == DL_OK && !l->ended) {
-        ask_part(l);
-    }
-}
-
-/* They are for people: whatever goes wrong, there are none. */
-static void take_labels(dli_exchange_t *exchange) {
-    listing_t *l = listing_of(exchange);
-    dli_key_t key;
-    for (size_t i = 0, j = 0; i < l->locks; i++) {
-        dli_redis_label_key(l->redis, &l->infos[i], &key);
-        if (key.len > 0) {
-            dli_redis_read_label(l->labels[j], &l->infos[i]);
-            freeReplyObject(l->labels[j++]);
-        }
-    }
-    report_part(l);
-}
-
-/* Asks for the labels of the clients that hold locks, all at once. */
-static void ask_labels(listing_t *l) {
-    dli_key_t key;
-    dli_commands_clear(&l->commands);
-    for (size_t i = 0; i < l->locks; i++) {
-        dli_redis_label_key(l->redis, &l->infos[i], &key);
-        if (key.len > 0) {
-            dli_commands_add_words(&l->commands, "GET", key.at, NULL);
-        }
-    }
-    memset(l->labels, 0, sizeof l->labels);
-    if (l->commands.count > 0) {
-        ask(l, l->labels, take_labels);
-    } else {
-        report_part(l);
-    }
-}
-
 /* What the server says of the keys: for each lock its place among them and who holds it. */
 static void take_held(dli_exchange_t *exchange) {
     listing_t *l = listing_of(exchange);
@@ -185,24 +127,21 @@ static void take_held(dli_exchange_t *exchange) {
     if (l->status != DL_OK) {
         return;
     }
-    bool makes_sense =
-        reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0 && reply->elements / 2 <= l->n;
-    l->locks = 0;
-    for (size_t i = 0; makes_sense && i < reply->elements; i += 2, l->locks++) {
+    bool makes_sense = reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0;
+    for (size_t i = 0; makes_sense && i < reply->elements && l->status == DL_OK && !l->ended; i += 2) {
         int64_t place;
-        dl_lock_info_t *info = &l->infos[l->locks];
-        *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+        dl_lock_info_t info = DL_LOCK_INFO_INIT;
         makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= l->n &&
-                      dli_redis_read_info(l->redis, reply->element[i + 1], info);
-        l->places[l->locks] = makes_sense ? (size_t)place - 1 : 0;
+                      dli_redis_read_info(l->redis, reply->element[i + 1], &info);
+        l->status = makes_sense ? report(l, &l->words[place - 1], &info) : DL_OK;
     }
     if (!makes_sense) {
         l->status = dli_redis_fail(l->redis, NULL, reply, &l->err);
     }
     freeReplyObject(l->held);
     l->held = NULL;
-    if (l->status == DL_OK) {
-        ask_labels(l);
+    if (l->status == DL_OK && !l->ended) {
+        ask_part(l);
     }
 }
 
@@ -221,7 +160,8 @@ static void ask_part(listing_t *l) {
     }
     if (l->n > 0) {
         l->words[l->n] = dli_slice(only_locks ? "1" : "0");
-        const dli_script_call_t call = {l->redis->layout->list, l->n, l->n + 1, l->words};
+        l->words[l->n + 1] = dli_redis_label_prefix(l->redis);
+        const dli_script_call_t call = {l->redis->layout->list, l->n, l->n + 2, l->words};
         dli_commands_clear(&l->commands);
         dli_script_encode(&l->commands, &call, true); /* nobody has loaded it */
         ask(l, &l->held, take_held);

@@ -190,10 +190,8 @@ typedef struct dli_listed {
 dli_exchange_t *dli_listing_begin(dli_redis_t *alone, const dli_listed_t *listed);
 /* Frees it (NULL: out of memory), and says how it went. */
 dl_status_t dli_listing_end(dli_exchange_t *listing, dl_error_t *err);
-/* The key of the label of the client that holds this; of no length: it is nobody's of this library. */
-void dli_redis_label_key(const dli_redis_t *redis, const dl_lock_info_t *info, dli_key_t *key);
-/* The answer to GET of that key. */
-void dli_redis_read_label(const redisReply *reply, dl_lock_info_t *info);
+/* What the keys of labels begin with: an inspect script puts the uuid of the holder behind it. */
+dli_slice_t dli_redis_label_prefix(const dli_redis_t *redis);
 /* The answer of an inspect script to something that is a lock. False: it makes no sense. */
 bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info);
 

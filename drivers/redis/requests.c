@@ -486,8 +486,8 @@ static void encode_inspect(dli_redis_request_t *wire, size_t i, bool with_source
     dli_key_t key;
     (void)i;
     dli_redis_key(a->redis, a->wire.asked->with.name, a->wire.asked->with.name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len}};
-    encode_call(commands, a->redis->layout->inspect, 1, 1, argv, with_source);
+    const dli_slice_t argv[] = {{key.at, key.len}, dli_redis_label_prefix(a->redis)};
+    encode_call(commands, a->redis->layout->inspect, 1, 2, argv, with_source);
 }
 
 static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
@@ -506,44 +506,10 @@ static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisRepl
     return true;
 }
 
-/* Who holds it, for people: whatever goes wrong, nobody is named. */
-static void encode_label(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const ask_t *a = ask_of(wire);
-    dli_key_t key;
-    (void)i;
-    (void)with_source;
-    dli_redis_label_key(a->redis, a->wire.asked->info, &key);
-    const dli_slice_t argv[] = {{"GET", 3}, {key.at, key.len}};
-    dli_commands_add(commands, 2, argv);
-}
-
-static bool label_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
-    (void)i;
-    dli_redis_read_label(reply, wire->asked->info);
-    return true;
-}
-
-static void label_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    (void)status;
-    (void)why;
-    end(ask_of(wire), DL_OK);
-}
-
-static const dli_redis_kind_t label_kind = {
-    .intent = DLI_READ, .encode = encode_label, .replied = label_replied, .ended = label_ended};
-
 static void inspect_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
-    dli_key_t key = {.len = 0};
     if (status != DL_OK) {
         end_why(a, status, why);
-        return;
-    }
-    if (a->status == DL_OK && a->wire.asked->info->held) {
-        dli_redis_label_key(a->redis, a->wire.asked->info, &key);
-    }
-    if (key.len > 0) {
-        begin_as(a, &label_kind, 1, wire->pipe);
     } else {
         end(a, a->status);
     }

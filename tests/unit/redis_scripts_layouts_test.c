@@ -33,7 +33,7 @@ Test(redis_scripts_layouts, a_string_of_another_client_is_busy_and_not_ours) {
         snprintf(rest, sizeof rest, "%s,0,0]", values[i]);
         cr_assert(is_busy(take(string, A, "900"), 19000, 20000, rest), "%s: %s", values[i],
                   take(string, A, "900"));
-        snprintf(rest, sizeof rest, "%s,0,1,0]", values[i]);
+        snprintf(rest, sizeof rest, "%s,0,1,]", values[i]);
         cr_assert(is_busy(inspect(string), 19000, 20000, rest), "%s", inspect(string));
         cr_assert_str_eq(drop(string, A, "7", "0"), "nil");
         cr_assert_str_eq(renew(string, A, "7", "30000"), "0");
@@ -73,9 +73,27 @@ Test(redis_scripts_layouts, an_owner_of_a_task_is_ours_too) {
             cr_assert(is_token(take(l, task, "7")));
             cr_assert(is_busy(take(l, B, "1"), 29000, 30000, UUID_A ":t5:7,1,0]"), "%s", take(l, B, "1"));
             cr_assert(is_busy(take(l, UUID_A ":5", "8"), 29000, 30000, UUID_A ":t5:7,1,0]"));
-            cr_assert(is_busy(inspect(l), 29000, 30000, UUID_A ":t5:7,1,1,0]"), "%s", inspect(l));
+            cr_assert(is_busy(inspect(l), 29000, 30000, UUID_A ":t5:7,1,1,]"), "%s", inspect(l));
             cr_assert_str_eq(renew(l, task, "7", "60000"), "1");
             cr_assert_str_eq(force(l), "1");
+        }
+}
+
+Test(redis_scripts_layouts, the_label_of_a_client_is_read_with_its_lock) {
+    static const char prefix[] = TOKENS ":client:";
+    for
+        EACH_LAYOUT(l) {
+            cr_assert(is_token(take(l, A, "7")));
+            const char *seen = run_on(server.admin, l->inspect, "1", LOCK, prefix, NULL);
+            cr_assert(is_busy(seen, 29000, 30000, A ":7,1,1,]"), "there is none: %s", seen);
+            ask("SET", TOKENS ":client:" UUID_A, "host:17", NULL);
+            seen = run_on(server.admin, l->inspect, "1", LOCK, prefix, NULL);
+            cr_assert(is_busy(seen, 29000, 30000, A ":7,1,1,host:17]"), "%s", seen);
+            ask("DEL", TOKENS ":client:" UUID_A, NULL);
+            ask("RPUSH", TOKENS ":client:" UUID_A, "x", NULL);
+            seen = run_on(server.admin, l->inspect, "1", LOCK, prefix, NULL);
+            cr_assert(is_busy(seen, 29000, 30000, A ":7,1,1,]"), "it is something else: %s", seen);
+            ask("FLUSHALL", NULL);
         }
 }
 
@@ -110,7 +128,7 @@ Test(redis_scripts_layouts, a_level_is_written_for_its_own_hold_only) {
     cr_assert_gt(left_ms(), 59000);
     cr_assert_str_eq(take_at(hash, A, "7", "3", "1000", "0"), "1");
     cr_assert_gt(left_ms(), 59000, "shortened");
-    cr_assert(is_busy(inspect(hash), 59000, 60000, A ":7,1,3,0]"), "%s", inspect(hash));
+    cr_assert(is_busy(inspect(hash), 59000, 60000, A ":7,1,3,]"), "%s", inspect(hash));
     cr_assert_str_eq(drop(hash, A, "7", "2"), "0");
     cr_assert_str_eq(ask("HGET", LOCK, A, NULL), "2");
     cr_assert_gt(left_ms(), 59000);
@@ -189,7 +207,7 @@ Test(redis_scripts_layouts, a_hash_that_is_no_lock_is_an_error_and_stays) {
 
 Test(redis_scripts_layouts, our_two_fields_are_known_in_either_order) {
     write_hash(&(fields_t){{A ":h", "7", A, "2", NULL}});
-    cr_assert(is_busy(inspect(hash), 19000, 20000, A ":7,1,2,0]"), "%s", inspect(hash));
+    cr_assert(is_busy(inspect(hash), 19000, 20000, A ":7,1,2,]"), "%s", inspect(hash));
     cr_assert(is_busy(take(hash, A, "6"), 19000, 20000, A ":7,1,0]"));
     cr_assert_str_eq(take_at(hash, A, "7", "3", "30000", "0"), "1");
     cr_assert_str_eq(drop(hash, A, "7", "0"), "1");
@@ -231,7 +249,7 @@ Test(redis_scripts_layouts, a_hold_that_others_write_beside_is_busy_for_all_unti
     for (size_t i = 0; i < BESIDE; i++) {
         take_and_write(&beside[i]);
         const char *before = content(LOCK);
-        cr_assert(is_busy(inspect(hash), 29000, 30000, A ":7,1,2,0]"), "%zu: %s", i, inspect(hash));
+        cr_assert(is_busy(inspect(hash), 29000, 30000, A ":7,1,2,]"), "%zu: %s", i, inspect(hash));
         cr_assert(is_busy(take(hash, B, "9"), 29000, 30000, A ":7,0,0]"), "%zu: %s", i, take(hash, B, "9"));
         cr_assert(is_busy(take(hash, A, "8"), 29000, 30000, A ":7,0,0]"),
                   "%zu: an older hold that others are in is not replaced", i);
@@ -323,7 +341,7 @@ Test(redis_scripts_layouts, a_peer_and_we_exclude_each_other) {
     cr_assert(is_busy(take(hash, A, "7"), 19000, 20000, UUID_B ":77,0,0]"), "%s", take(hash, A, "7"));
     cr_assert(is_busy(take(hash, peer, "7"), 19000, 20000, UUID_B ":77,0,0]"),
               "no hold id: not ours to take");
-    cr_assert(is_busy(inspect(hash), 19000, 20000, UUID_B ":77,0,2,0]"), "%s", inspect(hash));
+    cr_assert(is_busy(inspect(hash), 19000, 20000, UUID_B ":77,0,2,]"), "%s", inspect(hash));
     cr_assert_str_eq(drop(hash, peer, "7", "0"), "nil");
     cr_assert_str_eq(renew(hash, peer, "7", "30000"), "0");
     cr_assert_str_eq(take_at(hash, peer, "7", "2", "30000", "0"), "0");

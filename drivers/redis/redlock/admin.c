@@ -10,8 +10,7 @@ typedef struct admin {
     dli_verdicts_t verdicts;
     bool is_there[DLI_NODES_MAX]; /* something of a lock, and this much of its value is in part->text */
     size_t seen_len[DLI_NODES_MAX];
-    size_t foreign, freed, unanswered, answers;
-    dli_key_t label;
+    size_t foreign, freed, unanswered;
     dl_lock_info_t infos[DLI_NODES_MAX];
 } admin_t;
 
@@ -71,8 +70,8 @@ static void encode_look(dli_redis_request_t *request, size_t i, bool with_source
     dli_key_t key;
     (void)i;
     dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len}};
-    dli_script_call_t call = {&dli_script_string_inspect, 1, 1, argv};
+    const dli_slice_t argv[] = {{key.at, key.len}, dli_redis_label_prefix(&part->node->redis)};
+    dli_script_call_t call = {&dli_script_string_inspect, 1, 2, argv};
     dli_script_encode(commands, &call, with_source);
 }
 
@@ -115,59 +114,10 @@ static size_t collect(const dli_round_t *round, dli_holders_t *holders) {
 
 /* ---- inspect ---------------------------------------------------------------------------------------- */
 
-/* The label, from any node that has it. It is for people: whatever goes wrong, there is none. */
-static void encode_label(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
-    const admin_t *admin = dli_wire_part(request)->round->extra;
-    (void)i;
-    (void)with_source;
-    const dli_slice_t argv[] = {{"GET", 3}, {admin->label.at, admin->label.len}};
-    dli_commands_add(commands, 2, argv);
-}
-
-static bool label_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
-    dli_round_t *round = dli_wire_part(request)->round;
-    admin_t *admin = round->extra;
-    (void)i;
-    admin->answers++;
-    if (round->asked != NULL && reply->type == REDIS_REPLY_STRING) {
-        dli_redis_read_label(reply, round->asked->info);
-        admin->answers = round->redlock->n;
-    }
-    return true;
-}
-
-static void look_at_labels(dli_round_t *round, bool is_over) {
-    const admin_t *admin = round->extra;
-    if (is_over || admin->answers >= round->redlock->quorum ||
-        dli_round_pending(round, DLI_WIRE_RAISE) == 0) {
-        dli_round_end(round, DL_OK);
-    }
-}
-
-static const dli_question_t asking_label = {
-    .kind = {DLI_READ, false, encode_label, label_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_RAISE,
-    .heard = heard,
-    .look = look_at_labels};
-
-static void tell_holder(dli_round_t *round, const dli_holders_t *holders) {
-    const dli_redlock_t *redlock = round->redlock;
-    admin_t *admin = round->extra;
-    dl_lock_info_t *info = round->asked->info;
-    size_t good = dli_nodes_count(admin->verdicts.good);
-    dli_holders_tell(holders, redlock->n - good, redlock->quorum, info);
-    dli_redis_label_key(&redlock->nodes[0].redis, info, &admin->label);
-    if (!info->held || admin->label.len == 0) {
-        dli_round_end(round, DL_OK);
-        return;
-    }
-    (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
-    dli_round_ask(round, &asking_label, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
-}
-
 /* A quorum says who holds it, or that nobody does. */
 static void look_at_holders(dli_round_t *round, bool is_over) {
     const dli_redlock_t *redlock = round->redlock;
+    const admin_t *admin = round->extra;
     dli_holders_t holders;
     dl_error_t unread, *err = dli_round_err(round, &unread);
     size_t none = collect(round, &holders);
@@ -177,10 +127,10 @@ static void look_at_holders(dli_round_t *round, bool is_over) {
     }
     dl_status_t status = sum_up(round, err);
     if (status == DL_OK) {
-        tell_holder(round, &holders);
-    } else {
-        dli_round_end(round, status);
+        size_t unanswered = redlock->n - dli_nodes_count(admin->verdicts.good);
+        dli_holders_tell(&holders, unanswered, redlock->quorum, round->asked->info);
     }
+    dli_round_end(round, status);
 }
 
 static const dli_question_t inspecting = {
