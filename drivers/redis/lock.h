@@ -75,6 +75,7 @@ struct dli_redis {
     dli_mux_t *mux;
     bool keeps_no_queue;            /* the server refused; guarded by the core's mutex */
     bool warned_of_queue;           /* the same */
+    dl_error_t unread;              /* the same: for those who want no error */
     size_t polled;                  /* descriptors of the mux, by whoever listens */
     atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
 };

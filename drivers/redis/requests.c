@@ -34,22 +34,33 @@ static void end(ask_t *a, dl_status_t status) {
     a->wire.asked->ended(a->wire.asked, status);
 }
 
-static dl_error_t *err_of(const ask_t *a, dl_error_t *unread) {
-    return a->wire.asked->err != NULL ? a->wire.asked->err : unread;
-}
-
-/* Ends it, for a reason of the link's. */
-static void end_why(ask_t *a, dl_status_t status, const dl_error_t *why) {
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
-    *err = *why;
-    err->status = status;
-    end(a, status);
+static dl_error_t *err_of(const ask_t *a) {
+    return a->wire.asked->err != NULL ? a->wire.asked->err : &a->redis->unread;
 }
 
 /* An answer that made no sense: the request may have been carried out all the same. */
 static dl_status_t in_doubt(dl_status_t status) {
     return status == DL_EPROTO ? DL_EUNKNOWN : status;
+}
+
+/* As the replies were judged; otherwise for a reason of the link's. */
+static void ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    if (status != DL_OK) {
+        dl_error_t *err = err_of(a);
+        *err = *why;
+        err->status = a->status = wire->asked->kind <= DLI_ASK_RELEASE ? in_doubt(status) : status;
+    }
+    end(a, a->status);
+}
+
+/* false: it makes no sense. */
+static bool judge_error(ask_t *a, const redisReply *reply) {
+    const dl_request_t *with = &a->wire.asked->with;
+    dli_key_t key;
+    dli_redis_key(a->redis, with->name, with->name_len, &key);
+    a->status = dli_redis_fail(a->redis, &key, reply, err_of(a));
+    return reply->type == REDIS_REPLY_ERROR;
 }
 
 static void encode_call(dli_commands_t *commands, const dli_script_t *script, size_t keys, size_t argc,
@@ -180,8 +191,7 @@ static void note_place(ask_t *a, int64_t place) {
 /* false: it makes no sense. */
 static bool judge_busy(ask_t *a, const redisReply *reply) {
     dl_grant_t *grant = a->wire.asked->grant;
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
+    dl_error_t *err = err_of(a);
     int64_t left_ms, ours, place;
     if (reply->elements < 4 || !dli_reply_int(reply->element[3], &place) ||
         !dli_reply_int(reply->element[0], &left_ms) || !dli_reply_int(reply->element[2], &ours)) {
@@ -199,8 +209,7 @@ static bool judge_busy(ask_t *a, const redisReply *reply) {
 static bool judge_claim(ask_t *a, const redisReply *reply) {
     const dl_request_t *with = &a->wire.asked->with;
     dl_grant_t *grant = a->wire.asked->grant;
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
+    dl_error_t *err = err_of(a);
     int64_t number;
     bool fresh = with->level == 1;
     if (reply->type == REDIS_REPLY_ARRAY) {
@@ -209,9 +218,7 @@ static bool judge_claim(ask_t *a, const redisReply *reply) {
     if (!fresh && dli_redis_is_foreign(reply)) {
         a->status = dl_driver_fail(err, DL_ELOST, 0, "something else is where this hold was");
     } else if (reply->type == REDIS_REPLY_ERROR) {
-        dli_key_t key;
-        dli_redis_key(a->redis, with->name, with->name_len, &key);
-        a->status = dli_redis_fail(a->redis, &key, reply, err);
+        return judge_error(a, reply);
     } else if (!dli_reply_int(reply, &number) || number < 0 ||
                (fresh && (uint64_t)number <= with->token_floor)) {
         return false; /* or from a server that is out of its mind; it may have the hold */
@@ -234,9 +241,8 @@ static bool claim_replied(dli_redis_request_t *wire, size_t i, const redisReply 
         return judge_claim(a, reply);
     }
     if (!dli_reply_int(reply, &a->replicas) && a->status == DL_OK) {
-        dl_error_t unread;
         a->replicas = -1;
-        (void)dli_reply_unexpected(reply, "WAIT", err_of(a, &unread));
+        (void)dli_reply_unexpected(reply, "WAIT", err_of(a));
     }
     return true;
 }
@@ -293,13 +299,11 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
     if (wire->got > 0 && status != DL_OK && status != DL_EPROTO && a->status != DL_OK) {
         status = DL_OK; /* the answer counts, also where that to the WAIT behind it is missing */
     }
-    if (status != DL_OK) {
-        end_why(a, in_doubt(status), why);
-    } else if (a->status == DL_OK && is_durable(a)) {
+    if (status == DL_OK && a->status == DL_OK && is_durable(a)) {
         confirm(a);
     } else {
         dli_redis_t *redis = a->redis;
-        end(a, a->status);
+        ended(wire, status, why);
         warn_of_queue(redis);
     }
 }
@@ -345,20 +349,9 @@ static void encode_release(dli_redis_request_t *wire, size_t i, bool with_source
     encode_free(a, a->wire.asked->with.level, with_source, commands);
 }
 
-/* false: it makes no sense. */
-static bool judge_error(ask_t *a, const redisReply *reply) {
-    const dl_request_t *with = &a->wire.asked->with;
-    dl_error_t unread;
-    dli_key_t key;
-    dli_redis_key(a->redis, with->name, with->name_len, &key);
-    a->status = dli_redis_fail(a->redis, &key, reply, err_of(a, &unread));
-    return reply->type == REDIS_REPLY_ERROR;
-}
-
 static bool release_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     ask_t *a = ask_of(wire);
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
+    dl_error_t *err = err_of(a);
     int64_t number;
     (void)i;
     if (dli_reply_int(reply, &number)) {
@@ -374,17 +367,8 @@ static bool release_replied(dli_redis_request_t *wire, size_t i, const redisRepl
     return judge_error(a, reply);
 }
 
-static void release_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    ask_t *a = ask_of(wire);
-    if (status != DL_OK) {
-        end_why(a, in_doubt(status), why);
-    } else {
-        end(a, a->status);
-    }
-}
-
 static const dli_redis_kind_t release_kind = {
-    .intent = DLI_FREE, .encode = encode_release, .replied = release_replied, .ended = release_ended};
+    .intent = DLI_FREE, .encode = encode_release, .replied = release_replied, .ended = ended};
 
 static void encode_refuse(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
     (void)i;
@@ -393,17 +377,15 @@ static void encode_refuse(dli_redis_request_t *wire, size_t i, bool with_source,
 
 static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
-    dl_error_t unread;
     (void)why;
     char text[160];
     snprintf(text, sizeof text, "only %lld of %lld replicas acknowledged the lock",
              (long long)(a->replicas > 0 ? a->replicas : 0), (long long)a->redis->min_replicas);
     if (status != DL_OK || (a->status != DL_OK && a->status != DL_ELOST)) {
-        end(a, dl_driver_fail(err_of(a, &unread), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome",
-                              text));
+        end(a, dl_driver_fail(err_of(a), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome", text));
     } else {
         a->wire.asked->refused = true;
-        end(a, dl_driver_fail(err_of(a, &unread), DL_EIO, 0, "%s", text));
+        end(a, dl_driver_fail(err_of(a), DL_EIO, 0, "%s", text));
     }
 }
 
@@ -493,30 +475,15 @@ static void encode_inspect(dli_redis_request_t *wire, size_t i, bool with_source
 static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_lock_info_t *info = a->wire.asked->info;
-    dl_error_t unread;
     (void)i;
     *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
     a->status = DL_OK;
-    if (reply->type != REDIS_REPLY_NIL && !dli_redis_read_info(a->redis, reply, info)) {
-        dli_key_t key;
-        dli_redis_key(a->redis, a->wire.asked->with.name, a->wire.asked->with.name_len, &key);
-        a->status = dli_redis_fail(a->redis, &key, reply, err_of(a, &unread));
-        return reply->type == REDIS_REPLY_ERROR;
-    }
-    return true;
-}
-
-static void inspect_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    ask_t *a = ask_of(wire);
-    if (status != DL_OK) {
-        end_why(a, status, why);
-    } else {
-        end(a, a->status);
-    }
+    return reply->type == REDIS_REPLY_NIL || dli_redis_read_info(a->redis, reply, info) ||
+           judge_error(a, reply);
 }
 
 static const dli_redis_kind_t inspect_kind = {
-    .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = inspect_ended};
+    .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = ended};
 
 static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
     const ask_t *a = ask_of(wire);
@@ -532,8 +499,7 @@ static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, 
 
 static bool force_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
     ask_t *a = ask_of(wire);
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
+    dl_error_t *err = err_of(a);
     int64_t number;
     (void)i;
     if (dli_reply_int(reply, &number)) {
@@ -543,17 +509,8 @@ static bool force_replied(dli_redis_request_t *wire, size_t i, const redisReply 
     return judge_error(a, reply);
 }
 
-static void force_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    ask_t *a = ask_of(wire);
-    if (status != DL_OK) {
-        end_why(a, status, why);
-    } else {
-        end(a, a->status);
-    }
-}
-
 static const dli_redis_kind_t force_kind = {
-    .intent = DLI_FREE, .encode = encode_force, .replied = force_replied, .ended = force_ended};
+    .intent = DLI_FREE, .encode = encode_force, .replied = force_replied, .ended = ended};
 
 /* ---- what the core calls ---------------------------------------------------------------------------- */
 
@@ -561,8 +518,7 @@ static const dli_redis_kind_t force_kind = {
 static dl_status_t check(const ask_t *a) {
     const dli_request_t *request = a->wire.asked;
     const dl_request_t *with = &request->with;
-    dl_error_t unread;
-    dl_error_t *err = err_of(a, &unread);
+    dl_error_t *err = err_of(a);
     if (request->kind > DLI_ASK_LEVEL && request->kind != DLI_ASK_RELEASE) {
         return DL_OK;
     }
@@ -595,14 +551,7 @@ static size_t count_renewals(const dli_request_t *request) {
 }
 
 /* What cannot be sent ends from the next flush, as everything does. */
-static void refused_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    ask_t *a = ask_of(wire);
-    (void)status;
-    (void)why;
-    end(a, a->status);
-}
-
-static const dli_redis_kind_t refused_kind = {.intent = DLI_PLAIN, .ended = refused_ended};
+static const dli_redis_kind_t refused_kind = {.intent = DLI_PLAIN, .ended = ended};
 
 static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     static const dli_redis_kind_t *const kinds[] = {
