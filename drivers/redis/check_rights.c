@@ -98,10 +98,10 @@ static void add_try(dli_check_t *check, const right_t *right) {
     /* A name of the same shape as locks; nobody uses it. */
     static const char name[] = "dlock-check";
     dli_redis_key(check->redis, name, sizeof name - 1, &key);
-    check->redis->layout->channel(check->redis, name, sizeof name - 1, &channel);
-    check->redis->layout->channel(check->redis, "{dlock-check", sizeof name, &braced);
-    check->redis->layout->peers(check->redis, name, sizeof name - 1, &peers);
-    check->redis->layout->peers(check->redis, "{dlock-check", sizeof name, &braced_peers);
+    dli_redis_channel(check->redis, name, sizeof name - 1, &channel);
+    dli_redis_channel(check->redis, "{dlock-check", sizeof name, &braced);
+    dli_redis_peers(check->redis, name, sizeof name - 1, &peers);
+    dli_redis_peers(check->redis, "{dlock-check", sizeof name, &braced_peers);
     const struct {
         const char *word;
         dli_slice_t is;

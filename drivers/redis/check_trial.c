@@ -146,7 +146,7 @@ static dl_status_t open_ears(trial_t *trial, dli_redis_t *const *servers, size_t
     for (size_t i = 0; i < n && status == DL_OK; i++) {
         ear_t *ear = &trial->ears[trial->n++];
         dli_key_t channel;
-        servers[i]->layout->channel(servers[i], trial->name, trial->request.name_len, &channel);
+        dli_redis_channel(servers[i], trial->name, trial->request.name_len, &channel);
         ear->watcher.heard = hear;
         status = dli_subscriber_open(&servers[i]->endpoint, &trial->env, &ear->subscriber, &trial->err);
         if (status == DL_OK) {

@@ -26,10 +26,10 @@ static void append(rule_t *rule, const char *format, ...) {
     rule->len += (size_t)n < room ? (size_t)n : room;
 }
 
-/* Adds a pattern that matches these bytes and nothing else, where rules can say so. */
-static void append_literally(rule_t *rule, const char *bytes, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        unsigned char byte = (unsigned char)bytes[i];
+/* Adds a pattern that matches this text and nothing else, where rules can say so. */
+static void append_literally(rule_t *rule, const char *text) {
+    for (; *text != '\0'; text++) {
+        unsigned char byte = (unsigned char)*text;
         if (byte <= ' ' || byte == 0x7f || byte == '"' || byte == '\'') {
             append(rule, "?"); /* rules cannot hold it; this matches any one byte */
         } else if (strchr("*?[]\\^", byte) != NULL) {
@@ -40,40 +40,16 @@ static void append_literally(rule_t *rule, const char *bytes, size_t len) {
     }
 }
 
-/* How far two keys agree: where the name begins. */
-static size_t common(const dli_key_t *a, const dli_key_t *b) {
-    size_t i = 0;
-    while (i < a->len && i < b->len && a->at[i] == b->at[i]) {
-        i++;
-    }
-    return i;
-}
-
-typedef void (*naming_t)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
-
-/* Keys ('~') or channels ('&') that are named like this. Names that hold a brace may have others, of another
- * form: so there are up to two patterns. */
-static void append_patterns(rule_t *rule, const dli_redis_t *redis, char kind, naming_t name) {
-    static const char *const names[2][2] = {{"{a", "{b"}, {"a", "b"}};
-    dli_key_t first, second;
-    char before[DLI_KEY_MAX];
-    size_t before_len = 0;
-    for (size_t i = 0; i < 2; i++) {
-        name(redis, names[i][0], strlen(names[i][0]), &first);
-        name(redis, names[i][1], strlen(names[i][1]), &second);
-        if (first.len == 0) {
-            return; /* there are none */
-        }
-        size_t len = common(&first, &second);
-        len -= i == 0 && len > 0 ? 1 : 0; /* that brace is the name's own */
-        if (i == 1 && len >= before_len && memcmp(first.at, before, before_len) == 0) {
-            return; /* the first pattern covers it */
-        }
+/* Keys ('~') or channels ('&') that are named after this. Where the layout has braces, they are around some
+ * names and not around those that have one: so there are up to two patterns. */
+static void append_patterns(rule_t *rule, const dli_redis_t *redis, char kind, const char *before) {
+    bool braces = redis->layout->braces && redis->prefix_len > 0 && strchr(redis->prefix, '{') == NULL;
+    for (int i = 0; i <= braces; i++) {
         append(rule, " %c", kind);
-        append_literally(rule, first.at, len);
+        append_literally(rule, before);
+        append_literally(rule, i > 0 ? "{" : "");
+        append_literally(rule, redis->prefix);
         append(rule, "*");
-        memcpy(before, first.at, len);
-        before_len = len;
     }
 }
 
@@ -89,25 +65,25 @@ static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *userna
     rule->len = 0;
     append(rule, "ACL SETUSER ");
     append(rule, "%s reset on >PASSWORD ~", username); /* a name, no pattern */
-    append_literally(rule, redis->prefix, redis->prefix_len);
+    append_literally(rule, redis->prefix);
     append(rule, "*");
     if (redis->prefix_len > 0) { /* behind ~* the server takes no other pattern, and none is needed */
         append(rule, " ~");
-        append_literally(rule, redis->token_key, strlen(redis->token_key));
+        append_literally(rule, redis->token_key);
         append(rule, " ~");
-        append_literally(rule, redis->token_key, strlen(redis->token_key));
+        append_literally(rule, redis->token_key);
         append(rule, DLI_LABEL_INFIX "*");
         for (size_t i = 0; more_keys != NULL && more_keys[i] != NULL; i++) {
             append(rule, " ~");
-            append_literally(rule, more_keys[i], strlen(more_keys[i]));
+            append_literally(rule, more_keys[i]);
         }
     }
-    if (hash && redis->prefix_len > 0) {
-        append_patterns(rule, redis, '~', redis->layout->peers);
+    if (redis->layout->peers_before != NULL && redis->prefix_len > 0) {
+        append_patterns(rule, redis, '~', redis->layout->peers_before);
     }
-    append_patterns(rule, redis, '&', redis->layout->channel);
-    if (!hash) {
-        append_patterns(rule, redis, '&', redis->layout->peers);
+    append_patterns(rule, redis, '&', redis->layout->channel_before);
+    if (redis->also_publish[0] != '\0') {
+        append_patterns(rule, redis, '&', redis->also_publish);
     }
     append(rule, "%s%s%s", both_commands, hash ? hash_commands : "", redis->min_replicas > 0 ? " +wait" : "");
 }

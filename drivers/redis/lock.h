@@ -38,17 +38,18 @@ typedef struct dli_layout {
     const char *driver; /* its name */
     const dli_script_t *acquire, *release, *renew, *inspect, *list, *force;
     const char *redis_type; /* for SCAN: "string", "hash" */
-    /* Where releases are told, with the message "0". redis-string: "dlock:released:" and the key, a name
-     * that no other client of such keys uses. redis-hash-reentrant: Redisson's channel of the key. */
-    void (*channel)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
-    /* Where else a release is told, for other libraries; of no length: nowhere. redis-string: a channel, with
-     * the key as message. redis-hash-reentrant: the list of those who wait for a fair lock of Redisson's,
-     * each of whom has a channel of its own. */
-    void (*peers)(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers);
+    /* Where releases are told, with the message "0": this and the key. redis-string: a name that no other
+     * client of such keys uses. redis-hash-reentrant: Redisson's. */
+    const char *channel_before;
+    /* Where else a release is told, for other libraries: this and the key. redis-hash-reentrant: the list of
+     * those who wait for a fair lock of Redisson's, each of whom has a channel of its own. NULL: a channel
+     * that also_publish names, with the key as message. */
+    const char *peers_before;
+    bool braces;      /* in both, around a key that has none */
     int also_publish; /* the place of that option in the driver's table; 0: it has none */
 } dli_layout_t;
 
-/* string.c */
+/* tables.c */
 extern const dli_layout_t dli_redis_string_layout;
 
 typedef enum dli_shortfall { DLI_SHORTFALL_REFUSE, DLI_SHORTFALL_WARN } dli_shortfall_t;
@@ -83,6 +84,9 @@ struct dli_redis {
 /* prefix + name */
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
 void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
+/* As the layout says; of no length: nowhere. */
+void dli_redis_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
+void dli_redis_peers(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers);
 /* A key of the driver's own, which no lock may have: the counter, or a client's label. */
 bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */

@@ -9,17 +9,45 @@
 #define NS_PER_MS 1000000u
 #define NS_PER_S 1000000000u
 
+static void append(dli_key_t *to, const char *bytes, size_t len) {
+    memcpy(to->at + to->len, bytes, len);
+    to->len += len;
+}
+
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key) {
-    memcpy(key->at, redis->prefix, redis->prefix_len);
-    memcpy(key->at + redis->prefix_len, name, name_len);
-    key->len = redis->prefix_len + name_len;
+    key->len = 0;
+    append(key, redis->prefix, redis->prefix_len);
+    append(key, name, name_len);
 }
 
 void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key) {
     key->len =
         (size_t)snprintf(key->at, sizeof key->at, "%s" DLI_QUEUE_INFIX "%s", redis->token_key, redis->prefix);
-    memcpy(key->at + key->len, name, name_len);
-    key->len += name_len;
+    append(key, name, name_len);
+}
+
+/* Before "": none. */
+static void name_after(const dli_redis_t *redis, const char *before, const char *name, size_t name_len,
+                       dli_key_t *to) {
+    dli_key_t key;
+    dli_redis_key(redis, name, name_len, &key);
+    size_t brace = redis->layout->braces && memchr(key.at, '{', key.len) == NULL ? 1 : 0;
+    to->len = 0;
+    if (before[0] != '\0') {
+        append(to, before, strlen(before));
+        append(to, "{", brace);
+        append(to, key.at, key.len);
+        append(to, "}", brace);
+    }
+}
+
+void dli_redis_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel) {
+    name_after(redis, redis->layout->channel_before, name, name_len, channel);
+}
+
+void dli_redis_peers(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers) {
+    const char *before = redis->layout->peers_before;
+    name_after(redis, before != NULL ? before : redis->also_publish, name, name_len, peers);
 }
 
 bool dli_redis_is_foreign(const redisReply *reply) {
@@ -133,7 +161,7 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
     made->env = redis->env;
     made->name_len = name_len;
     memcpy(made->name, name, name_len);
-    redis->layout->channel(redis, name, name_len, &channel);
+    dli_redis_channel(redis, name, name_len, &channel);
     dli_key_t own = channel;
     own.len += (size_t)snprintf(own.at + own.len, sizeof own.at - own.len, ":%.36s", redis->env->client_uuid);
     dl_status_t status = dli_subscriber_watch(redis->subscriber, own.at, own.len, &made->own.watcher, err);

@@ -127,8 +127,8 @@ static void encode_script(const ask_t *a, bool with_source, dli_commands_t *comm
                             dli_slice_int(floor, (int64_t)r->token_floor)};
     size_t words = 7;
     if (r->level > 1) { /* which may find that the hold is over, and then tells those who wait */
-        a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
-        a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+        dli_redis_channel(a->redis, r->name, r->name_len, &channel);
+        dli_redis_peers(a->redis, r->name, r->name_len, &peers);
         argv[words++] = (dli_slice_t){channel.at, channel.len};
         argv[words++] = (dli_slice_t){peers.at, peers.len};
     } else {
@@ -330,8 +330,8 @@ static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_co
     dli_key_t key, channel, peers, queue;
     dli_redis_key(a->redis, r->name, r->name_len, &key);
     dli_redis_queue_key(a->redis, r->name, r->name_len, &queue);
-    a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
-    a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+    dli_redis_channel(a->redis, r->name, r->name_len, &channel);
+    dli_redis_peers(a->redis, r->name, r->name_len, &peers);
     const dli_slice_t argv[] = {{key.at, key.len},
                                 dli_slice(r->owner),
                                 dli_slice_int(hold_id, (int64_t)r->hold_id),
@@ -418,8 +418,8 @@ static void encode_renewal(dli_redis_request_t *wire, size_t i, bool with_source
     char hold_id[24], lease_ms[24];
     dli_key_t key, channel, peers;
     dli_redis_key(redis, r->name, r->name_len, &key);
-    redis->layout->channel(redis, r->name, r->name_len, &channel);
-    redis->layout->peers(redis, r->name, r->name_len, &peers);
+    dli_redis_channel(redis, r->name, r->name_len, &channel);
+    dli_redis_peers(redis, r->name, r->name_len, &peers);
     const dli_slice_t argv[] = {{key.at, key.len},
                                 dli_slice(r->owner),
                                 dli_slice_int(hold_id, (int64_t)r->hold_id),
@@ -491,8 +491,8 @@ static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, 
     dli_key_t key, channel, peers;
     (void)i;
     dli_redis_key(a->redis, r->name, r->name_len, &key);
-    a->redis->layout->channel(a->redis, r->name, r->name_len, &channel);
-    a->redis->layout->peers(a->redis, r->name, r->name_len, &peers);
+    dli_redis_channel(a->redis, r->name, r->name_len, &channel);
+    dli_redis_peers(a->redis, r->name, r->name_len, &peers);
     const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}, {peers.at, peers.len}};
     encode_call(commands, a->redis->layout->force, 1, sizeof argv / sizeof argv[0], argv, with_source);
 }

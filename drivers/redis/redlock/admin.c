@@ -175,7 +175,7 @@ static void encode_force(dli_redis_request_t *request, size_t i, bool with_sourc
     dli_key_t key, channel;
     (void)i;
     dli_redis_key(redis, round->name, round->name_len, &key);
-    redis->layout->channel(redis, round->name, round->name_len, &channel);
+    dli_redis_channel(redis, round->name, round->name_len, &channel);
     const dli_slice_t argv[] = {
         {key.at, key.len}, {part->text, admin->seen_len[part->node->index]}, {channel.at, channel.len}};
     dli_script_call_t call = {&dli_script_redlock_force, 1, 3, argv};

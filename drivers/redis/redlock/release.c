@@ -13,7 +13,7 @@ static void encode_free(dli_redis_request_t *request, size_t i, bool with_source
     (void)i;
     dli_redis_key(redis, round->name, round->name_len, &key);
     if (round->tells) {
-        redis->layout->channel(redis, round->name, round->name_len, &channel);
+        dli_redis_channel(redis, round->name, round->name_len, &channel);
     }
     const dli_slice_t argv[] = {{key.at, key.len},
                                 dli_slice(round->owner),

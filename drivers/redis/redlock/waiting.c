@@ -146,7 +146,7 @@ dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, dl
     w->redlock = redlock;
     w->name_len = name_len;
     memcpy(w->name, name, name_len);
-    any->layout->channel(any, name, name_len, &channel);
+    dli_redis_channel(any, name, name_len, &channel);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         w->ears[i] = (ear_t){.watcher.heard = hear, .watch = w};
