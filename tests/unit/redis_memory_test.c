@@ -8,7 +8,7 @@
 TestSuite(redis_memory, .timeout = 60);
 
 #define SECRET "hunter2hunter2"
-#define CALLS 20
+#define CALLS 80
 
 /* ---- what is done with too little memory ------------------------------------------------------------ */
 
@@ -92,7 +92,7 @@ static dl_status_t read_answers(void) {
     return status;
 }
 
-/* A call with more words than have room. */
+/* Calls of many words, which need a larger buffer four times. */
 static dl_status_t encode_calls(void) {
     static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
     dli_slice_t argv[30];

@@ -6,8 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* No command is larger, and no sum of lengths below can overflow. */
+/* Not even all of them together are larger, so that no sum below can overflow. */
 #define COMMANDS_MAX (SIZE_MAX / 8)
+
+/* A type, up to 20 digits and two ends of lines. */
+#define AROUND 25
 
 dli_slice_t dli_slice(const char *text) {
     return (dli_slice_t){text, strlen(text)};
@@ -36,131 +39,113 @@ dli_slice_t dli_slice_int(char buffer[24], int64_t number) {
     return (dli_slice_t){buffer, len};
 }
 
-/* Moves to a larger buffer and wipes the old one: commands may carry a password. */
-static bool grow(dli_commands_t *commands, size_t more) {
-    if (commands->bytes == NULL) {
-        commands->bytes = commands->few;
-        commands->cap = sizeof commands->few;
+/* Wiped: commands may carry a password. */
+static void drop(dli_commands_t *commands) {
+    if (commands->bytes != NULL) {
+        explicit_bzero(commands->bytes, commands->cap);
     }
-    size_t cap = commands->cap;
-    if (more > COMMANDS_MAX - commands->len) {
-        return false;
-    }
-    while (cap - commands->len < more) {
-        cap *= 2;
-    }
-    if (cap == commands->cap) {
-        return true;
-    }
-    char *bytes = malloc(cap);
-    if (bytes == NULL) {
-        return false;
-    }
-    memcpy(bytes, commands->bytes, commands->len);
-    explicit_bzero(commands->bytes, commands->len);
     if (commands->bytes != commands->few) {
         free(commands->bytes);
     }
+}
+
+/* Moves to a larger buffer, the first of which is there already. */
+static bool grow(dli_commands_t *commands, size_t more) {
+    size_t cap = sizeof commands->few;
+    if (more > COMMANDS_MAX - commands->len) {
+        return false;
+    }
+    while (cap < commands->len + more + AROUND) {
+        cap *= 2;
+    }
+    char *bytes = cap > sizeof commands->few ? malloc(cap) : commands->few;
+    if (bytes == NULL) {
+        return false;
+    }
+    if (commands->len > 0) {
+        memcpy(bytes, commands->bytes, commands->len);
+    }
+    drop(commands);
     commands->bytes = bytes;
     commands->cap = cap;
     return true;
 }
 
-static size_t digits(size_t number) {
-    size_t count = 1;
-    for (; number > 9; number /= 10) {
-        count++;
+/* Where so many bytes and what stands around a word have room; NULL: nowhere. */
+static char *room(dli_commands_t *commands, size_t len) {
+    if (len > COMMANDS_MAX || commands->cap < commands->len + len + AROUND) {
+        commands->out_of_memory |= !grow(commands, len);
     }
-    return count;
+    return commands->out_of_memory ? NULL : commands->bytes + commands->len;
 }
 
-/* A type byte, a number and the end of the line. */
-static size_t header_size(size_t number) {
-    return 1 + digits(number) + 2;
+/* The word, or without one the header of a command of `number` words. */
+static void put(dli_commands_t *commands, const char *word, size_t number) {
+    size_t len = word != NULL ? number : 0;
+    char *at = room(commands, len);
+    if (at == NULL) {
+        return;
+    }
+    *at = word != NULL ? '$' : '*';
+    at += 1 + put_digits(at + 1, number);
+    at = mempcpy(at, "\r\n", 2);
+    if (word != NULL) {
+        at = mempcpy(mempcpy(at, word, len), "\r\n", 2);
+    }
+    commands->len = (size_t)(at - commands->bytes);
 }
 
-static void put(dli_commands_t *commands, const char *bytes, size_t len) {
-    if (len > 0) { /* an empty word may point nowhere */
-        memcpy(commands->bytes + commands->len, bytes, len);
-        commands->len += len;
+/* None is ever there in part; and once one is missing, the others are of no use. */
+static void end(dli_commands_t *commands, size_t argc, size_t whole) {
+    commands->out_of_memory |= argc == 0;
+    commands->len = commands->out_of_memory ? whole : commands->len;
+    commands->count += commands->out_of_memory ? 0 : 1;
+}
+
+static void put_all(dli_commands_t *commands, size_t n, const dli_slice_t *words) {
+    for (size_t i = 0; i < n; i++) {
+        put(commands, words[i].len > 0 ? words[i].at : "", words[i].len); /* an empty one may point nowhere */
     }
 }
 
-static void put_header(dli_commands_t *commands, char type, size_t number) {
-    char line[32] = {type};
-    size_t len = 1 + put_digits(line + 1, number);
-    line[len++] = '\r';
-    line[len++] = '\n';
-    put(commands, line, len);
-}
-
-static void put_word(dli_commands_t *commands, dli_slice_t word) {
-    put_header(commands, '$', word.len);
-    put(commands, word.at, word.len);
-    put(commands, "\r\n", 2);
-}
-
-/* Adds a word to the size of a command; false: too large. */
-static bool measure(size_t *size, size_t len) {
-    if (len > COMMANDS_MAX || *size > COMMANDS_MAX) {
-        return false;
-    }
-    *size += header_size(len) + len + 2;
-    return true;
-}
-
-/* Makes room for a whole command, so that none is ever there in part, and begins it. */
-static bool begin(dli_commands_t *commands, size_t argc, size_t size) {
-    if (argc == 0 || !grow(commands, header_size(argc) + size)) {
-        commands->out_of_memory = true;
-        return false;
-    }
-    put_header(commands, '*', argc);
-    commands->count++;
-    return true;
+void dli_commands_add_both(dli_commands_t *commands, size_t n, const dli_slice_t *head, size_t argc,
+                           const dli_slice_t *argv) {
+    size_t whole = commands->len;
+    put(commands, NULL, n + argc);
+    put_all(commands, n, head);
+    put_all(commands, argc, argv);
+    end(commands, n + argc, whole);
 }
 
 void dli_commands_add(dli_commands_t *commands, size_t argc, const dli_slice_t *argv) {
-    size_t size = 0;
-    for (size_t i = 0; i < argc && !commands->out_of_memory; i++) {
-        commands->out_of_memory = !measure(&size, argv[i].len);
-    }
-    /* Once a command is missing, the others are of no use. */
-    if (commands->out_of_memory || !begin(commands, argc, size)) {
-        return;
-    }
-    for (size_t i = 0; i < argc; i++) {
-        put_word(commands, argv[i]);
-    }
+    dli_commands_add_both(commands, argc, argv, 0, NULL);
 }
 
 void dli_commands_add_words(dli_commands_t *commands, ...) {
-    size_t count = 0, size = 0;
+    size_t whole = commands->len, count = 0;
     const char *word;
     va_list args;
     va_start(args, commands);
-    while ((word = va_arg(args, const char *)) != NULL) {
-        commands->out_of_memory = !measure(&size, strlen(word)) || commands->out_of_memory;
+    while (va_arg(args, const char *) != NULL) {
         count++;
     }
     va_end(args);
-    if (commands->out_of_memory || !begin(commands, count, size)) {
-        return;
-    }
+    put(commands, NULL, count);
     va_start(args, commands);
     while ((word = va_arg(args, const char *)) != NULL) {
-        put_word(commands, dli_slice(word));
+        put(commands, word, strlen(word));
     }
     va_end(args);
+    end(commands, count, whole);
 }
 
 void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more) {
-    if (commands->out_of_memory || !grow(commands, more->len)) {
-        commands->out_of_memory = true;
-        return;
+    char *at = room(commands, more->len);
+    if (at != NULL) {
+        memcpy(at, more->bytes, more->len);
+        commands->len += more->len;
+        commands->count += more->count;
     }
-    put(commands, more->bytes, more->len);
-    commands->count += more->count;
 }
 
 void dli_commands_clear(dli_commands_t *commands) {
@@ -170,11 +155,6 @@ void dli_commands_clear(dli_commands_t *commands) {
 }
 
 void dli_commands_free(dli_commands_t *commands) {
-    if (commands->bytes != NULL) {
-        explicit_bzero(commands->bytes, commands->cap);
-        if (commands->bytes != commands->few) {
-            free(commands->bytes);
-        }
-    }
+    drop(commands);
     memset(commands, 0, sizeof *commands);
 }

@@ -31,6 +31,9 @@ dli_slice_t dli_slice_int(char buffer[24], int64_t number);
 
 /* Appends one command. Failing is noted in out_of_memory. */
 void dli_commands_add(dli_commands_t *commands, size_t argc, const dli_slice_t *argv);
+/* The same from two lists, one after the other. */
+void dli_commands_add_both(dli_commands_t *commands, size_t n, const dli_slice_t *head, size_t argc,
+                           const dli_slice_t *argv);
 /* The same from C strings, ended by NULL. */
 void dli_commands_add_words(dli_commands_t *commands, ...) __attribute__((sentinel));
 /* Appends all of `more`. */
