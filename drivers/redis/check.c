@@ -2,11 +2,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #define NS_PER_US ((uint64_t)1000)
@@ -23,33 +22,11 @@ void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const cha
     check->fn(check->arg, level, check->node != NULL ? whose : subject, text);
 }
 
-bool dli_check_text(const dli_check_t *check, const char *field, char *text, size_t size) {
-    size_t len = strlen(field);
-    const char *at = check->info;
-    while (at != NULL && !(strncmp(at, field, len) == 0 && at[len] == ':')) {
-        at = strchr(at, '\n');
-        at = at != NULL ? at + 1 : NULL;
-    }
-    if (at == NULL) {
-        return false;
-    }
-    at += len + 1;
-    (void)snprintf(text, size, "%.*s", (int)strcspn(at, "\r\n"), at);
-    return true;
-}
-
-int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t otherwise) {
-    char text[32];
-    int64_t number;
-    return dli_check_text(check, field, text, sizeof text) && dli_text_int(text, strlen(text), &number)
-               ? number
-               : otherwise;
-}
-
 /* ---- who the server is, and the way to it ----------------------------------------------------------- */
 
-static bool is_loopback(const char *host) {
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+bool dli_check_is_here(const dli_endpoint_t *e) {
+    return e->host == NULL || strcasecmp(e->host, "localhost") == 0 || strncmp(e->host, "127.", 4) == 0 ||
+           strcmp(e->host, "::1") == 0;
 }
 
 static void report_transport(const dli_check_t *check) {
@@ -58,7 +35,7 @@ static void report_transport(const dli_check_t *check) {
         dli_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
     } else if (e->tls && e->tls_verify) {
         dli_check_say(check, DL_FINDING_OK, "transport", "TLS, and the server's certificate is verified");
-    } else if (is_loopback(e->host)) {
+    } else if (dli_check_is_here(e)) {
         dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
                       e->tls ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (e->tls) {
@@ -72,7 +49,7 @@ static void report_transport(const dli_check_t *check) {
                       "free or forge locks; use rediss://",
                       e->password != NULL ? "the password, " : "");
     }
-    if (e->password == NULL && e->tls_cert == NULL && e->host != NULL && !is_loopback(e->host)) {
+    if (e->password == NULL && e->tls_cert == NULL && !dli_check_is_here(e)) {
         dli_check_say(check, DL_FINDING_WARNING, "password",
                       "none is configured: anyone who reaches the port can free, take or forge locks");
     }

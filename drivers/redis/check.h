@@ -49,10 +49,8 @@ typedef struct dli_check {
 void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
                    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* A field of INFO: false when it is not there. */
-bool dli_check_text(const dli_check_t *check, const char *field, char *text, size_t size);
-/* The same as a number; `otherwise` when it is not there. */
-int64_t dli_check_number(const dli_check_t *check, const char *field, int64_t otherwise);
+/* Is the server on this host, as far as its name says? */
+bool dli_check_is_here(const dli_endpoint_t *e);
 
 /* check.c */
 /* Asks all of them, and looks at their clocks a first time. `checks` has redis, fn, arg, node and the

@@ -125,14 +125,8 @@ static void add_try(dli_check_t *check, const right_t *right) {
     dli_commands_add(&check->commands, argc, argv);
 }
 
-/* Refused by the ACL, or taken out of the server by rename-command. */
-static bool is_refused(const redisReply *reply) {
-    return dli_reply_is_error(reply, "NOPERM") ||
-           (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown command", 19) == 0);
-}
-
 static bool report_right(const dli_check_t *check, const right_t *right, const redisReply *reply) {
-    if (!is_refused(reply)) {
+    if (!dli_reply_is_refused(reply)) {
         return true;
     }
     bool two_words = strcmp(right->words[0], "CLIENT") == 0;

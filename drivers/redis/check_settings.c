@@ -71,11 +71,12 @@ static int64_t setting_number(const settings_t *settings, size_t which, int64_t 
 
 static void report_eviction(const dli_check_t *check, const settings_t *settings) {
     char policy[32] = "";
-    if (!dli_check_text(check, "maxmemory_policy", policy, sizeof policy) && settings->is_known[EVICTION]) {
+    if (!dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy) &&
+        settings->is_known[EVICTION]) {
         (void)snprintf(policy, sizeof policy, "%.31s", settings->text[EVICTION]);
     }
-    int64_t max = dli_check_number(check, "maxmemory", setting_number(settings, MAXMEMORY, -1));
-    int64_t used = dli_check_number(check, "used_memory", -1);
+    int64_t max = dli_info_number(check->info, "maxmemory", setting_number(settings, MAXMEMORY, -1));
+    int64_t used = dli_info_number(check->info, "used_memory", -1);
     if (policy[0] == '\0' || max < 0) {
         dli_check_say(
             check, DL_FINDING_NOTE, "eviction",
@@ -107,7 +108,7 @@ static void report_eviction(const dli_check_t *check, const settings_t *settings
 
 static void report_persistence_trouble(const dli_check_t *check) {
     char status[16] = "ok";
-    (void)dli_check_text(check, "aof_last_write_status", status, sizeof status);
+    (void)dli_info_text(check->info, "aof_last_write_status", status, sizeof status);
     if (strcmp(status, "ok") != 0) {
         dli_check_say(
             check, DL_FINDING_ERROR, "persistence",
@@ -115,7 +116,7 @@ static void report_persistence_trouble(const dli_check_t *check) {
             "taken or freed");
     }
     (void)snprintf(status, sizeof status, "ok");
-    (void)dli_check_text(check, "rdb_last_bgsave_status", status, sizeof status);
+    (void)dli_info_text(check->info, "rdb_last_bgsave_status", status, sizeof status);
     if (strcmp(status, "ok") != 0) {
         dli_check_say(
             check, DL_FINDING_WARNING, "persistence",
@@ -153,7 +154,7 @@ static void report_append_only(const dli_check_t *check, const settings_t *setti
 
 /* A node that forgets has no vote for a while, unless the configuration says that it forgets nothing. */
 static void report_persistence_of_node(const dli_check_t *check, const settings_t *settings) {
-    int64_t append_only = dli_check_number(check, "aof_enabled", -1);
+    int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
     bool is_known = append_only == 0 || (append_only > 0 && settings->is_known[APPENDFSYNC]);
     bool always = append_only > 0 && strcmp(settings->text[APPENDFSYNC], "always") == 0;
     if (always) {
@@ -181,7 +182,7 @@ static void report_persistence_of_node(const dli_check_t *check, const settings_
 }
 
 static void report_persistence(const dli_check_t *check, const settings_t *settings) {
-    int64_t append_only = dli_check_number(check, "aof_enabled", -1);
+    int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
     report_persistence_trouble(check);
     if (check->node != NULL) {
         report_persistence_of_node(check, settings);
@@ -220,11 +221,11 @@ static int64_t part_number(const char *text, const char *name) {
 }
 
 static void report_each_replica(const dli_check_t *check, int64_t count) {
-    int64_t written = dli_check_number(check, "master_repl_offset", 0);
+    int64_t written = dli_info_number(check->info, "master_repl_offset", 0);
     for (int64_t i = 0; i < count && i < 16; i++) {
         char field[16], text[256];
         (void)snprintf(field, sizeof field, "slave%" PRId64, i);
-        if (!dli_check_text(check, field, text, sizeof text)) {
+        if (!dli_info_text(check->info, field, text, sizeof text)) {
             continue;
         }
         int64_t lag = part_number(text, "lag="), offset = part_number(text, "offset=");
@@ -272,8 +273,8 @@ static void report_replicas_of_node(const dli_check_t *check, int64_t count) {
 
 static void report_replication(const dli_check_t *check, const settings_t *settings) {
     char role[16] = "";
-    int64_t count = dli_check_number(check, "connected_slaves", -1);
-    (void)dli_check_text(check, "role", role, sizeof role);
+    int64_t count = dli_info_number(check->info, "connected_slaves", -1);
+    (void)dli_info_text(check->info, "role", role, sizeof role);
     if (strcmp(role, "slave") == 0) {
         dli_check_say(check, DL_FINDING_ERROR, "replication",
                       "this server has become a replica: no lock can be taken or freed here");
@@ -315,8 +316,8 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
 /* ---- connections ------------------------------------------------------------------------------------- */
 
 static void report_connections(const dli_check_t *check, const settings_t *settings) {
-    int64_t limit = dli_check_number(check, "maxclients", setting_number(settings, MAXCLIENTS, -1));
-    int64_t used = dli_check_number(check, "connected_clients", -1);
+    int64_t limit = dli_info_number(check->info, "maxclients", setting_number(settings, MAXCLIENTS, -1));
+    int64_t used = dli_info_number(check->info, "connected_clients", -1);
     /* Besides those for calls: one or two for renewals, one that hears of releases. */
     const dli_redis_t *redis = check->redis;
     int64_t wanted = (int64_t)(redis->connections * (redis->min_replicas > 0 ? 2 : 1)) + 2;

@@ -103,15 +103,10 @@ dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t 
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-/* A user that may not load scripts can still run them, each once by its text. */
-static bool may_be_missing(const redisReply *reply) {
-    return dli_reply_is_error(reply, "NOPERM") ||
-           (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "ERR unknown ", 12) == 0);
-}
-
 dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err) {
+    /* A user that may not load scripts can still run them, each once by its text. */
     bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, script->sha) == 0;
-    return loaded || may_be_missing(reply) ? DL_OK : dli_reply_unexpected(reply, "SCRIPT LOAD", err);
+    return loaded || dli_reply_is_refused(reply) ? DL_OK : dli_reply_unexpected(reply, "SCRIPT LOAD", err);
 }
 
 dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err) {

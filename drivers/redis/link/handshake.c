@@ -2,9 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "handshake.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define OLDEST_VERSION 60000 /* HELLO, and TIME before writes in scripts */
@@ -42,12 +40,6 @@ static bool is_text(const redisReply *reply) {
     return reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS;
 }
 
-static void copy_text(char *to, size_t size, const char *from, size_t len) {
-    len = len < size ? len : size - 1;
-    memcpy(to, from, len);
-    to[len] = '\0';
-}
-
 /* The value of a key among the pairs of HELLO's answer; NULL: not there. */
 static const redisReply *value_of(const redisReply *hello, const char *key) {
     for (size_t i = 0; i + 1 < hello->elements; i += 2) {
@@ -66,7 +58,7 @@ static bool text_of(const redisReply *hello, const char *key, char *text, size_t
     if (value == NULL || !is_text(value)) {
         return false;
     }
-    copy_text(text, size, value->str, value->len);
+    snprintf(text, size, "%s", value->str);
     return true;
 }
 
@@ -118,7 +110,7 @@ static dl_status_t read_hello(const dli_endpoint_t *endpoint, const redisReply *
     /* Both are shown, and a server that repeats what it was told could have put the password there. */
     facts->version[strspn(facts->version, "0123456789.")] = '\0';
     if (strcmp(facts->product, "redis") != 0 && strcmp(facts->product, "valkey") != 0) {
-        copy_text(facts->product, sizeof facts->product, "server", 6);
+        strcpy(facts->product, "server");
     }
     facts->version_number = number_of(facts->version);
     facts->is_cluster = strcmp(mode, "cluster") == 0;
@@ -127,43 +119,19 @@ static dl_status_t read_hello(const dli_endpoint_t *endpoint, const redisReply *
 
 /* ---- INFO -------------------------------------------------------------------------------------------- */
 
-/* The value of a line "key:value"; false: no such line. */
-static bool line_of(const redisReply *info, const char *key, char *value, size_t size) {
-    const char *at = info->str, *end = info->str + info->len;
-    size_t len = strlen(key);
-    while (at < end) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        const char *next = stop == NULL ? end : stop + 1;
-        stop = stop == NULL ? end : stop;
-        if (stop > at && stop[-1] == '\r') {
-            stop--;
-        }
-        if ((size_t)(stop - at) > len && memcmp(at, key, len) == 0 && at[len] == ':') {
-            copy_text(value, size, at + len + 1, (size_t)(stop - at) - len - 1);
-            return true;
-        }
-        at = next;
-    }
-    return false;
-}
-
 static void read_server(const redisReply *info, dli_facts_t *facts) {
     char version[sizeof facts->version];
-    (void)line_of(info, "run_id", facts->run_id, sizeof facts->run_id);
-    if (line_of(info, "valkey_version", version, sizeof version)) {
+    (void)dli_info_text(info->str, "run_id", facts->run_id, sizeof facts->run_id);
+    if (dli_info_text(info->str, "valkey_version", version, sizeof version)) {
         memcpy(facts->version, version, sizeof version);
-        copy_text(facts->product, sizeof facts->product, "valkey", 6);
+        strcpy(facts->product, "valkey");
         facts->version_number = number_of(version);
     }
 }
 
 static void read_memory(const redisReply *info, dli_facts_t *facts) {
-    char number[24] = "";
-    (void)line_of(info, "maxmemory_policy", facts->eviction, sizeof facts->eviction);
-    if (!line_of(info, "maxmemory", number, sizeof number) ||
-        !dli_text_int(number, strlen(number), &facts->maxmemory)) {
-        facts->maxmemory = 0;
-    }
+    (void)dli_info_text(info->str, "maxmemory_policy", facts->eviction, sizeof facts->eviction);
+    facts->maxmemory = dli_info_number(info->str, "maxmemory", 0);
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------ */
@@ -174,8 +142,7 @@ static bool says(const redisReply *reply, const char *words) {
 
 /* The user may not ask, or nobody may: locks work without the answer. */
 static bool is_no_matter(dli_handshake_t at, const redisReply *reply) {
-    return (at == DLI_HANDSHAKE_SERVER || at == DLI_HANDSHAKE_MEMORY) &&
-           (dli_reply_is_error(reply, "NOPERM") || says(reply, "unknown command"));
+    return (at == DLI_HANDSHAKE_SERVER || at == DLI_HANDSHAKE_MEMORY) && dli_reply_is_refused(reply);
 }
 
 /* WRONGPASS is the answer to a wrong password, to one that is missing, to a user that is not there and to one

@@ -3,6 +3,7 @@
 #include "reply.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A parser that has held more than this is exchanged for a small one when it is empty. */
@@ -293,6 +294,10 @@ bool dli_reply_is_error(const redisReply *reply, const char *code) {
     return is_error(reply) && strcmp(read_complaint(reply).code, code) == 0;
 }
 
+bool dli_reply_is_refused(const redisReply *reply) {
+    return dli_reply_is_error(reply, "NOPERM") || (is_error(reply) && begins(reply->str, "ERR unknown "));
+}
+
 /* The server's text as part of a message: no bytes that might be cut in half, and no arguments of commands,
  * which it repeats when it does not know a command: AUTH could be that command. */
 static void quote(const char *text, char *quoted, size_t size) {
@@ -360,7 +365,7 @@ dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_e
                           type != NULL ? type : "an unknown type");
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------------- */
+/* ---- numbers and texts ------------------------------------------------------------------------------ */
 
 bool dli_reply_int(const redisReply *reply, int64_t *number) {
     if (reply == NULL || reply->type != REDIS_REPLY_INTEGER) {
@@ -371,20 +376,33 @@ bool dli_reply_int(const redisReply *reply, int64_t *number) {
 }
 
 bool dli_text_int(const char *text, size_t len, int64_t *number) {
-    bool negative = len > 0 && text[0] == '-';
-    size_t at = negative ? 1 : 0;
-    uint64_t value = 0, most = negative ? (uint64_t)INT64_MAX + 1 : (uint64_t)INT64_MAX;
-    if (at == len || (text[at] == '0' && len > 1)) {
+    char copy[24], back[24];
+    snprintf(copy, sizeof copy, "%.*s", len < sizeof copy ? (int)len : 0, text);
+    long long value = strtoll(copy, NULL, 10);
+    size_t digits = (size_t)snprintf(back, sizeof back, "%lld", value);
+    if (digits != len || memcmp(back, text, len) != 0) {
         return false;
     }
-    for (; at < len; at++) {
-        unsigned digit = (unsigned char)text[at] - (unsigned)'0';
-        if (digit > 9 || value > (most - digit) / 10) {
-            return false;
-        }
-        value = value * 10 + digit;
-    }
-    /* Two's complement: also right for the smallest number. */
-    *number = negative ? (int64_t)(0 - value) : (int64_t)value;
+    *number = value;
     return true;
+}
+
+bool dli_info_text(const char *info, const char *key, char *text, size_t size) {
+    size_t len = strlen(key);
+    while (info != NULL && !(begins(info, key) && info[len] == ':')) {
+        info = strchr(info, '\n');
+        info = info != NULL ? info + 1 : NULL;
+    }
+    if (info != NULL) {
+        info += len + 1;
+        snprintf(text, size, "%.*s", (int)strcspn(info, "\r\n"), info);
+    }
+    return info != NULL;
+}
+
+int64_t dli_info_number(const char *info, const char *key, int64_t otherwise) {
+    char text[24];
+    int64_t number;
+    bool is_there = dli_info_text(info, key, text, sizeof text) && dli_text_int(text, strlen(text), &number);
+    return is_there ? number : otherwise;
 }

@@ -43,6 +43,8 @@ bool dli_decoder_is_empty(const dli_decoder_t *decoder);
 /* Does an error reply begin with this code, such as "READONLY"? Looks through the wrapping that Redis 6.0
  * puts around errors of scripts; NOPERM also where the ACL stopped a script. */
 bool dli_reply_is_error(const redisReply *reply, const char *code);
+/* Has the ACL refused a command, or the server none of this name? rename-command can take it out. */
+bool dli_reply_is_refused(const redisReply *reply);
 /* The status that an error reply means; err gets what that means in plain words, and the server's own.
  * Never DL_OK. */
 dl_status_t dli_reply_fail(const redisReply *reply, dl_error_t *err);
@@ -56,5 +58,9 @@ bool dli_reply_int(const redisReply *reply, int64_t *number);
 /* A decimal number as the server writes it (no plus, no leading zeros) that is the whole text: true and
  * *number. */
 bool dli_text_int(const char *text, size_t len, int64_t *number);
+/* The value of a line "key:value" of what INFO answered, which may be NULL. false: no such line. */
+bool dli_info_text(const char *info, const char *key, char *text, size_t size);
+/* The same as a number; `otherwise` when it is not there. */
+int64_t dli_info_number(const char *info, const char *key, int64_t otherwise);
 
 #endif

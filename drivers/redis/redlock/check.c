@@ -1,6 +1,5 @@
 /* check.c - says which guarantee these servers give together, and what weakens it. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
     const char *advice = init_helps ? "; " DLI_NEW_NODES : "";
     char run_id[41] = "";
     int64_t left_ms;
-    (void)dli_check_text(check, "run_id", run_id, sizeof run_id);
+    (void)dli_info_text(check->info, "run_id", run_id, sizeof run_id);
     bool is_new = marker->type == REDIS_REPLY_NIL;
     bool is_other = marker->type == REDIS_REPLY_STRING && strcmp(marker->str, run_id) != 0;
     if (!dli_reply_int(quarantine, &left_ms) || (!is_new && marker->type != REDIS_REPLY_STRING)) {
@@ -99,13 +98,9 @@ static void report_number(const dli_redlock_t *redlock, const dli_check_t *check
                   redlock->n - redlock->quorum, is_even ? "; one fewer would bear as much, for less" : "");
 }
 
-static bool is_here(const dli_endpoint_t *e) {
-    return e->host == NULL || strcasecmp(e->host, "localhost") == 0 || strncmp(e->host, "127.", 4) == 0 ||
-           strcmp(e->host, "::1") == 0;
-}
-
 static bool is_same_host(const dli_endpoint_t *a, const dli_endpoint_t *b) {
-    return (is_here(a) && is_here(b)) || (!is_here(a) && !is_here(b) && strcasecmp(a->host, b->host) == 0);
+    return (dli_check_is_here(a) && dli_check_is_here(b)) ||
+           (!dli_check_is_here(a) && !dli_check_is_here(b) && strcasecmp(a->host, b->host) == 0);
 }
 
 static void report_hosts(const dli_redlock_t *redlock, const dli_check_t *check) {
@@ -119,7 +114,7 @@ static void report_hosts(const dli_redlock_t *redlock, const dli_check_t *check)
         if (j < i) {
             dli_check_say(check, DL_FINDING_WARNING, "hosts",
                           "nodes %zu and %zu are on one host (%s): they fail together", j + 1, i + 1,
-                          is_here(e) ? "this one" : e->host);
+                          dli_check_is_here(e) ? "this one" : e->host);
             apart = false;
         }
     }
