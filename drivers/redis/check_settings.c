@@ -8,34 +8,16 @@
 
 /* ---- asking ------------------------------------------------------------------------------------------ */
 
-enum {
-    SAVE,
-    APPENDFSYNC,
-    MAXMEMORY,
-    EVICTION,
-    IDLE_TIMEOUT,
-    KEEPALIVE,
-    MAXCLIENTS,
-    MIN_REPLICAS,
-    SETTING_COUNT
-};
+enum { SAVE, APPENDFSYNC, IDLE_TIMEOUT, KEEPALIVE, MAXCLIENTS, MIN_REPLICAS, SETTING_COUNT };
 
 static const char *const setting_names[SETTING_COUNT] = {
     [SAVE] = "save",
     [APPENDFSYNC] = "appendfsync",
-    [MAXMEMORY] = "maxmemory",
-    [EVICTION] = "maxmemory-policy",
     [IDLE_TIMEOUT] = "timeout",
     [KEEPALIVE] = "tcp-keepalive",
     [MAXCLIENTS] = "maxclients",
     [MIN_REPLICAS] = "min-replicas-to-write",
 };
-
-/* What CONFIG GET answered; it may be refused, as hosted servers do. */
-typedef struct settings {
-    bool is_known[SETTING_COUNT];
-    char text[SETTING_COUNT][128];
-} settings_t;
 
 void dli_check_ask_settings(dli_check_t *check) {
     check->settings_at = check->commands.count;
@@ -44,38 +26,24 @@ void dli_check_ask_settings(dli_check_t *check) {
     }
 }
 
-static void read_settings(const dli_check_t *check, settings_t *settings) {
-    memset(settings, 0, sizeof *settings);
-    for (size_t i = 0; i < SETTING_COUNT; i++) {
-        const redisReply *r = check->replies[check->settings_at + i];
-        if (r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->str != NULL) {
-            settings->is_known[i] = true;
-            (void)snprintf(settings->text[i], sizeof settings->text[i], "%s", r->element[1]->str);
-        }
-    }
-    if (!settings->is_known[SAVE]) {
-        dli_check_say(check, DL_FINDING_NOTE, "settings",
-                      "CONFIG GET is refused, so a part of them is not known here; locks do not need it");
-    }
+/* What CONFIG GET answered; NULL: it is refused, as hosted servers do. */
+static const char *setting(const dli_check_t *check, size_t which) {
+    const redisReply *r = check->replies[check->settings_at + which];
+    return r->type == REDIS_REPLY_ARRAY && r->elements == 2 ? r->element[1]->str : NULL;
 }
 
-static int64_t setting_number(const settings_t *settings, size_t which, int64_t otherwise) {
+static int64_t setting_number(const dli_check_t *check, size_t which, int64_t otherwise) {
+    const char *text = setting(check, which);
     int64_t number;
-    return settings->is_known[which] &&
-                   dli_text_int(settings->text[which], strlen(settings->text[which]), &number)
-               ? number
-               : otherwise;
+    return text != NULL && dli_text_int(text, strlen(text), &number) ? number : otherwise;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
-static void report_eviction(const dli_check_t *check, const settings_t *settings) {
+static void report_eviction(const dli_check_t *check) {
     char policy[32] = "";
-    if (!dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy) &&
-        settings->is_known[EVICTION]) {
-        (void)snprintf(policy, sizeof policy, "%.31s", settings->text[EVICTION]);
-    }
-    int64_t max = dli_info_number(check->info, "maxmemory", setting_number(settings, MAXMEMORY, -1));
+    (void)dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy);
+    int64_t max = dli_info_number(check->info, "maxmemory", -1);
     int64_t used = dli_info_number(check->info, "used_memory", -1);
     if (policy[0] == '\0' || max < 0) {
         dli_check_say(
@@ -131,9 +99,9 @@ static void report_persistence_trouble(const dli_check_t *check) {
     "they start "                                                                                         \
     "from the server's clock"
 
-static void report_append_only(const dli_check_t *check, const settings_t *settings) {
-    const char *fsync = settings->text[APPENDFSYNC];
-    if (!settings->is_known[APPENDFSYNC]) {
+static void report_append_only(const dli_check_t *check) {
+    const char *fsync = setting(check, APPENDFSYNC);
+    if (fsync == NULL) {
         dli_check_say(
             check, DL_FINDING_NOTE, "persistence",
             "an append-only file; how often it is synced (appendfsync) is not known. Unless always, a power "
@@ -153,10 +121,11 @@ static void report_append_only(const dli_check_t *check, const settings_t *setti
 }
 
 /* A node that forgets has no vote for a while, unless the configuration says that it forgets nothing. */
-static void report_persistence_of_node(const dli_check_t *check, const settings_t *settings) {
+static void report_persistence_of_node(const dli_check_t *check) {
     int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
-    bool is_known = append_only == 0 || (append_only > 0 && settings->is_known[APPENDFSYNC]);
-    bool always = append_only > 0 && strcmp(settings->text[APPENDFSYNC], "always") == 0;
+    const char *fsync = setting(check, APPENDFSYNC);
+    bool is_known = append_only == 0 || (append_only > 0 && fsync != NULL);
+    bool always = append_only > 0 && fsync != NULL && strcmp(fsync, "always") == 0;
     if (always) {
         dli_check_say(check, DL_FINDING_OK, "persistence",
                       "an append-only file with appendfsync always: a restart forgets no lock%s",
@@ -181,18 +150,19 @@ static void report_persistence_of_node(const dli_check_t *check, const settings_
     }
 }
 
-static void report_persistence(const dli_check_t *check, const settings_t *settings) {
+static void report_persistence(const dli_check_t *check) {
     int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
+    const char *save = setting(check, SAVE);
     report_persistence_trouble(check);
     if (check->node != NULL) {
-        report_persistence_of_node(check, settings);
+        report_persistence_of_node(check);
     } else if (append_only < 0) {
         dli_check_say(
             check, DL_FINDING_NOTE, "persistence",
             "not known: if the server restarts without its data, every lock is free at once: " SECOND_HOLDER);
     } else if (append_only > 0) {
-        report_append_only(check, settings);
-    } else if (settings->is_known[SAVE] && settings->text[SAVE][0] == '\0') {
+        report_append_only(check);
+    } else if (save != NULL && save[0] == '\0') {
         dli_check_say(check, DL_FINDING_WARNING, "persistence",
                       "none (no append-only file, no snapshots): a restart of the server frees every lock at "
                       "once: " SECOND_HOLDER);
@@ -201,7 +171,7 @@ static void report_persistence(const dli_check_t *check, const settings_t *setti
             check, DL_FINDING_WARNING, "persistence",
             "%s: a crash of the server loses every lock taken since the last snapshot: " SECOND_HOLDER
             ". A lock that was freed since can come back until its lease ends",
-            settings->is_known[SAVE] ? "snapshots only" : "no append-only file, snapshots at best");
+            save != NULL ? "snapshots only" : "no append-only file, snapshots at best");
     }
 }
 
@@ -271,7 +241,7 @@ static void report_replicas_of_node(const dli_check_t *check, int64_t count) {
                         "a second holder at once; nodes need none");
 }
 
-static void report_replication(const dli_check_t *check, const settings_t *settings) {
+static void report_replication(const dli_check_t *check) {
     char role[16] = "";
     int64_t count = dli_info_number(check->info, "connected_slaves", -1);
     (void)dli_info_text(check->info, "role", role, sizeof role);
@@ -303,7 +273,7 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
     if (check->node == NULL) {
         report_each_replica(check, count);
     }
-    int64_t needed = setting_number(settings, MIN_REPLICAS, 0);
+    int64_t needed = setting_number(check, MIN_REPLICAS, 0);
     if (needed > count && count >= 0) {
         dli_check_say(check, DL_FINDING_ERROR, "min-replicas-to-write",
                       "the server wants %" PRId64 " replicas and has %" PRId64
@@ -315,8 +285,8 @@ static void report_replication(const dli_check_t *check, const settings_t *setti
 
 /* ---- connections ------------------------------------------------------------------------------------- */
 
-static void report_connections(const dli_check_t *check, const settings_t *settings) {
-    int64_t limit = dli_info_number(check->info, "maxclients", setting_number(settings, MAXCLIENTS, -1));
+static void report_connections(const dli_check_t *check) {
+    int64_t limit = dli_info_number(check->info, "maxclients", setting_number(check, MAXCLIENTS, -1));
     int64_t used = dli_info_number(check->info, "connected_clients", -1);
     /* Besides those for calls: one or two for renewals, one that hears of releases. */
     const dli_redis_t *redis = check->redis;
@@ -330,7 +300,7 @@ static void report_connections(const dli_check_t *check, const settings_t *setti
             tight || may_be_tight ? ": when none is left, clients that have to connect cannot lock or renew"
                                   : "");
     }
-    int64_t idle_s = setting_number(settings, IDLE_TIMEOUT, -1);
+    int64_t idle_s = setting_number(check, IDLE_TIMEOUT, -1);
     if (idle_s > 0) {
         dli_check_say(check, DL_FINDING_NOTE, "timeout",
                       "the server closes connections that are idle for %" PRId64
@@ -338,7 +308,7 @@ static void report_connections(const dli_check_t *check, const settings_t *setti
                       "next call connects anew; an idle_timeout below it avoids that",
                       idle_s);
     }
-    int64_t keepalive_s = setting_number(settings, KEEPALIVE, -1);
+    int64_t keepalive_s = setting_number(check, KEEPALIVE, -1);
     if (keepalive_s >= 0 && check->redis->endpoint.host != NULL) {
         dli_check_say(check, keepalive_s == 0 ? DL_FINDING_NOTE : DL_FINDING_OK, "tcp-keepalive",
                       keepalive_s == 0
@@ -349,10 +319,12 @@ static void report_connections(const dli_check_t *check, const settings_t *setti
 }
 
 void dli_check_settings(const dli_check_t *check) {
-    settings_t settings;
-    read_settings(check, &settings);
-    report_eviction(check, &settings);
-    report_persistence(check, &settings);
-    report_replication(check, &settings);
-    report_connections(check, &settings);
+    if (setting(check, SAVE) == NULL) {
+        dli_check_say(check, DL_FINDING_NOTE, "settings",
+                      "CONFIG GET is refused, so a part of them is not known here; locks do not need it");
+    }
+    report_eviction(check);
+    report_persistence(check);
+    report_replication(check);
+    report_connections(check);
 }
