@@ -2,8 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tls.h"
 
-#ifdef DLOCK_HAVE_TLS
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/bio.h>
@@ -349,56 +347,3 @@ dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t 
     }
     return fail_ssl(tls, err);
 }
-
-#else
-
-/* The endpoint refuses rediss:// in such a build, so nobody comes further than open. */
-dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **tls, dl_error_t *err) {
-    *tls = NULL;
-    return dl_driver_fail(err, DL_ENOTSUP, 0, "%s: this build has no TLS (DLOCK_WITH_TLS)", endpoint->label);
-}
-
-void dli_tls_close(dli_tls_t *tls) {
-    (void)tls;
-}
-
-dl_status_t dli_tls_feed(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
-    (void)tls;
-    (void)bytes;
-    (void)len;
-    return dl_driver_fail(err, DL_ENOTSUP, 0, "this build has no TLS");
-}
-
-const char *dli_tls_pending(dli_tls_t *tls, size_t *len) {
-    (void)tls;
-    *len = 0;
-    return "";
-}
-
-void dli_tls_sent(dli_tls_t *tls, size_t len) {
-    (void)tls;
-    (void)len;
-}
-
-bool dli_tls_is_pending(const dli_tls_t *tls) {
-    (void)tls;
-    return false;
-}
-
-dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {
-    *is_done = false;
-    return dli_tls_feed(tls, "", 0, err);
-}
-
-dl_status_t dli_tls_write(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
-    return dli_tls_feed(tls, bytes, len, err);
-}
-
-dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t *got, bool *is_over,
-                         dl_error_t *err) {
-    *got = 0;
-    *is_over = false;
-    return dli_tls_feed(tls, bytes, 0, err);
-}
-
-#endif
