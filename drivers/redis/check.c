@@ -39,10 +39,9 @@ static void report_transport(const dli_check_t *check) {
         dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
                       e->tls ? " (TLS, and the server's certificate is not verified)" : "");
     } else if (e->tls) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "transport",
-            "TLS, but the server's certificate is not verified: anyone who can redirect the connection "
-            "learns the password and decides who holds the locks; set tls_verify");
+        dli_check_say(check, DL_FINDING_WARNING, "transport",
+                      "TLS, but the server's certificate is not verified: anyone who can redirect the "
+                      "connection learns the password and decides who holds the locks; set tls_verify");
     } else {
         dli_check_say(check, DL_FINDING_WARNING, "transport",
                       "no TLS: %slock names and owners cross the network in clear, and anyone on the way can "
@@ -72,13 +71,12 @@ void dli_check_prefix(const dli_check_t *check) {
     const dli_layout_t *layout = check->redis->layout;
     bool hash = strcmp(layout->redis_type, "hash") == 0;
     if (check->redis->prefix_len == 0) {
-        dli_check_say(
-            check, DL_FINDING_NOTE, "prefix",
-            "it is empty: a lock's name is its whole key, so a name can meet any key of database %d, and "
-            "%s; a prefix or a database of their own keeps the locks apart",
-            check->redis->endpoint.database,
-            hash ? "dlock unlock --force deletes any hash there that looks like a lock of Redisson"
-                 : "a string there counts as a held lock, which dlock unlock --force deletes");
+        dli_check_say(check, DL_FINDING_NOTE, "prefix",
+                      "it is empty: a lock's name is its whole key, so a name can meet any key of database "
+                      "%d, and %s; a prefix or a database of their own keeps the locks apart",
+                      check->redis->endpoint.database,
+                      hash ? "dlock unlock --force deletes any hash there that looks like a lock of Redisson"
+                           : "a string there counts as a held lock, which dlock unlock --force deletes");
     }
 }
 
@@ -198,9 +196,8 @@ void dli_check_round_trip(const dli_check_t *check) {
     }
     if (took_ns > (uint64_t)env->lease_ms * NS_PER_MS / 20) {
         dli_check_say(check, DL_FINDING_WARNING, "round trip",
-                      "%s at best, with a lease of %s: "
-                      "little time is left for a renewal that "
-                      "has to be repeated; use a longer lease",
+                      "%s at best, with a lease of %s: little time is left for a renewal that has to be "
+                      "repeated; use a longer lease",
                       dl_driver_measured(took_ns).text, dl_driver_duration(env->lease_ms).text);
     } else {
         dli_check_say(check, DL_FINDING_OK, "round trip", "%s at best%s", dl_driver_measured(took_ns).text,
@@ -227,18 +224,17 @@ void dli_check_clock(const dli_check_t *check) {
                       last->server_us < first->server_us ? "-" : "",
                       measured(last->server_us - first->server_us).text, measured(ours_us).text);
     } else {
-        dli_check_say(
-            check, DL_FINDING_OK, "server clock",
-            "it ran as ours did over %s; leases end by it, so it must be slewed, not set, while locks "
-            "are held",
-            measured(ours_us).text);
+        dli_check_say(check, DL_FINDING_OK, "server clock",
+                      "it ran as ours did over %s; leases end by it, so it must be slewed, not set, while "
+                      "locks are held",
+                      measured(ours_us).text);
     }
     int64_t skew_us = last->skew_us;
     bool far = skew_us > SKEW_WORTH_A_NOTE_US || skew_us < -SKEW_WORTH_A_NOTE_US;
     dli_check_say(
         check, far ? DL_FINDING_NOTE : DL_FINDING_OK, "clock skew",
-        "the server is %s %s this host: harmless for leases, which compare no clocks; tokens start "
-        "from the server's clock, so a server that replaces this one without its data must not be behind it",
+        "the server is %s %s this host: harmless for leases, which compare no clocks; tokens start from the "
+        "server's clock, so a server that replaces this one without its data must not be behind it",
         measured(skew_us).text, skew_us < 0 ? "behind" : "ahead of");
 }
 
@@ -247,11 +243,10 @@ static void report_guarantee(const dli_check_t *check) {
         check, DL_FINDING_NOTE, "guarantee",
         "at most one owner of a name among all clients of this server and database, until its lease ends, as "
         "long as the server keeps its data and its clock is not set; each later holder has a larger token");
-    dli_check_say(
-        check, DL_FINDING_NOTE, "limit",
-        "one server decides: while it is down nobody can lock, and where it loses data (crash, failover, "
-        "FLUSHALL) a second holder can get in within a lease; let the guarded resource refuse smaller "
-        "tokens");
+    dli_check_say(check, DL_FINDING_NOTE, "limit",
+                  "one server decides: while it is down nobody can lock, and where it loses data (crash, "
+                  "failover, FLUSHALL) a second holder can get in within a lease; let the guarded resource "
+                  "refuse smaller tokens");
 }
 
 /* ---- the report -------------------------------------------------------------------------------------- */

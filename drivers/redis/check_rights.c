@@ -32,14 +32,12 @@ static const right_t rights[] = {
     {{"EVAL", "return 1", "0"},
      DL_FINDING_ERROR,
      "as soon as the server has forgotten the scripts (restart, failover, SCRIPT FLUSH), no lock can be "
-     "taken, "
-     "renewed or freed"},
+     "taken, renewed or freed"},
     {{"INFO", "server"},
      DL_FINDING_WARNING,
      "a restarted or replaced server cannot be told from the old one, and version, memory and replicas are "
-     "not "
-     "known: a request that was given up is not stopped at the server, so its lock may stay until its lease "
-     "ends"},
+     "not known: a request that was given up is not stopped at the server, so its lock may stay until its "
+     "lease ends"},
     {{"CLIENT", "KILL", "ID", "9223372036854775807"},
      DL_FINDING_WARNING,
      "a request that was given up is not stopped at the server, so its lock may stay until its lease ends"},
@@ -142,11 +140,10 @@ static bool report_keys(const dli_check_t *check, const redisReply *reply) {
     if (!dli_reply_is_error(reply, "NOPERM") || strstr(reply->str, "key") == NULL) {
         return true;
     }
-    dli_check_say(
-        check, DL_FINDING_ERROR, "keys",
-        "the user may not access keys '%s*' and '%s', so no lock can be taken; see dlock init --print (the "
-        "server says: %s)",
-        check->redis->prefix_shown, check->redis->token_key_shown, reply->str);
+    dli_check_say(check, DL_FINDING_ERROR, "keys",
+                  "the user may not access keys '%s*' and '%s', so no lock can be taken; see dlock init "
+                  "--print (the server says: %s)",
+                  check->redis->prefix_shown, check->redis->token_key_shown, reply->str);
     return false;
 }
 

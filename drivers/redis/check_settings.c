@@ -63,13 +63,13 @@ static void report_eviction(const dli_check_t *check) {
         return;
     }
     bool any_key = strncmp(policy, "allkeys", 7) == 0;
-    dli_check_say(
-        check, max > 0 ? DL_FINDING_WARNING : DL_FINDING_NOTE, "eviction", "%s: %s%s%s", policy,
-        max > 0 ? "when maxmemory is reached, held locks are dropped and a second holder gets in"
-                : "without effect while maxmemory is 0; with a limit, held locks would be dropped when it is "
-                  "reached",
-        any_key ? " (the token counter too)" : " (keys that expire are the first to go, and locks expire)",
-        "; set noeviction, or keep locks on a server without a cache");
+    dli_check_say(check, max > 0 ? DL_FINDING_WARNING : DL_FINDING_NOTE, "eviction", "%s: %s%s%s", policy,
+                  max > 0 ? "when maxmemory is reached, held locks are dropped and a second holder gets in"
+                          : "without effect while maxmemory is 0; with a limit, held locks would be dropped "
+                            "when it is reached",
+                  any_key ? " (the token counter too)"
+                          : " (keys that expire are the first to go, and locks expire)",
+                  "; set noeviction, or keep locks on a server without a cache");
 }
 
 /* ---- what a crash takes ------------------------------------------------------------------------------ */
@@ -78,39 +78,34 @@ static void report_persistence_trouble(const dli_check_t *check) {
     char status[16] = "ok";
     (void)dli_info_text(check->info, "aof_last_write_status", status, sizeof status);
     if (strcmp(status, "ok") != 0) {
-        dli_check_say(
-            check, DL_FINDING_ERROR, "persistence",
-            "the last write to the append-only file failed: the server refuses writes, so no lock can be "
-            "taken or freed");
+        dli_check_say(check, DL_FINDING_ERROR, "persistence",
+                      "the last write to the append-only file failed: the server refuses writes, so no lock "
+                      "can be taken or freed");
     }
     (void)snprintf(status, sizeof status, "ok");
     (void)dli_info_text(check->info, "rdb_last_bgsave_status", status, sizeof status);
     if (strcmp(status, "ok") != 0) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "persistence",
-            "the last snapshot failed: with stop-writes-on-bgsave-error the server refuses writes, so no "
-            "lock can be taken or freed");
+        dli_check_say(check, DL_FINDING_WARNING, "persistence",
+                      "the last snapshot failed: with stop-writes-on-bgsave-error the server refuses writes, "
+                      "so no lock can be taken or freed");
     }
 }
 
 /* What every loss of data has in common. */
 #define SECOND_HOLDER                                                                                     \
     "a second holder can then get in while the first one's lease still runs; tokens go on rising, since " \
-    "they start "                                                                                         \
-    "from the server's clock"
+    "they start from the server's clock"
 
 static void report_append_only(const dli_check_t *check) {
     const char *fsync = setting(check, APPENDFSYNC);
     if (fsync == NULL) {
-        dli_check_say(
-            check, DL_FINDING_NOTE, "persistence",
-            "an append-only file; how often it is synced (appendfsync) is not known. Unless always, a power "
-            "failure of the server loses the last locks: " SECOND_HOLDER);
+        dli_check_say(check, DL_FINDING_NOTE, "persistence",
+                      "an append-only file; how often it is synced (appendfsync) is not known. Unless "
+                      "always, a power failure of the server loses the last locks: " SECOND_HOLDER);
     } else if (strcmp(fsync, "always") == 0) {
-        dli_check_say(
-            check, DL_FINDING_OK, "persistence",
-            "an append-only file with appendfsync always: a crash of the server loses no lock that was "
-            "granted");
+        dli_check_say(check, DL_FINDING_OK, "persistence",
+                      "an append-only file with appendfsync always: a crash of the server loses no lock that "
+                      "was granted");
     } else {
         dli_check_say(
             check, strcmp(fsync, "everysec") == 0 ? DL_FINDING_NOTE : DL_FINDING_WARNING, "persistence",
@@ -213,11 +208,11 @@ static void report_wanted_replicas(const dli_check_t *check, int64_t count) {
     const dli_redis_t *redis = check->redis;
     bool refuses = redis->shortfall == DLI_SHORTFALL_REFUSE;
     if (count >= redis->min_replicas) {
-        dli_check_say(
-            check, DL_FINDING_OK, "replication",
-            "%" PRId64 " replicas; a lock counts only after %" PRId64 " of them have it (min_replicas). A "
-            "failover to one that had it not can still lose it: WAIT narrows this, it does not close it",
-            count, redis->min_replicas);
+        dli_check_say(check, DL_FINDING_OK, "replication",
+                      "%" PRId64 " replicas; a lock counts only after %" PRId64
+                      " of them have it (min_replicas). A failover to one that had it not can still lose it: "
+                      "WAIT narrows this, it does not close it",
+                      count, redis->min_replicas);
     } else {
         dli_check_say(check, refuses ? DL_FINDING_ERROR : DL_FINDING_WARNING, "replication",
                       "%" PRId64 " replicas are connected and min_replicas is %" PRId64 ": %s", count,
@@ -259,12 +254,11 @@ static void report_replication(const dli_check_t *check) {
     } else if (check->redis->min_replicas > 0) {
         report_wanted_replicas(check, count);
     } else if (count > 0) {
-        dli_check_say(
-            check, DL_FINDING_WARNING, "replication",
-            "%" PRId64 " replicas, asynchronous: a failover may lose a lock that was just granted, and a "
-            "second holder gets in. min_replicas: 1 makes each grant wait for a replica, which narrows the "
-            "gap but does not close it",
-            count);
+        dli_check_say(check, DL_FINDING_WARNING, "replication",
+                      "%" PRId64 " replicas, asynchronous: a failover may lose a lock that was just granted, "
+                      "and a second holder gets in. min_replicas: 1 makes each grant wait for a "
+                      "replica, which narrows the gap but does not close it",
+                      count);
     } else {
         dli_check_say(
             check, DL_FINDING_OK, "replication",
@@ -277,8 +271,7 @@ static void report_replication(const dli_check_t *check) {
     if (needed > count && count >= 0) {
         dli_check_say(check, DL_FINDING_ERROR, "min-replicas-to-write",
                       "the server wants %" PRId64 " replicas and has %" PRId64
-                      ": it refuses writes, so no lock can be "
-                      "taken or freed",
+                      ": it refuses writes, so no lock can be taken or freed",
                       needed, count);
     }
 }
@@ -304,17 +297,16 @@ static void report_connections(const dli_check_t *check) {
     if (idle_s > 0) {
         dli_check_say(check, DL_FINDING_NOTE, "timeout",
                       "the server closes connections that are idle for %" PRId64
-                      " s: no lock is lost by it, but the "
-                      "next call connects anew; an idle_timeout below it avoids that",
+                      " s: no lock is lost by it, but the next call connects anew; an idle_timeout below it "
+                      "avoids that",
                       idle_s);
     }
     int64_t keepalive_s = setting_number(check, KEEPALIVE, -1);
     if (keepalive_s >= 0 && check->redis->endpoint.host != NULL) {
         dli_check_say(check, keepalive_s == 0 ? DL_FINDING_NOTE : DL_FINDING_OK, "tcp-keepalive",
-                      keepalive_s == 0
-                          ? "off at the server: connections of hosts that vanished stay counted against "
-                            "maxclients; no lock depends on it"
-                          : "the server notices vanished hosts; no lock depends on it");
+                      keepalive_s == 0 ? "off at the server: connections of hosts that vanished stay counted "
+                                         "against maxclients; no lock depends on it"
+                                       : "the server notices vanished hosts; no lock depends on it");
     }
 }
 

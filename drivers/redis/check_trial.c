@@ -222,9 +222,7 @@ void dli_check_trial(const dli_check_t *check, dli_check_ask_fn ask, void *asked
         return;
     }
     dl_status_t hears = open_ears(&trial, servers, n);
-    if (hears == DL_OK) {
-        hears = await_ears(&trial);
-    }
+    hears = hears == DL_OK ? await_ears(&trial) : hears;
     if (hears != DL_OK) {
         dli_check_say(check, DL_FINDING_WARNING, "wake-up",
                       "releases cannot be heard of: %s; waiters find out by polling", trial.err.message);

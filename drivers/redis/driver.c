@@ -245,15 +245,10 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
     note_ignored(redis, values);
     const int names[] = {DLI_REDIS_OPT_PREFIX, DLI_REDIS_OPT_TOKEN_KEY, layout->also_publish};
     dl_status_t status = dli_redis_read_names(redis, values, names, err);
-    if (status == DL_OK) {
-        status = read_replicas(redis, values, err);
-    }
-    if (status == DL_OK) {
-        status = dli_redis_read_sharing(&options, &values[DLI_REDIS_OPT_MAX_TOTAL], err);
-    }
-    if (status == DL_OK) {
-        status = dli_redis_make_endpoint(redis, values, err);
-    }
+    status = status == DL_OK ? read_replicas(redis, values, err) : status;
+    status =
+        status == DL_OK ? dli_redis_read_sharing(&options, &values[DLI_REDIS_OPT_MAX_TOTAL], err) : status;
+    status = status == DL_OK ? dli_redis_make_endpoint(redis, values, err) : status;
     if (status == DL_OK) {
         int64_t connections = values[DLI_REDIS_OPT_CONNECTIONS].number;
         int64_t max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number;
@@ -261,12 +256,8 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         options.label_key = redis->label_key;
         status = dli_redis_make_mux(redis, &options, err);
     }
-    if (status == DL_OK) {
-        status = load(redis, deadline_ns, err);
-    }
-    if (status == DL_OK) {
-        status = connect_renewals(redis, deadline_ns, err);
-    }
+    status = status == DL_OK ? load(redis, deadline_ns, err) : status;
+    status = status == DL_OK ? connect_renewals(redis, deadline_ns, err) : status;
     if (status == DL_OK) {
         dli_redis_warn_of_eviction(redis);
         status = dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err);

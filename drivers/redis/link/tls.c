@@ -200,18 +200,13 @@ static int know_no_passphrase(char *buffer, int size, int for_writing, void *arg
 
 static dl_status_t load_files(SSL_CTX *context, const dli_endpoint_t *endpoint, dl_error_t *err) {
     SSL_CTX_set_default_passwd_cb(context, know_no_passphrase);
-    if (!endpoint->tls_verify) {
-        SSL_CTX_set_verify(context, SSL_VERIFY_NONE, NULL);
-    } else if (endpoint->tls_ca == NULL) {
-        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
-        if (SSL_CTX_set_default_verify_paths(context) != 1) {
-            return fail_file("tls_ca", "the system's certificates", NULL, err);
-        }
-    } else {
-        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
-        if (SSL_CTX_load_verify_locations(context, endpoint->tls_ca, NULL) != 1) {
-            return fail_file("tls_ca", endpoint->tls_ca, endpoint->tls_ca_shown, err);
-        }
+    SSL_CTX_set_verify(context, endpoint->tls_verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
+    if (endpoint->tls_verify && endpoint->tls_ca == NULL && SSL_CTX_set_default_verify_paths(context) != 1) {
+        return fail_file("tls_ca", "the system's certificates", NULL, err);
+    }
+    if (endpoint->tls_verify && endpoint->tls_ca != NULL &&
+        SSL_CTX_load_verify_locations(context, endpoint->tls_ca, NULL) != 1) {
+        return fail_file("tls_ca", endpoint->tls_ca, endpoint->tls_ca_shown, err);
     }
     if (endpoint->tls_cert != NULL && SSL_CTX_use_certificate_chain_file(context, endpoint->tls_cert) != 1) {
         return fail_file("tls_cert", endpoint->tls_cert, endpoint->tls_cert_shown, err);
