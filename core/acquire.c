@@ -182,11 +182,17 @@ static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
         return end(op, DL_ELIMIT);
     }
     dli_op_about(op, hold);
+    if (op->queued) { /* another thread of its owner was faster */
+        dli_gate_leave(op->gate, op);
+    }
     bool renewed_already = op->automatic && hold->auto_level > 0;
     op->longer = !renewed_already && dli_now() + dli_ms(op->lease_ms) > hold->claim->valid_until_ns;
     uint32_t level = ++hold->levels;
     if (op->longer || (client->driver->caps & DL_CAP_SERVER_COUNT) != 0) {
         op->until_ns = exchange_deadline(op);
+        if (hold->claim->busy && dli_op_can_wait(op) != DL_OK) { /* so that it hears a cancel behind a ping */
+            dli_error_clear(&op->err);
+        }
         return dli_tell_server(op, level, level_told);
     }
     return reentered(op, level);

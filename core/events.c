@@ -58,7 +58,7 @@ void dli_event_route(dli_event_t *event) {
     event->entry.next = NULL;
     *(first ? &client->events : &client->events_last->next) = &event->entry;
     client->events_last = &event->entry;
-    if (++client->event_count > QUEUE_MAX) {
+    if (++client->event_count > QUEUE_MAX && !first) {
         dli_event_discard(pop(client));
         client->stats.events_dropped++;
     }

@@ -62,6 +62,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     if (op != NULL && now >= op->due_ns && gate->late == op && gate->late_ns == op->due_ns) {
         gate->active = NULL;
         op->granted = false;
+        dli_op_poke(op);
         dli_gate_next(gate);
     }
     gate->late = gate->active != NULL && now >= gate->active->due_ns ? gate->active : NULL;

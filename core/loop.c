@@ -96,6 +96,10 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
                          uint64_t until_ns) {
     const dl_driver_t *driver = client->driver;
     dli_loop_t *loop = &client->loop;
+    dli_tidy(client); /* before it is marked: what it sends for others may hold it up */
+    if (loop->listening) {
+        return;
+    }
     uint64_t due_ns = DLI_NEVER, round = ++loop->round;
     loop->listening = true;
     loop->look_anew = false;
@@ -104,7 +108,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     if (op != NULL) {
         tend_at(client, later(loop));
     }
-    dli_unlock_client(client);
+    dli_release_client(client);
     size_t n = driver->listen_fds(client->state, fds + own, DL_LISTEN_MAX, &due_ns);
     until_ns = dli_min(until_ns, due_ns);
     memcpy(loop->fds, fds + own, n * sizeof *fds);

@@ -77,8 +77,8 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
 }
 
 void dli_park_wake(dl_client_t *client, dli_park_t *park) {
-    if (atomic_exchange(&park->woken, 1) != 0) {
-        return;
+    if (atomic_exchange(&park->woken, 1) != 0 && !park->sleeps) {
+        return; /* one that sleeps is woken again: who was to wake it may be stopped before that */
     }
     if (!park->sleeps) {
         dli_eventfd_raise(park->fd);

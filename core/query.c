@@ -249,9 +249,9 @@ dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
     }
     dli_lock_client(client);
     dl_client_stats_t whole = client->stats;
-    dli_unlock_client(client);
     whole.round_trips = atomic_load(&client->round_trips);
     whole.reconnects = atomic_load(&client->reconnects);
+    dli_unlock_client(client);
     dli_layout_give(stats, stats->size, &whole);
     return DL_OK;
 }

@@ -271,8 +271,9 @@ static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
 /* With the client's mutex. */
 static dl_status_t cancel(dli_op_t *op) {
     bool may_end = op->kind == DL_OP_ACQUIRE && op->ask != DLI_ASK_LEVEL && op->ask != DLI_ASK_RENEW;
-    bool asks = op->place == DLI_OP_ASKED && !op->request.in_lane && !may_end;
-    if (op->place == DLI_OP_ENDED || op->kind == DL_OP_UNLOCK || asks) {
+    bool asks = op->place == DLI_OP_ASKED && !op->request.in_lane;
+    bool is_late = (asks || op->place == DLI_OP_READY) && !may_end; /* READY: it may have its answer */
+    if (op->place == DLI_OP_ENDED || op->kind == DL_OP_UNLOCK || is_late) {
         return DL_EBUSY;
     }
     op->cancelled = true;
@@ -474,6 +475,7 @@ void dl_queue_free(dl_queue_t *queue) {
         close(queue->fd); /* the mutexes may be locked for ever in this process; the little memory stays */
         return;
     }
+    pthread_mutex_lock(&queue->taking); /* the last of the others' calls may not be back */
     dl_client_t *client;
     while ((client = take_client(queue)) != NULL) {
         dli_lock_client(client);
@@ -491,6 +493,7 @@ void dl_queue_free(dl_queue_t *queue) {
     drop_entries(queue);
     free(queue->ops.chains);
     close(queue->fd);
+    pthread_mutex_unlock(&queue->taking);
     pthread_mutex_destroy(&queue->mutex);
     pthread_mutex_destroy(&queue->taking);
     free(queue);

@@ -193,6 +193,24 @@ CT_CASE(queue, an_extension_that_is_asked_cannot_be_cancelled, .traits = CT_BLOC
     dl_queue_free(s.queue);
 }
 
+/* Sooner and later after it began: its completion bears out what the cancel said. */
+CT_CASE(queue, a_cancel_of_an_extension_says_what_becomes_of_it, .traits = CT_BLOCKING) {
+    scene_t s = new_scene(ct);
+    dl_lock_t *lock = task(ct, &s, "mine", 1);
+    lock_by(ct, s.queue, lock, 60000);
+    for (int i = 0; i < 200; i++) {
+        uint64_t id = begin_extend(ct, s.queue, lock, 60000 + i);
+        for (int k = 0; k < 5 * i; k++) {
+            CT_GT(dl_valid_ms(lock), 0);
+        }
+        dl_status_t said = dl_op_cancel(s.queue, id);
+        CT_CHECK(said == DL_OK || said == DL_EBUSY);
+        (void)take_of(ct, s.queue, id, said == DL_OK ? DL_ECANCELED : DL_OK, SOON_MS);
+    }
+    unlock_by(ct, s.queue, lock);
+    dl_queue_free(s.queue);
+}
+
 /* While a ping has its connection an extension waits, and can be cancelled; so can it by closing its handle.
  */
 CT_CASE(queue, an_extension_that_waits_for_a_ping_is_cancelled, .traits = CT_BLOCKING,

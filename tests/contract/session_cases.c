@@ -97,6 +97,31 @@ CT_CASE(session, unlock_behind_a_stuck_ping_is_unknown_after_its_budget, .needs 
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
+static void trigger_late(ct_t *ct, void *cancel) {
+    ct_sleep_ms(ct, 50);
+    dl_cancel_trigger(cancel);
+}
+
+CT_CASE(session, an_entry_behind_a_stuck_ping_hears_a_cancel, .needs = DL_CAP_SESSION) {
+    dl_client_t *c = ct_open(ct, "lease: 60s\nrenew_every: 200ms");
+    dl_lock_t *lock = ct_lock(ct, c, "stuck ping");
+    dl_cancel_t *cancel;
+    CT_OK(dl_cancel_new(&cancel, CT_ERR));
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, c, "stuck ping");
+    CT_OK(dl_lock(lock, CT_ERR));
+    ct_pause_await(ct, pause, 5000);
+    dl_acquire_opts_t opts = {sizeof opts, DL_WAIT_FOREVER, 600000, 0, cancel};
+    ct_thread_t *thread = ct_thread(ct, trigger_late, cancel);
+    int64_t before_ms = ct_now_ms(ct);
+    CT_STATUS(dl_acquire(lock, &opts, CT_ERR), DL_ECANCELED);
+    CT_LE(ct_now_ms(ct) - before_ms, 50 + ct_tolerance_ms(ct));
+    ct_join(ct, thread);
+    CT_EQ(dl_hold_count(lock), 1);
+    ct_pause_go(ct, pause);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    dl_cancel_free(cancel);
+}
+
 CT_CASE(session, extension_behind_a_stuck_ping_changes_nothing, .needs = DL_CAP_SESSION) {
     dl_client_t *c = ct_open(ct, "lease: 60s\nrenew_every: 200ms");
     dl_lock_t *lock = ct_lock(ct, c, "stuck ping");
