@@ -23,6 +23,7 @@ typedef struct dli_node {
     dli_redis_t redis;
     dli_redlock_t *redlock;
     size_t index;
+    size_t polled; /* descriptors, by whoever listens */
     /* With the core's mutex held. */
     char run_id[41];           /* of the process that its last connection found; "": none yet, or not known */
     bool is_twin;              /* it was the same process as another node's; has been reported */
@@ -59,9 +60,6 @@ struct dli_redlock {
     uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
     dli_news_t news[DLI_NEWS_MAX];        /* to be reported without it */
     size_t news_count;
-    struct {
-        size_t mux, subscriber;
-    } polled[DLI_NODES_MAX];            /* descriptors, by whoever listens */
     dl_watch_t *telling, *telling_last; /* waiting.c: some nodes have told, which first is first */
 };
 

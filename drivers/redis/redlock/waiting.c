@@ -172,22 +172,17 @@ void dli_redlock_unwatch(void *state, dl_watch_t *watch) {
     free(watch);
 }
 
-/* Of each node those of its multiplexer, and the subscriber's, if there is one. */
+/* Those of each node, one behind the other. */
 size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     dli_redlock_t *redlock = state;
     const dli_backend_env_t *core = redlock->core;
     uint64_t first_ns = DL_NO_DEADLINE;
     size_t n = 0;
-    (void)max;
     for (size_t i = 0; i < redlock->n; i++) {
-        dli_redis_t *redis = &redlock->nodes[i].redis;
-        uint64_t mux_ns, node_ns;
-        redlock->polled[i].mux = dli_mux_listen_fds(redis->mux, &fds[n], &mux_ns);
-        n += redlock->polled[i].mux;
-        dli_subscriber_fds(redis->subscriber, &fds[n], &node_ns);
-        redlock->polled[i].subscriber = fds[n].fd >= 0;
-        n += redlock->polled[i].subscriber;
-        node_ns = mux_ns < node_ns ? mux_ns : node_ns;
+        dli_node_t *node = &redlock->nodes[i];
+        uint64_t node_ns;
+        node->polled = dli_redis_listen_fds(&node->redis, &fds[n], max - n, &node_ns);
+        n += node->polled;
         first_ns = node_ns < first_ns ? node_ns : first_ns;
     }
     core->lock(core->core);
@@ -204,19 +199,13 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
 void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redlock_t *redlock = state;
     const dli_backend_env_t *core = redlock->core;
+    (void)n; /* as many as were given out */
     for (size_t i = 0; i < redlock->n; i++) {
-        dli_redis_t *redis = &redlock->nodes[i].redis;
-        size_t mux = redlock->polled[i].mux < n ? redlock->polled[i].mux : n;
-        if (redis->mux == NULL) {
-            continue; /* closed meanwhile */
+        dli_node_t *node = &redlock->nodes[i];
+        if (node->redis.mux != NULL) { /* not closed meanwhile */
+            dli_redis_listen(&node->redis, fds, node->polled);
         }
-        dli_mux_listen(redis->mux, fds, mux);
-        fds += mux;
-        n -= mux;
-        bool is_polled = redlock->polled[i].subscriber > 0 && n > 0;
-        dli_subscriber_listen(redis->subscriber, is_polled ? fds->revents : 0);
-        fds += is_polled;
-        n -= is_polled;
+        fds += node->polled;
     }
     core->lock(core->core);
     (void)dli_redlock_flush(redlock);
