@@ -34,7 +34,7 @@ static dli_redlock_hold_t *adopt(const char *name, uint64_t hold_id) {
     const dli_request_t request = {.with = make_request(name, OWNER, hold_id, in_ms(2000)), .hold = hold};
     dli_round_t *round;
     if (hold->round == NULL) {
-        cr_assert_eq(dli_round_of(&client, &request, request.hold, &round), DL_OK);
+        cr_assert_eq(dli_round_of(&client, &request, request.hold, &round, &err), DL_OK);
         round->maybe = (1u << NODES) - 1;
     }
     return hold;

@@ -213,11 +213,7 @@ static bool are_settled(dli_round_t *round, const dli_tally_t *tally) {
         !dli_votes_are_settled(tally, dli_nodes_count(prompt))) {
         return false;
     }
-    uint64_t patience_ns = dli_round_patience_ns(redlock, redlock->claims_waited_ns);
-    if (!round->lingers && patience_ns > 0) {
-        dli_round_linger(round, redlock->env->now_ns() + patience_ns);
-    }
-    return !round->lingers;
+    return !dli_round_waits(round, redlock->claims_waited_ns);
 }
 
 static void look_at_claims(dli_round_t *round, bool is_over) {
@@ -256,7 +252,10 @@ dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl
     uint64_t now_ns = redlock->env->now_ns();
     dli_round_t *round;
     dl_status_t status = check_lease(redlock, with, err);
-    if (status != DL_OK || (status = dli_round_of(redlock, request, request->hold, &round)) != DL_OK) {
+    if (status == DL_OK) {
+        status = dli_round_of(redlock, request, request->hold, &round, err);
+    }
+    if (status != DL_OK) {
         return status;
     }
     round->asked = request;

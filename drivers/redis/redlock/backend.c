@@ -24,15 +24,6 @@ static void refusal_ended(dli_redis_request_t *wire, dl_status_t status, const d
     request->ended(request, ((const refusal_t *)(const void *)wire)->status);
 }
 
-/* Where nothing more was said. */
-static void say_why(dl_status_t status, dl_error_t *err) {
-    if (err->status != status) {
-        (void)dl_driver_fail(err, status, 0, "%s",
-                             status == DL_ENOMEM ? "out of memory"
-                                                 : "hold id or token floor is too large for the nodes");
-    }
-}
-
 void dli_redlock_begin(void *state, dli_request_t *request) {
     static dl_status_t (*const kinds[])(dli_redlock_t *, dli_request_t *, dl_error_t *) = {
         [DLI_ASK_TRY] = dli_redlock_claim,    [DLI_ASK_RENEW] = dli_redlock_renew,
@@ -41,13 +32,12 @@ void dli_redlock_begin(void *state, dli_request_t *request) {
     };
     static const dli_redis_kind_t refused = {.intent = DLI_PLAIN, .ended = refusal_ended};
     dli_redlock_t *redlock = state;
-    dl_error_t err = {.status = DL_OK};
+    dl_error_t err = {.status = DL_ENOMEM, .message = "out of memory"}; /* where nothing more is said */
     request->place = NULL;
     dl_status_t status = kinds[request->kind](redlock, request, &err);
     if (status != DL_OK) {
         refusal_t *refusal = (refusal_t *)(void *)request->room;
         *refusal = (refusal_t){.wire = {.kind = &refused, .asked = request}, .status = status};
-        say_why(status, &err);
         if (request->err != NULL) {
             *request->err = err;
         }

@@ -183,8 +183,7 @@ dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_
     dli_redlock_hold_t *hold = request->hold;
     bool is_known = hold != NULL && hold->round != NULL;
     dli_round_t *round;
-    (void)err;
-    dl_status_t status = dli_round_of(redlock, request, is_known ? hold : NULL, &round);
+    dl_status_t status = dli_round_of(redlock, request, is_known ? hold : NULL, &round, err);
     if (status != DL_OK) {
         return status;
     }

@@ -194,16 +194,8 @@ static void look_at_renewals(dli_round_t *round, bool is_over) {
     bool any, is_heard = dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
     if (is_heard || is_over) {
         redlock->waited_ns = is_heard ? 0 : redlock->env->now_ns();
-    } else if (!is_decided(round, &any)) {
+    } else if (!is_decided(round, &any) || (any && dli_round_waits(round, redlock->waited_ns))) {
         return;
-    } else {
-        uint64_t patience_ns = any ? dli_round_patience_ns(redlock, redlock->waited_ns) : 0;
-        if (!round->lingers && patience_ns > 0) {
-            dli_round_linger(round, redlock->env->now_ns() + patience_ns);
-        }
-        if (round->lingers) {
-            return;
-        }
     }
     dli_redlock_judge_renewals(round);
     dli_round_end(round, DL_OK);
@@ -230,7 +222,11 @@ static size_t head_of(size_t n) {
 }
 
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
-    return dli_round_keep_spare(redlock, head_of(SPARE) + redlock->n * SPARE);
+    dli_round_t *spare = redlock->spare.round = dli_round_new(redlock, head_of(SPARE) + redlock->n * SPARE);
+    if (spare != NULL) {
+        spare->hold = &redlock->spare; /* it stays */
+    }
+    return spare != NULL;
 }
 
 /* A hold must not end for want of memory. */

@@ -33,14 +33,6 @@ dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra) {
     return round;
 }
 
-bool dli_round_keep_spare(dli_redlock_t *redlock, size_t extra) {
-    redlock->spare.round = dli_round_new(redlock, extra);
-    if (redlock->spare.round != NULL) {
-        redlock->spare.round->hold = &redlock->spare; /* it stays */
-    }
-    return redlock->spare.round != NULL;
-}
-
 static void free_if_unused(dli_round_t *round) {
     if (round->hold != NULL || round->asked != NULL || round->pending > 0) {
         return;
@@ -67,15 +59,15 @@ void dli_round_leave(dli_round_t *round) {
 }
 
 dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
-                         dli_round_t **round) {
+                         dli_round_t **round, dl_error_t *err) {
     const dl_request_t *with = &request->with;
     *round = NULL;
     if (with->hold_id >= DLI_EXACT_END || with->token_floor >= DLI_EXACT_END - 1) {
-        return DL_ELIMIT;
+        return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for the nodes");
     }
     dli_round_t *made = hold != NULL && hold->round != NULL ? hold->round : dli_round_new(redlock, 0);
     if (made == NULL) {
-        return DL_ENOMEM;
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
     made->hold = hold;
     if (hold != NULL) {
@@ -103,17 +95,16 @@ static void set_until(dli_round_t *round, uint64_t until_ns) {
     redlock->due_ns = until_ns < redlock->due_ns ? until_ns : redlock->due_ns;
 }
 
-void dli_round_linger(dli_round_t *round, uint64_t until_ns) {
-    round->lingers = true;
-    if (until_ns < round->until_ns) {
-        set_until(round, until_ns);
+bool dli_round_waits(dli_round_t *round, uint64_t waited_ns) {
+    dli_redlock_t *redlock = round->redlock;
+    uint64_t now_ns = redlock->env->now_ns(), tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    bool was_in_vain = waited_ns != 0 && now_ns < waited_ns + WAIT_AGAIN_NS;
+    if (!round->lingers && !was_in_vain) {
+        uint64_t until_ns = now_ns + (tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS);
+        round->lingers = true;
+        set_until(round, until_ns < round->until_ns ? until_ns : round->until_ns);
     }
-}
-
-uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, uint64_t waited_ns) {
-    uint64_t tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
-    bool in_vain = waited_ns != 0 && redlock->env->now_ns() < waited_ns + WAIT_AGAIN_NS;
-    return in_vain ? 0 : tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS;
+    return round->lingers;
 }
 
 static void enlist(dli_round_t *round) {

@@ -84,12 +84,10 @@ struct dli_round {
 
 /* NULL: out of memory. */
 dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra);
-/* One for renewals when there is no memory: redlock->spare. false: out of memory. */
-bool dli_round_keep_spare(dli_redlock_t *redlock, size_t extra);
 /* That of the hold (NULL: none), which nothing is asked of now; about this request. DL_OK; DL_ENOMEM,
  * DL_ELIMIT. */
 dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
-                         dli_round_t **round);
+                         dli_round_t **round, dl_error_t *err);
 /* Whose memory it was is gone: it goes when nothing is pending. */
 void dli_round_leave(dli_round_t *round);
 
@@ -102,11 +100,9 @@ uint64_t dli_round_until(const dli_redlock_t *redlock, uint64_t deadline_ns);
 uint32_t dli_round_pending(const dli_round_t *round, dli_wire_kind_t wire);
 /* Takes these requests back. The nodes for which they had not left yet, and never will. */
 uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t wire);
-/* For how long a node that lags is worth waiting for: a tenth of node_timeout, 50 ms at most; 0 for a second
- * after that was in vain (waited_ns). */
-uint64_t dli_round_patience_ns(const dli_redlock_t *redlock, uint64_t waited_ns);
-/* Gives those that lag until then. */
-void dli_round_linger(dli_round_t *round, uint64_t until_ns);
+/* Gives nodes that lag a tenth of node_timeout, 50 ms at most, once; nothing for a second after that was in
+ * vain (waited_ns). true: they have it. */
+bool dli_round_waits(dli_round_t *round, uint64_t waited_ns);
 /* The core waits no longer. The round may be gone. */
 void dli_round_stop(dli_round_t *round);
 /* The same, and says so: its request has ended. */
@@ -131,7 +127,7 @@ dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);
 void dli_round_count(const dli_round_t *round, dli_ballot_t *votes, dli_tally_t *tally);
 
 /* acquire.c, release.c, renewals.c, admin.c: begins what the core asks. DL_OK, or it ends with this, and err
- * is filled. */
+ * is filled where that is not DL_ENOMEM. */
 dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
@@ -139,7 +135,7 @@ dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, 
 dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 /* What has come of these renewals is all that will. */
 void dli_redlock_judge_renewals(dli_round_t *round);
-/* Memory for a round of so many is kept. false: there is none. */
+/* Memory for a round of them is kept: redlock->spare. false: there is none. */
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock);
 /* release.c: nobody holds it any more, or ever will. What has not left is taken back. */
 void dli_redlock_let_go(dli_round_t *round);
