@@ -151,6 +151,8 @@ extern const dli_backend_env_t dli_redis_no_core;
 /* With connections of its own, which are made when something is asked. The client's state outlives it. */
 dl_status_t dli_redis_open_alone(const dli_redis_t *redis, dli_redis_t **alone, dl_error_t *err);
 void dli_redis_close_alone(dli_redis_t *alone); /* NULL, and what did not open, too */
+/* The same but for the connections: what is fixed, and a subscriber. */
+dl_status_t dli_redis_copy(const dli_redis_t *redis, dli_redis_t *copy, dl_error_t *err);
 
 /* What is asked of a server that nobody else listens to: commands out, replies in. */
 typedef struct dli_exchange {
@@ -177,7 +179,10 @@ void dli_exchange_begin(dli_exchange_t *exchange);
 void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n);
 void dli_replies_free(redisReply **replies, size_t n); /* and makes them NULL */
 
-/* `alone` as dli_check_trial wants it. What the request is to leave behind is there, as by its ended. */
+/* As dli_check_trial wants it: what the request is to leave behind is there, as by its ended. Once that has
+ * come it listens on for so long at most, while something `rests` (NULL: nothing). */
+dl_status_t dli_ask_alone(const dli_backend_t *backend, void *alone, const dl_driver_env_t *env,
+                          const dli_request_t *request, bool (*rests)(const void *alone), uint64_t rest_ns);
 dl_status_t dli_redis_ask_alone(void *alone, const dli_request_t *request);
 
 /* admin.c */

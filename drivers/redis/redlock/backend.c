@@ -116,21 +116,6 @@ const dli_backend_t dli_redlock_backend = {
 
 /* ---- alone ------------------------------------------------------------------------------------------ */
 
-/* Sends what has begun, and listens until it is over or to the deadline. Nobody else listens. */
-static void await(dli_redlock_t *redlock, bool (*is_over)(void *arg), void *arg, uint64_t deadline_ns) {
-    const dli_backend_env_t *core = redlock->core;
-    struct pollfd fds[DL_LISTEN_MAX];
-    uint64_t until_ns;
-    core->lock(core->core);
-    (void)dli_redlock_flush(redlock);
-    core->unlock(core->core);
-    while (!is_over(arg) && redlock->env->now_ns() < deadline_ns) {
-        size_t n = dli_redlock_listen_fds(redlock, fds, DL_LISTEN_MAX, &until_ns);
-        (void)redlock->env->poll(fds, n, until_ns < deadline_ns ? until_ns : deadline_ns);
-        dli_redlock_listen(redlock, fds, n);
-    }
-}
-
 dl_status_t dli_redlock_open_alone(const dli_redlock_t *redlock, dli_redlock_t **alone, dl_error_t *err) {
     const dli_mux_options_t options = DLI_REDIS_MUX_ALONE;
     dli_redlock_t *made = *alone = calloc(1, sizeof *made);
@@ -142,11 +127,9 @@ dl_status_t dli_redlock_open_alone(const dli_redlock_t *redlock, dli_redlock_t *
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < made->n && status == DL_OK; i++) {
         dli_node_t *node = &made->nodes[i];
-        memcpy(&node->redis, &redlock->nodes[i].redis, offsetof(dli_redis_t, mux));
         node->redlock = made;
         node->index = i;
-        node->redis.core = made->core;
-        status = dli_subscriber_open(&node->redis.endpoint, made->env, &node->redis.subscriber, err);
+        status = dli_redis_copy(&redlock->nodes[i].redis, &node->redis, err);
     }
     return status == DL_OK ? dli_redlock_open_muxes(made, &options, err) : status;
 }
@@ -162,41 +145,12 @@ void dli_redlock_close_alone(dli_redlock_t *alone) {
     free(alone);
 }
 
-typedef struct question {
-    dli_request_t request; /* first */
-    dli_redlock_t *alone;
-    dl_status_t status;
-    bool over;
-} question_t;
-
-static void note_end(dli_request_t *request, dl_status_t status) {
-    question_t *question = (question_t *)(void *)request;
-    question->status = status;
-    question->over = true;
-}
-
-static bool is_answered(void *arg) {
-    const question_t *question = arg;
-    return question->over;
-}
-
-static bool is_all_answered(void *arg) {
-    const question_t *question = arg;
-    return question->alone->pending == 0;
+static bool rests(const void *state) {
+    return ((const dli_redlock_t *)state)->pending > 0;
 }
 
 dl_status_t dli_redlock_ask_alone(void *state, const dli_request_t *request) {
-    dli_redlock_t *alone = state;
-    question_t question = {.request = *request, .alone = alone};
-    question.request.ended = note_end;
-    dli_redlock_begin(alone, &question.request);
-    await(alone, is_answered, &question, request->with.deadline_ns);
-    if (!question.over) {
-        question.status = dli_redlock_withdraw(alone, &question.request) ? DL_EUNKNOWN : DL_EIO;
-        (void)dl_driver_fail(request->err, question.status, 0, "no answer in time");
-    }
-    uint64_t until_ns = alone->env->now_ns() + (uint64_t)alone->node_timeout_ms * NS_PER_MS;
-    await(alone, is_all_answered, &question,
-          until_ns < request->with.deadline_ns ? until_ns : request->with.deadline_ns);
-    return question.status;
+    const dli_redlock_t *alone = state;
+    return dli_ask_alone(&dli_redlock_backend, state, alone->env, request, rests,
+                         (uint64_t)alone->node_timeout_ms * NS_PER_MS);
 }
