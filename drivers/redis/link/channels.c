@@ -19,10 +19,8 @@ static uint32_t hash_of(const char *name, size_t len) {
 /* ---- the lists -------------------------------------------------------------------------------------- */
 
 static dli_channel_list_t *list_of(dli_channels_t *channels, const dli_channel_t *channel) {
-    if (channel->state == DLI_CHANNEL_WANTED) {
-        return &channels->wanted;
-    }
-    return channel->state != DLI_CHANNEL_LEAVING && channel->watchers == NULL ? &channels->unwanted : NULL;
+    bool is_left = channel->state != DLI_CHANNEL_LEAVING && LIST_EMPTY(&channel->watchers);
+    return channel->state == DLI_CHANNEL_WANTED ? &channels->wanted : is_left ? &channels->unwanted : NULL;
 }
 
 static void append(dli_channel_list_t *list, dli_channel_t *channel) {
@@ -52,7 +50,8 @@ void dli_channels_move(dli_channels_t *channels, dli_channel_t *channel, dli_cha
 
 /* Of a loss only who heard. */
 static void tell(const dli_channel_t *channel, bool hears) {
-    for (dli_watcher_t *watcher = channel->watchers; watcher != NULL; watcher = watcher->next) {
+    dli_watcher_t *watcher;
+    LIST_FOREACH(watcher, &channel->watchers, at) {
         if (hears || watcher->hears) {
             watcher->hears = hears;
             watcher->heard(watcher, hears);
@@ -148,7 +147,7 @@ void dli_channels_reset(dli_channels_t *channels) {
             next = channel->chain;
             channel->due = 0;
             tell(channel, false);
-            if (channel->watchers == NULL) {
+            if (LIST_EMPTY(&channel->watchers)) {
                 dli_channels_forget(channels, channel);
             } else {
                 channel->is_subscribed = false;
@@ -184,12 +183,7 @@ bool dli_channels_join(dli_channels_t *channels, const char *name, size_t len, d
     take_off(list_of(channels, channel), channel);
     watcher->channel = channel;
     watcher->hears = false;
-    watcher->prev = NULL;
-    watcher->next = channel->watchers;
-    if (channel->watchers != NULL) {
-        channel->watchers->prev = watcher;
-    }
-    channel->watchers = watcher;
+    LIST_INSERT_HEAD(&channel->watchers, watcher, at);
     channel->state = DLI_CHANNEL_WANTED;
     append(list_of(channels, channel), channel);
     return true;
@@ -202,11 +196,8 @@ void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher) {
     }
     watcher->channel = NULL;
     take_off(list_of(channels, channel), channel);
-    *(watcher->prev != NULL ? &watcher->prev->next : &channel->watchers) = watcher->next;
-    if (watcher->next != NULL) {
-        watcher->next->prev = watcher->prev;
-    }
-    if (channel->watchers == NULL && channel->state == DLI_CHANNEL_WANTED) {
+    LIST_REMOVE(watcher, at);
+    if (LIST_EMPTY(&channel->watchers) && channel->state == DLI_CHANNEL_WANTED) {
         channel->state = channel->is_subscribed ? DLI_CHANNEL_ASKED : DLI_CHANNEL_LEAVING;
     }
     append(list_of(channels, channel), channel);
@@ -216,11 +207,11 @@ void dli_channels_leave(dli_channels_t *channels, dli_watcher_t *watcher) {
 }
 
 void dli_channels_refuse(dli_channels_t *channels, dli_channel_t *channel) {
+    dli_watcher_t *watcher;
     take_off(list_of(channels, channel), channel);
     channel->state = DLI_CHANNEL_LEAVING;
-    while (channel->watchers != NULL) {
-        dli_watcher_t *watcher = channel->watchers;
-        channel->watchers = watcher->next;
+    while ((watcher = LIST_FIRST(&channel->watchers)) != NULL) {
+        LIST_REMOVE(watcher, at);
         watcher->channel = NULL;
         watcher->heard(watcher, false);
     }

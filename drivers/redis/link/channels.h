@@ -17,7 +17,7 @@ typedef enum dli_channel_state {
 struct dli_channel {
     dli_channel_t *chain;       /* of the hash bucket */
     dli_channel_t *prev, *next; /* of the list it is on */
-    dli_watcher_t *watchers;
+    LIST_HEAD(, dli_watcher) watchers;
     dli_channel_state_t state;
     size_t due;         /* answers of the server that are still to come; it is not freed before */
     bool is_subscribed; /* SUBSCRIBE was the last that was sent */

@@ -139,7 +139,7 @@ static void hear_refusal(dli_subscriber_t *s, const redisReply *reply) {
             (void)dl_driver_fail(&s->why, DL_ENOTSUP, 0, "%s", reply->str);
             s->refused = true;
             dli_channels_refuse(&s->channels, due.channel);
-        } else if (due.channel->watchers == NULL) {
+        } else if (LIST_EMPTY(&due.channel->watchers)) {
             dli_channels_forget(&s->channels, due.channel);
         } else {
             due.channel->alone = true;

@@ -3,6 +3,8 @@
 #ifndef DLI_REDIS_SUBSCRIBER_H
 #define DLI_REDIS_SUBSCRIBER_H
 
+#include <sys/queue.h>
+
 #include "conn.h"
 
 /*
@@ -24,7 +26,7 @@ struct dli_watcher {
     void (*heard)(dli_watcher_t *watcher, bool hears);
     /* The subscriber's own. */
     dli_channel_t *channel; /* NULL: refused */
-    dli_watcher_t *prev, *next;
+    LIST_ENTRY(dli_watcher) at;
     bool hears; /* what it was told last */
 };
 

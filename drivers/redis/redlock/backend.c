@@ -89,7 +89,7 @@ bool dli_redlock_flush(void *state) {
         dli_redlock_report(redlock);
         core->lock(core->core);
     }
-    return look_again || (redlock->rounds != NULL && redlock->due_ns < redlock->polled_to_ns);
+    return look_again || (!LIST_EMPTY(&redlock->rounds) && redlock->due_ns < redlock->polled_to_ns);
 }
 
 static void attach(void *state, const dli_backend_env_t *core) {

@@ -158,6 +158,7 @@ dl_status_t dli_redlock_open_muxes(dli_redlock_t *redlock, const dli_mux_options
                                    dl_error_t *err) {
     dl_status_t status = DL_OK;
     redlock->due_ns = DL_NO_DEADLINE;
+    TAILQ_INIT(&redlock->telling);
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_t *redis = &redlock->nodes[i].redis;
         dli_mux_options_t own = *options;

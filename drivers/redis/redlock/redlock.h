@@ -3,6 +3,8 @@
 #ifndef DLI_REDLOCK_H
 #define DLI_REDLOCK_H
 
+#include <sys/queue.h>
+
 #include "drivers/redis/lock.h"
 
 #define DLI_NODES_MIN 3
@@ -50,8 +52,8 @@ struct dli_redlock {
     /* What is above is fixed once it is open. */
     dli_node_t nodes[DLI_NODES_MAX];
     /* With the core's mutex held */
-    dli_round_t *rounds;                  /* that are asked */
-    dli_round_t *newest;                  /* of all, also those that only late answers belong to */
+    LIST_HEAD(, dli_round) rounds;        /* that are asked */
+    LIST_HEAD(, dli_round) all;           /* also those that only late answers belong to */
     dli_redlock_hold_t spare;             /* for renewals when there is no memory */
     size_t pending;                       /* requests to nodes */
     bool has_begun;                       /* some are to be sent */
@@ -60,7 +62,7 @@ struct dli_redlock {
     uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
     dli_news_t news[DLI_NEWS_MAX];        /* to be reported without it */
     size_t news_count;
-    dl_watch_t *telling, *telling_last; /* waiting.c: some nodes have told, which first is first */
+    TAILQ_HEAD(, dl_watch) telling; /* waiting.c: some nodes have told, which first is first */
 };
 
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */

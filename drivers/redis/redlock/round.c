@@ -21,11 +21,7 @@ dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra) {
     }
     round->redlock = redlock;
     round->extra = (char *)round + head;
-    round->older = redlock->newest;
-    if (round->older != NULL) {
-        round->older->newer = round;
-    }
-    redlock->newest = round;
+    LIST_INSERT_HEAD(&redlock->all, round, of_all);
     for (size_t i = 0; i < redlock->n; i++) {
         round->parts[i].round = round;
         round->parts[i].node = &redlock->nodes[i];
@@ -37,16 +33,13 @@ static void free_if_unused(dli_round_t *round) {
     if (round->hold != NULL || round->asked != NULL || round->pending > 0) {
         return;
     }
-    *(round->newer != NULL ? &round->newer->older : &round->redlock->newest) = round->older;
-    if (round->older != NULL) {
-        round->older->newer = round->newer;
-    }
+    LIST_REMOVE(round, of_all);
     free(round);
 }
 
 void dli_rounds_abandon(dli_redlock_t *redlock) {
-    for (dli_round_t *round = redlock->newest, *older; round != NULL; round = older) {
-        older = round->older;
+    for (dli_round_t *round = LIST_FIRST(&redlock->all), *older; round != NULL; round = older) {
+        older = LIST_NEXT(round, of_all);
         round->pending = 0;
         free_if_unused(round);
     }
@@ -107,28 +100,11 @@ bool dli_round_waits(dli_round_t *round, uint64_t waited_ns) {
     return round->lingers;
 }
 
-static void enlist(dli_round_t *round) {
-    dli_redlock_t *redlock = round->redlock;
-    round->prev = NULL;
-    round->next = redlock->rounds;
-    if (round->next != NULL) {
-        round->next->prev = round;
-    }
-    redlock->rounds = round;
-}
-
-static void unlist(dli_round_t *round) {
-    *(round->prev != NULL ? &round->prev->next : &round->redlock->rounds) = round->next;
-    if (round->next != NULL) {
-        round->next->prev = round->prev;
-    }
-}
-
 void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count,
                    uint64_t until_ns) {
     dli_redlock_t *redlock = round->redlock;
     if (round->asked != NULL && round->question == NULL) {
-        enlist(round);
+        LIST_INSERT_HEAD(&redlock->rounds, round, of_asked);
     }
     if (round->asked != NULL) {
         round->asked->place = round;
@@ -189,7 +165,7 @@ void dli_round_stop(dli_round_t *round) {
     if (!round->question->stays) {
         (void)dli_round_withdraw(round, round->question->wire);
     }
-    unlist(round);
+    LIST_REMOVE(round, of_asked);
     round->question = NULL;
     round->asked = NULL;
     free_if_unused(round);
@@ -247,17 +223,17 @@ static void note_silence(dli_round_t *round, uint64_t now_ns) {
 
 void dli_rounds_expire(dli_redlock_t *redlock) {
     uint64_t now_ns = redlock->env->now_ns();
-    dli_round_t *round = redlock->due_ns <= now_ns ? redlock->rounds : NULL;
+    dli_round_t *round = redlock->due_ns <= now_ns ? LIST_FIRST(&redlock->rounds) : NULL;
     if (round != NULL) {
         redlock->due_ns = DL_NO_DEADLINE;
     }
     while (round != NULL) {
-        dli_round_t *next = round->next;
+        dli_round_t *next = LIST_NEXT(round, of_asked);
         if (round->until_ns <= now_ns) {
             note_silence(round, now_ns);
             round->until_ns = DL_NO_DEADLINE;
             round->question->look(round, true);
-            next = redlock->rounds; /* others may have gone with it */
+            next = LIST_FIRST(&redlock->rounds); /* others may have gone with it */
         } else if (round->until_ns < redlock->due_ns) {
             redlock->due_ns = round->until_ns;
         }

@@ -52,8 +52,7 @@ struct dli_part {
 
 struct dli_round {
     dli_redlock_t *redlock;
-    dli_round_t *newer, *older;     /* of all */
-    dli_round_t *next, *prev;       /* of those that are asked */
+    LIST_ENTRY(dli_round) of_all, of_asked;
     dli_request_t *asked;           /* the core's; NULL: it has ended */
     const dli_question_t *question; /* what is asked now */
     dli_redlock_hold_t *hold;       /* whose memory this is; NULL: it goes when nothing is pending */

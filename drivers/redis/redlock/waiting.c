@@ -23,8 +23,8 @@ struct dl_watch {
     uint32_t told;    /* nodes that have, since it was last woken; if any, it is on the list `telling` */
     uint64_t told_ns; /* when the first of them did */
     uint32_t owing;   /* nodes that had yet to tell of the release that woke it last ... */
-    uint64_t owing_until_ns; /* ... and are expected to until then */
-    dl_watch_t *prev, *next; /* of that list */
+    uint64_t owing_until_ns;  /* ... and are expected to until then */
+    TAILQ_ENTRY(dl_watch) at; /* that list */
     size_t name_len;
     char name[];
 };
@@ -34,30 +34,14 @@ static bool hears(const dl_watch_t *w) {
     return dli_nodes_count(w->live) >= w->redlock->n - w->redlock->quorum + 1;
 }
 
-/* ---- the list of those that some nodes have told: the mutex is held --------------------------------- */
-
-static void put_on(dl_watch_t *w) {
-    dli_redlock_t *redlock = w->redlock;
-    w->prev = redlock->telling_last;
-    w->next = NULL;
-    *(w->prev != NULL ? &w->prev->next : &redlock->telling) = w;
-    redlock->telling_last = w;
-}
-
-static void take_off(dl_watch_t *w) {
-    dli_redlock_t *redlock = w->redlock;
-    *(w->prev != NULL ? &w->prev->next : &redlock->telling) = w->next;
-    *(w->next != NULL ? &w->next->prev : &redlock->telling_last) = w->prev;
-}
+/* ---- being told: the mutex is held ------------------------------------------------------------------ */
 
 static void forget_told(dl_watch_t *w) {
     if (w->told != 0) {
         w->told = 0;
-        take_off(w);
+        TAILQ_REMOVE(&w->redlock->telling, w, at);
     }
 }
-
-/* ---- being told: the mutex is held ------------------------------------------------------------------ */
 
 /* It is about to be woken. The rest of a majority that has told will tell of the same release. That is not
  * news: of a later one at least one of the nodes tells that have told of this one. */
@@ -77,7 +61,7 @@ static bool note_told(dl_watch_t *w, uint32_t node) {
     }
     if (w->told == 0) {
         w->told_ns = now_ns;
-        put_on(w);
+        TAILQ_INSERT_TAIL(&w->redlock->telling, w, at);
     }
     w->told |= node;
     return dli_nodes_count(w->told) >= w->redlock->quorum;
@@ -117,7 +101,7 @@ static bool wake_first(dli_redlock_t *redlock, uint64_t now_ns) {
     char name[DL_NAME_MAX];
     size_t name_len = 0;
     core->lock(core->core);
-    dl_watch_t *w = redlock->telling;
+    dl_watch_t *w = TAILQ_FIRST(&redlock->telling);
     bool is_due = w != NULL && w->told_ns + GRACE_NS <= now_ns, can_hear = is_due && hears(w);
     if (is_due) {
         name_len = w->name_len;
@@ -186,11 +170,11 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
         first_ns = node_ns < first_ns ? node_ns : first_ns;
     }
     core->lock(core->core);
-    if (redlock->telling != NULL) {
-        uint64_t grace_ns = redlock->telling->told_ns + GRACE_NS;
-        first_ns = grace_ns < first_ns ? grace_ns : first_ns;
+    const dl_watch_t *w = TAILQ_FIRST(&redlock->telling);
+    if (w != NULL && w->told_ns + GRACE_NS < first_ns) {
+        first_ns = w->told_ns + GRACE_NS;
     }
-    first_ns = redlock->rounds != NULL && redlock->due_ns < first_ns ? redlock->due_ns : first_ns;
+    first_ns = !LIST_EMPTY(&redlock->rounds) && redlock->due_ns < first_ns ? redlock->due_ns : first_ns;
     redlock->polled_to_ns = *until_ns = first_ns;
     core->unlock(core->core);
     return n;
