@@ -1,51 +1,32 @@
 /* init.c - marks servers that have never been in use, so that they vote at once; says what a user needs. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "drivers/redis/check.h"
 #include "options.h"
 #include "round.h"
-
-typedef struct report {
-    dl_finding_fn fn;
-    void *arg;
-} report_t;
-
-static void say(const report_t *report, dl_finding_level_t level, const dli_node_t *node, const char *format,
-                ...) __attribute__((format(printf, 4, 5)));
-
-static void say(const report_t *report, dl_finding_level_t level, const dli_node_t *node, const char *format,
-                ...) {
-    char text[1024], subject[24] = "init";
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (node != NULL) {
-        (void)snprintf(subject, sizeof subject, "node %zu", node->index + 1);
-    }
-    report->fn(report->arg, level, subject, text);
-}
 
 /* ---- printing --------------------------------------------------------------------------------------- */
 
 /* Nothing is connected. */
-static void print_plan(const report_t *report, const dli_redlock_t *redlock) {
+static void print_plan(const dli_check_t *check, const dli_redlock_t *redlock) {
     const char *const more_keys[] = {redlock->marker_key, redlock->quarantine_key, NULL};
     if (redlock->quarantines) {
-        say(report, DL_FINDING_NOTE, NULL,
+        dli_check_say(
+            check, DL_FINDING_NOTE, "init",
             "each of the %zu servers gets the key %s with the run id of its process, and loses the key %s, "
             "so "
             "that it votes at once instead of after %" PRId64
             " ms (max_lease); refused where locks have been taken already",
             redlock->n, redlock->marker_key, redlock->quarantine_key, redlock->max_lease_ms);
     } else {
-        say(report, DL_FINDING_NOTE, NULL, "nothing has to be done: quarantine is off, so every node votes");
+        dli_check_say(check, DL_FINDING_NOTE, "init",
+                      "nothing has to be done: quarantine is off, so every node votes");
     }
-    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, report->fn, report->arg);
+    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, check->fn, check->arg);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
@@ -62,6 +43,7 @@ typedef struct look {
     dli_commands_t commands;
     redisReply *replies[3];
     dli_node_t *node;
+    char name[24];
     dli_redis_t *alone;
     dli_exchange_t *listing;
     standing_t standing;
@@ -168,16 +150,18 @@ static void ask_mark(look_t *look, uint64_t deadline_ns) {
     ask(look, true, deadline_ns);
 }
 
-static void report_mark(const report_t *report, look_t *look) {
+static void report_mark(const dli_check_t *check, look_t *look) {
     const dli_node_t *node = look->node;
     dl_status_t status = look->exchange.status;
     if (status == DL_OK && look->replies[0]->type != REDIS_REPLY_ARRAY) {
         status = dli_redis_fail(&node->redis, NULL, look->replies[0], &look->exchange.err);
     }
     if (status == DL_OK) {
-        say(report, DL_FINDING_OK, node, "marked: %s votes at once", node->redis.endpoint.label);
+        dli_check_say(check, DL_FINDING_OK, look->name, "marked: %s votes at once",
+                      node->redis.endpoint.label);
     } else {
-        say(report, DL_FINDING_ERROR, node, "could not be marked: %s", look->exchange.err.message);
+        dli_check_say(check, DL_FINDING_ERROR, look->name, "could not be marked: %s",
+                      look->exchange.err.message);
     }
 }
 
@@ -185,20 +169,24 @@ static void report_mark(const report_t *report, look_t *look) {
 
 /* A server that joins others which have been in use may stand for one that had locks: it has to wait until
  * they have ended. Which is so as soon as one node has been in use, or cannot be looked at. true: mark it. */
-static bool may_be_marked(const report_t *report, const look_t *look, const look_t *used,
+static bool may_be_marked(const dli_check_t *check, const look_t *look, const look_t *used,
                           const look_t *unknown) {
     const dli_node_t *node = look->node;
     if (look->standing == STANDING_UNKNOWN) {
-        say(report, DL_FINDING_ERROR, node, "could not be looked at: %s", look->exchange.err.message);
+        dli_check_say(check, DL_FINDING_ERROR, look->name, "could not be looked at: %s",
+                      look->exchange.err.message);
     } else if (look->standing == STANDING_VOTES) {
-        say(report, DL_FINDING_OK, node, "nothing to do: %s has a vote", node->redis.endpoint.label);
+        dli_check_say(check, DL_FINDING_OK, look->name, "nothing to do: %s has a vote",
+                      node->redis.endpoint.label);
     } else if (used != NULL) {
-        say(report, DL_FINDING_ERROR, node,
+        dli_check_say(
+            check, DL_FINDING_ERROR, look->name,
             "not marked: these servers have been in use (node %zu has %s), so this one may have forgotten "
             "locks that are held; it votes %s (max_lease) after the first lock that asks it",
             used->node->index + 1, used->trace, dl_driver_duration(node->redlock->max_lease_ms).text);
     } else if (unknown != NULL) {
-        say(report, DL_FINDING_ERROR, node,
+        dli_check_say(
+            check, DL_FINDING_ERROR, look->name,
             "not marked: node %zu could not be looked at, so these servers may have been in use; run this "
             "again when it is there",
             unknown->node->index + 1);
@@ -209,7 +197,7 @@ static bool may_be_marked(const report_t *report, const look_t *look, const look
 }
 
 /* Those that may be. */
-static void mark_some(const report_t *report, look_t *looks, size_t n, uint64_t deadline_ns) {
+static void mark_some(const dli_check_t *check, look_t *looks, size_t n, uint64_t deadline_ns) {
     const look_t *unknown = NULL, *used = NULL;
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     look_t *asked[DLI_NODES_MAX];
@@ -219,7 +207,7 @@ static void mark_some(const report_t *report, look_t *looks, size_t n, uint64_t 
         used = looks[i].trace != NULL ? &looks[i] : used;
     }
     for (size_t i = 0; i < n; i++) {
-        if (may_be_marked(report, &looks[i], used, unknown)) {
+        if (may_be_marked(check, &looks[i], used, unknown)) {
             ask_mark(&looks[i], deadline_ns);
             asked[count] = &looks[i];
             exchanges[count++] = &looks[i].exchange;
@@ -227,11 +215,11 @@ static void mark_some(const report_t *report, look_t *looks, size_t n, uint64_t 
     }
     dli_exchanges_run(exchanges, count);
     for (size_t i = 0; i < count; i++) {
-        report_mark(report, asked[i]);
+        report_mark(check, asked[i]);
     }
 }
 
-static dl_status_t mark_all(const report_t *report, dli_redlock_t *redlock, uint64_t deadline_ns,
+static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, uint64_t deadline_ns,
                             dl_error_t *err) {
     look_t *looks = calloc(redlock->n, sizeof *looks);
     if (looks == NULL) {
@@ -239,9 +227,10 @@ static dl_status_t mark_all(const report_t *report, dli_redlock_t *redlock, uint
     }
     for (size_t i = 0; i < redlock->n; i++) {
         looks[i].node = &redlock->nodes[i];
+        (void)snprintf(looks[i].name, sizeof looks[i].name, "node %zu", i + 1);
     }
     look_at_all(looks, redlock->n, deadline_ns);
-    mark_some(report, looks, redlock->n, deadline_ns);
+    mark_some(check, looks, redlock->n, deadline_ns);
     for (size_t i = 0; i < redlock->n; i++) {
         dli_replies_free(looks[i].replies, 3);
         dli_commands_free(&looks[i].commands);
@@ -253,7 +242,7 @@ static dl_status_t mark_all(const report_t *report, dli_redlock_t *redlock, uint
 
 dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                              dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    const report_t report = {fn, arg};
+    const dli_check_t check = {.fn = fn, .arg = arg};
     dl_status_t status;
     dli_redlock_t *redlock = calloc(1, sizeof *redlock);
     if (redlock == NULL) {
@@ -262,14 +251,15 @@ dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_e
     if ((flags & DL_INIT_PRINT) != 0) {
         status = dli_redlock_configure(redlock, options, env, err);
         if (status == DL_OK) {
-            print_plan(&report, redlock);
+            print_plan(&check, redlock);
         }
     } else {
         status = dli_redlock_open(redlock, options, env, deadline_ns, err);
         if (status == DL_OK && !redlock->quarantines) {
-            say(&report, DL_FINDING_OK, NULL, "nothing to do: quarantine is off, so every node votes");
+            dli_check_say(&check, DL_FINDING_OK, "init",
+                          "nothing to do: quarantine is off, so every node votes");
         } else if (status == DL_OK) {
-            status = mark_all(&report, redlock, deadline_ns, err);
+            status = mark_all(&check, redlock, deadline_ns, err);
         }
     }
     dli_redlock_close(redlock, 0);
