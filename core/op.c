@@ -506,7 +506,8 @@ static void leave_users(dli_op_t *op) {
 dli_next_t dli_claim_use(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     dl_status_t stop = dli_op_stop_reason(op);
-    if (!claim->busy) {
+    bool is_refused = op->cancelled && op->kind != DL_OP_UNLOCK; /* and was told so */
+    if (!claim->busy && !is_refused) {
         leave_users(op);
         claim->busy = op->client->session;
         return DLI_STEP;
@@ -516,6 +517,9 @@ dli_next_t dli_claim_use(dli_op_t *op) {
         op->answer = stop != DL_OK
                          ? dli_fail_plain(&op->err, stop)
                          : dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
+        if (!claim->busy) {
+            dli_claim_idle(claim);
+        }
         return DLI_DONE;
     }
     if (!op->is_user) {

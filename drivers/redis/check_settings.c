@@ -8,11 +8,23 @@
 
 /* ---- asking ------------------------------------------------------------------------------------------ */
 
-enum { SAVE, APPENDFSYNC, IDLE_TIMEOUT, KEEPALIVE, MAXCLIENTS, MIN_REPLICAS, SETTING_COUNT };
+enum {
+    SAVE,
+    APPENDFSYNC,
+    MAXMEMORY,
+    EVICTION,
+    IDLE_TIMEOUT,
+    KEEPALIVE,
+    MAXCLIENTS,
+    MIN_REPLICAS,
+    SETTING_COUNT
+};
 
 static const char *const setting_names[SETTING_COUNT] = {
     [SAVE] = "save",
     [APPENDFSYNC] = "appendfsync",
+    [MAXMEMORY] = "maxmemory",
+    [EVICTION] = "maxmemory-policy",
     [IDLE_TIMEOUT] = "timeout",
     [KEEPALIVE] = "tcp-keepalive",
     [MAXCLIENTS] = "maxclients",
@@ -42,8 +54,11 @@ static int64_t setting_number(const dli_check_t *check, size_t which, int64_t ot
 
 static void report_eviction(const dli_check_t *check) {
     char policy[32] = "";
-    (void)dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy);
-    int64_t max = dli_info_number(check->info, "maxmemory", -1);
+    const char *set = setting(check, EVICTION);
+    if (!dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy) && set != NULL) {
+        (void)snprintf(policy, sizeof policy, "%.31s", set);
+    }
+    int64_t max = dli_info_number(check->info, "maxmemory", setting_number(check, MAXMEMORY, -1));
     int64_t used = dli_info_number(check->info, "used_memory", -1);
     if (policy[0] == '\0' || max < 0) {
         dli_check_say(

@@ -424,14 +424,23 @@ CT_CASE(handoff, a_lock_is_left_free_after_a_tenth_of_a_second_and_four_or_after
 
 /* Left free by one who holds it while another waits, and not for 5 s: for 250 ms, or as always? */
 static void expect_left_free(ct_t *ct, const char *name, caller_t *holder, int for_longer) {
+    dl_lock_t *tried = lock_of(ct, name);
     caller_t waiter = CALLER(lock_of(ct, name), DL_WAIT_FOREVER);
+    waiter.keep = ct_latch(ct, 1);
     line_up(ct, &waiter, name, 1);
     write_turn(ct, name, 5000, 4);
     int64_t before_ms = ct_now_ms(ct), wall_before_ms = wall_ms();
     ct_latch_down(ct, holder->keep);
     end_caller(ct, holder, DL_OK);
-    int64_t wall_after_ms = wall_ms();
     long long since_ms = redis_number(ct_redis(ct), "GETRANGE " QUEUE "%s 0 12", key_of(ct, name));
+    int64_t wall_after_ms = wall_ms();
+    if (for_longer) { /* who does not wait takes it, and gives it back as it was */
+        dl_status_t status = dl_trylock(tried, CT_ERR);
+        CT_CHECK(status == DL_OK || waiter.ended_ms != 0);
+        CT_CHECK(status != DL_OK || dl_unlock(tried, CT_ERR) == DL_OK);
+    }
+    CT_AWAIT_THAT(waiter.ended_ms, !=, 0, 5000);
+    ct_latch_down(ct, waiter.keep);
     end_caller(ct, &waiter, DL_OK);
     if (for_longer) {
         CT_GE(since_ms, wall_before_ms + 248);
@@ -445,6 +454,7 @@ static void expect_left_free(ct_t *ct, const char *name, caller_t *holder, int f
 CT_CASE(handoff, a_lock_that_another_library_had_is_left_free_for_longer, REDIS) {
     const char *key = key_of(ct, "seen");
     CT_CHECK(poll_once(ct, key));
+    CT_EQ(redis_number(ct_redis(ct), "PEXPIRE %s 60000", key), 1);
     caller_t first = CALLER(lock_of(ct, "seen"), DL_WAIT_FOREVER), usual = CALLER(lock_of(ct, "usual"), 0);
     first.keep = ct_latch(ct, 1);
     usual.keep = ct_latch(ct, 1);

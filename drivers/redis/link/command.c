@@ -141,7 +141,7 @@ void dli_commands_add_words(dli_commands_t *commands, ...) {
 
 void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more) {
     char *at = room(commands, more->len);
-    if (at != NULL) {
+    if (at != NULL && more->len > 0) {
         memcpy(at, more->bytes, more->len);
         commands->len += more->len;
         commands->count += more->count;

@@ -47,7 +47,7 @@ if fields > 0 then
     end
 end
 if fields == 0 then
-    local left = others_turn(text, uuid)
+    local left = others_turn(text, uuid, ARGV[8])
     if left > 0 then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end

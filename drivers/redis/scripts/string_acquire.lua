@@ -34,7 +34,7 @@ if held and held ~= uuid .. ':0:0' then
     end
 end
 if not held then
-    local left = others_turn(text, uuid)
+    local left = others_turn(text, uuid, ARGV[8])
     if left > 0 then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end

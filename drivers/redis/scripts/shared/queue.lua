@@ -21,15 +21,16 @@ local function write_queue(queue, text)
 end
 -- So long (ms) it is not this process' turn to take a lock that is free: in the first 2 ms after it was left free for
 -- everybody none of ours takes it, in the next 10 the first of the queue. Where it is left free for longer, the instant
--- lies in the future. Who stands behind the first is told, or looks after it when a reservation would be over.
-local function others_turn(text, uuid)
+-- lies in the future, but for those who do not wait. Who stands behind the first is told, or looks after it when a
+-- reservation would be over.
+local function others_turn(text, uuid, joins)
     local past = #text >= FIRST and now_ms() - tonumber(string.sub(text, 1, 13)) or 12
     local at = string.find(text, uuid, FIRST, true)
     local turn = at == FIRST and 2 or 12
-    if past < -250 or past >= turn then
+    if past < (joins == '1' and -250 or 0) or past >= turn then
         return 0
     end
-    return at and at > FIRST and 200 or turn - past
+    return at and at > FIRST and math.max(200, turn - past) or turn - past
 end
 -- The process waits for it or, with joins ~= '1', no longer does. Its place in the queue, from 1 on; 0: it has none;
 -- -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
@@ -42,7 +43,7 @@ local function stand(queue, text, uuid, joins, is_foreign)
         text = text ~= '' and text or string.format('%013.0f%014d', now - 12, 0)
         at = at or #text < 25000 and #text + 1
         entry = uuid .. string.format('%013.0f', now + 3000)
-        if is_foreign and now - tonumber(string.sub(text, 15, 27)) > 1000 then
+        if is_foreign and math.abs(now - tonumber(string.sub(text, 15, 27))) > 1000 then
             text, is_news = string.sub(text, 1, 14) .. string.format('%013.0f', now) .. string.sub(text, FIRST), true
         end
     end
@@ -73,9 +74,13 @@ local function hand_over(key, queue, channel, reserve)
         write_queue(queue, since .. math.min(times + 1, 9) .. seen .. string.sub(text, at))
         return true
     end
-    local is_long = now - tonumber(seen) < 60000 and math.floor(now / 4000) ~= math.floor(since / 4000)
-    -- Where nobody hears, there are no turns.
-    local left_free = heard == 0 and now - 12 or is_long and now + 248 or now
+    local is_long = math.abs(now - tonumber(seen)) < 60000 and math.floor(now / 4000) ~= math.floor(since / 4000)
+    local left_free = is_long and now + 248 or now
+    if heard == 0 then
+        left_free = now - 12 -- there are no turns
+    elseif past < 0 and past >= -250 then
+        left_free = since -- as it was
+    end
     write_queue(queue, string.format('%013.0f0', left_free) .. seen .. string.sub(text, heard > 0 and at - SIZE or at))
     return false
 end
