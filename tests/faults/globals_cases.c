@@ -25,9 +25,9 @@ static void expect_sane(ct_t *ct) {
     CT_GT(waiter.token, token);
     ct_expect_free(ct, "row 31", 0);
     /* A lease that nobody renews ends, and not before. */
-    take(ct, mine, ct_lease_ms(ct) / 2);
+    take(ct, mine, ct_lease_ms(ct));
     CT_STATUS(dl_trylock(theirs, CT_ERR), DL_EBUSY);
-    CT_OK(dl_trylock_for(theirs, 2 * ct_lease_ms(ct), DL_LEASE_AUTO, CT_ERR));
+    CT_OK(dl_trylock_for(theirs, 3 * ct_lease_ms(ct), DL_LEASE_AUTO, CT_ERR));
     CT_GT(dl_token(theirs), waiter.token);
     CT_OK(dl_unlock(theirs, CT_ERR));
     CT_STATUS(dl_unlock(mine, CT_ERR), DL_ELOST);

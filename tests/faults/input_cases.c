@@ -12,12 +12,12 @@ static void unlock_as_a_stranger(ct_t *ct, void *arg) {
 CT_CASE(faults, row38_unlock_by_another_twice_and_of_an_expired_hold) {
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 38"), *theirs = ct_lock(ct, other, "row 38");
-    take(ct, lock, DL_LEASE_MIN_MS);
-    take(ct, lock, DL_LEASE_MIN_MS);
+    take(ct, lock, ct_lease_ms(ct));
+    take(ct, lock, ct_lease_ms(ct));
     ct_join(ct, ct_thread(ct, unlock_as_a_stranger, lock));
     CT_STATUS(dl_unlock(theirs, CT_ERR), DL_ENOTOWNER);
     CT_EQ(dl_hold_count(lock), 2);
-    ct_sleep_ms(ct, 2 * DL_LEASE_MIN_MS);
+    ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
     ct_join(ct, ct_thread(ct, unlock_as_a_stranger, lock)); /* a stranger's unlock pays no level of it */
     CT_EQ(dl_hold_count(lock), 2);
     CT_OK(dl_trylock(theirs, CT_ERR));

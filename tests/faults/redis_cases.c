@@ -27,7 +27,8 @@ static void restart(ct_t *ct) {
 
 /* While the lock is held its key goes away like this. */
 static void lose_data(ct_t *ct, void (*happens)(ct_t *ct)) {
-    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
+    /* Renewed as often as by all other clients here, and valid for longer than a restart takes. */
+    dl_client_t *c = ct_open(ct, "lease: 4s\nrenew_every: 133ms"), *other = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 15"), *next = ct_lock(ct, other, "row 15");
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_lock(lock, CT_ERR));

@@ -27,7 +27,7 @@ static void spoil_reply(ct_t *ct, proxy_t *proxy, dl_client_t *c, const proxy_pl
     /* The same with the answer to an unlock. */
     name = fresh_name("row 10");
     lock = ct_lock(ct, c, name);
-    CT_OK(dl_lock(lock, CT_ERR));
+    take(ct, lock, 20 * ct_lease_ms(ct)); /* no renewal meets the proxy's plan */
     plan.request = unlock_of(ct, name);
     proxy_plan(ct, proxy, &plan);
     watch = start_watch(ct);

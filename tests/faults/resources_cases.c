@@ -114,7 +114,7 @@ CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .traits =
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 35"), *lost = ct_lock_owned(ct, c, "row 35 lost", 1);
     CT_OK(dl_lock(lock, CT_ERR));
-    take(ct, lost, DL_LEASE_MIN_MS);
+    take(ct, lost, ct_lease_ms(ct));
     ct_alloc_fail(ct, 1, 1);
     ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
     CT_GT(dl_valid_ms(lock), 0); /* renewals need none */

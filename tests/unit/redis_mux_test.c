@@ -267,7 +267,7 @@ Test(redis_mux, after_a_failover_no_connection_of_before_is_used_again) {
         run_line(&line);
         cr_assert_eq(line.status, DL_EIO, "a replica is refused");
     }
-    cr_assert_eq(connections(), 0);
+    AWAIT_THAT(connections(), ==, 0);
 }
 
 /* Held back on its way to the server, which never has it. */

@@ -76,10 +76,11 @@ local function hand_over(key, queue, channel, reserve)
     end
     local is_long = math.abs(now - tonumber(seen)) < 60000 and math.floor(now / 4000) ~= math.floor(since / 4000)
     local left_free = is_long and now + 248 or now
+    -- Where nobody hears, there are no turns; and where it was left free for longer, it stays so.
     if heard == 0 then
-        left_free = now - 12 -- there are no turns
+        left_free = now - 12
     elseif past < 0 and past >= -250 then
-        left_free = since -- as it was
+        left_free = since
     end
     write_queue(queue, string.format('%013.0f0', left_free) .. seen .. string.sub(text, heard > 0 and at - SIZE or at))
     return false
