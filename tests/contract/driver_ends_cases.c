@@ -114,8 +114,8 @@ CT_CASE(driver, a_native_wait_is_granted_when_the_holder_leaves, .traits = CT_BL
     dl_request_t mine = bench_request(&a, BENCH_OWNER_A, "orders", 5, LONG_MS);
     dl_request_t theirs = bench_request(&b, BENCH_OWNER_B, "orders", 1, LONG_MS);
     CT_EQ(bench_try(&a, &mine, &grant), DL_OK);
-    ct_thread_t *leaver = ct_thread(ct, release_later, &a);
     uint64_t start = ct_now_ns(ct);
+    ct_thread_t *leaver = ct_thread(ct, release_later, &a);
     theirs.wait_ms = 5000;
     CT_EQ(bench_try(&b, &theirs, &grant), DL_OK);
     /* Validity may not count from before the lock was free. */

@@ -90,11 +90,13 @@ CT_CASE(events, go_to_the_callback_in_their_order_and_nowhere_else) {
 
 typedef struct remover {
     dl_client_t *client;
+    ct_latch_t *began;
     int done;
 } remover_t;
 
 static void remove_callback(ct_t *ct, void *arg) {
     remover_t *r = arg;
+    ct_latch_down(ct, r->began);
     CT_EQ(dl_client_on_event(r->client, NULL, NULL), DL_OK);
     __atomic_store_n(&r->done, 1, __ATOMIC_SEQ_CST);
 }
@@ -110,8 +112,9 @@ CT_CASE(events, callback_is_removed_only_when_it_is_not_running) {
     for (size_t i = 0; i < sizeof queued / sizeof queued[0]; i++) {
         lose(ct, c, queued[i]);
     }
-    remover_t remover = {.client = c};
+    remover_t remover = {.client = c, .began = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, remove_callback, &remover);
+    ct_latch_wait(ct, remover.began, 5000);
     ct_sleep_ms(ct, 50);
     CT_EQ(__atomic_load_n(&remover.done, __ATOMIC_SEQ_CST), 0);
     ct_latch_down(ct, seen.go_on);

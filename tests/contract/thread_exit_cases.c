@@ -66,12 +66,13 @@ CT_CASE(thread_exit, releases_an_explicit_lease_too, .traits = CT_BLOCKING) {
 
 CT_CASE(thread_exit, lets_the_next_thread_in, .traits = CT_BLOCKING) {
     dl_client_t *c = ct_open(ct, NULL);
-    leaver_t leaver = {.lock = ct_lock(ct, c, "next"), .levels = 2, .stays_ms = 60};
+    leaver_t leaver = {.lock = ct_lock(ct, c, "next"), .levels = 2, .stays_for = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
     CT_AWAIT_THAT(ct_stats(ct, c).held_now, ==, 1, 5000);
     caller_t waiter = CALLER(leaver.lock, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     ct_await_waiting(ct, c, 1, 5000);
+    ct_latch_down(ct, leaver.stays_for);
     ct_join(ct, thread);
     int64_t before_ms = ct_now_ms(ct);
     end_caller(ct, &waiter, DL_OK);
