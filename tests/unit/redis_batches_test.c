@@ -273,17 +273,24 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
     set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 1900);
     cr_assert_eq(open_prepared(&c), DL_OK);
     dl_request_t r = request("orders", A, 1);
-    r.deadline_ns = in_ms(200); /* the server looks at its timeouts every 100 ms, and may be late */
+    r.deadline_ns = in_ms(1000); /* the server looks at its timeouts every 100 ms, and may be late */
     cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
     cr_assert_lt(dli_sys_real.now_ns(), r.deadline_ns);
     cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
     /* Nor does it know what to do of a script whose text there is no time to send. */
-    for (int i = 0; i < 3; i++) {
+    int clear = 0;
+    for (int i = 0; i < 5; i++) {
         ask("SCRIPT", "FLUSH", NULL);
         r.deadline_ns = in_ms(120);
-        cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
-        cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+        dl_status_t status = lock_full(&c, &r, &grant);
+        /* A quarter of it is left for the release: one that takes longer is not known. */
+        cr_assert(status == DL_EIO || (status == DL_EUNKNOWN && dli_sys_real.now_ns() >= r.deadline_ns), "%s",
+                  c.err.message);
+        clear += status == DL_EIO;
+        cr_assert(status != DL_EIO || ask("EXISTS", LOCK, NULL)[0] == '0');
+        ask("DEL", LOCK, NULL);
     }
+    cr_assert_gt(clear, 0);
     shut(&c);
 }
 
