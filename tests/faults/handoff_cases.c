@@ -450,7 +450,7 @@ static void expect_left_free(ct_t *ct, const char *name, caller_t *holder, int f
     }
 }
 
-/* For those that poll every 250 ms; on a hash nobody does. */
+/* For those that poll every 250 ms; Redisson's RLock, on a hash, waits for messages. */
 CT_CASE(handoff, a_lock_that_another_library_had_is_left_free_for_longer, REDIS) {
     const char *key = key_of(ct, "seen");
     CT_CHECK(poll_once(ct, key));
