@@ -445,6 +445,62 @@ CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_B
     end_caller(ct, &head, DL_OK);
 }
 
+/* ---- one that is stopped as it wakes others ----------------------------------------------------- */
+
+static dli_sys_t stalls; /* the real one, but for this thread's next wake */
+static _Thread_local int stalls_here;
+
+static void wake_late(atomic_uint *word) {
+    if (stalls_here) {
+        stalls_here = 0;
+        stand_still(0);
+    }
+    dli_sys_real.word_wake(word);
+}
+
+typedef struct stopped_unlock {
+    dl_lock_t *lock;
+    ct_latch_t *held, *go;
+} stopped_unlock_t;
+
+static void unlock_and_stall(ct_t *ct, void *arg) {
+    stopped_unlock_t *u = arg;
+    CT_OK(dl_lock(u->lock, CT_ERR));
+    ct_latch_down(ct, u->held);
+    ct_latch_wait(ct, u->go, KEEP_MS);
+    stalls_here = 1;
+    CT_OK(dl_unlock(u->lock, CT_ERR));
+}
+
+/* Its unlock tells the next that it is its turn, and it stops between the mutex and the wake. */
+CT_CASE(stopped, before_it_wakes_another_it_costs_nobody_the_wake, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    stalls = dli_sys_real;
+    stalls.word_wake = wake_late;
+    dli_sys = &stalls;
+    CT_EQ(pipe(stop_pipe), 0);
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "woken");
+    stopped_unlock_t u = {.lock = lock, .held = ct_latch(ct, 1), .go = ct_latch(ct, 1)};
+    ct_thread_t *thread = ct_thread(ct, unlock_and_stall, &u);
+    ct_latch_wait(ct, u.held, 5000);
+    known_t first, second;
+    start_known(ct, &first, lock);
+    ct_await_waiting(ct, c, 1, 5000);
+    start_known(ct, &second, lock);
+    ct_await_waiting(ct, c, 2, 5000);
+    await_sleep(ct, first.tid);
+    await_sleep(ct, second.tid);
+    ct_latch_down(ct, u.go);
+    CT_AWAIT(atomic_load(&stopped), 5000);
+    CT_AWAIT(ct_thread_done(ct, first.caller.thread), SOON_MS);
+    end_caller(ct, &first.caller, DL_OK);
+    end_caller(ct, &second.caller, DL_OK);
+    let_go(ct);
+    ct_join(ct, thread);
+    ct_expect_free(ct, "woken", ct_tolerance_ms(ct));
+    end_signals();
+}
+
 /* ---- one that jumps --------------------------------------------------------------------------- */
 
 static _Thread_local sigjmp_buf back;
