@@ -1,5 +1,6 @@
 /* queue_ends_cases.c - contract: operations of queues that are cancelled, closed or left, in any state. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <stdio.h>
 
 #include "queues.h"
@@ -207,6 +208,38 @@ CT_CASE(queue, a_cancel_of_an_extension_says_what_becomes_of_it, .traits = CT_BL
         CT_CHECK(said == DL_OK || said == DL_EBUSY);
         (void)take_of(ct, s.queue, id, said == DL_OK ? DL_ECANCELED : DL_OK, SOON_MS);
     }
+    unlock_by(ct, s.queue, lock);
+    dl_queue_free(s.queue);
+}
+
+typedef struct reading {
+    int answered; /* extensions, before */
+    ct_latch_t *has_read, *goes_on;
+} reading_t;
+
+static void stand_behind_the_answer(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)call;
+    reading_t *r = arg;
+    if (done_calls(ct, CT_OP_RENEW) > r->answered) {
+        r->answered = INT_MAX;
+        ct_latch_down(ct, r->has_read);
+        ct_latch_wait(ct, r->goes_on, KEEP_MS);
+    }
+}
+
+/* Who has read its answer stands still before anybody looks at it. */
+CT_CASE(queue, a_cancel_behind_the_answer_of_an_extension_is_late, .traits = CT_BLOCKING | CT_BACKEND) {
+    scene_t s = new_scene(ct);
+    dl_lock_t *lock = task(ct, &s, "mine", 1);
+    lock_by(ct, s.queue, lock, 60000);
+    reading_t r = {done_calls(ct, CT_OP_RENEW), ct_latch(ct, 1), ct_latch(ct, 1)};
+    ct_hook(ct, CT_OP_LISTEN, CT_AFTER, NULL, stand_behind_the_answer, &r);
+    uint64_t id = begin_extend(ct, s.queue, lock, 120000);
+    ct_latch_wait(ct, r.has_read, SOON_MS);
+    CT_EQ(dl_op_cancel(s.queue, id), DL_EBUSY);
+    ct_latch_down(ct, r.goes_on);
+    (void)take_of(ct, s.queue, id, DL_OK, SOON_MS);
+    ct_hooks_end(ct);
     unlock_by(ct, s.queue, lock);
     dl_queue_free(s.queue);
 }
