@@ -375,7 +375,7 @@ static dli_next_t wait_for_release(dli_op_t *op) {
     uint64_t now = dli_now();
     uint64_t wait_ns = look_again_ns(op);
     uint64_t until_ns = wait_ns < DLI_NEVER - now ? now + wait_ns : DLI_NEVER;
-    if (op->gate->watch == NULL && !op->gate->unwatching) {
+    if (op->gate->watch == NULL && !op->gate->watch_changes) {
         return wait_until(op, until_ns, look_again);
     }
     op->until_ns = dli_min(until_ns, op->deadline_ns);
@@ -384,9 +384,14 @@ static dli_next_t wait_for_release(dli_op_t *op) {
 }
 
 static dli_next_t watched_step(dli_op_t *op) {
+    op->gate->watch_changes = false;
     if (op->answer == DL_OK) {
         op->gate->watch = op->with.watch;
         dli_loop_listen_anew(op->client);
+    }
+    if (!op->granted) {
+        dli_gate_wake(op->gate);
+        return back_to_its_turn(op);
     }
     op->watch_refused = op->answer == DL_ENOTSUP;
     return wait_for_release(op);
@@ -415,9 +420,10 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
     }
     op->busy = op->with.grant;
     dli_gate_t *gate = op->gate;
-    if ((client->driver->caps & DL_CAP_NOTIFY) != 0 && gate->watch == NULL && !gate->unwatching &&
+    if ((client->driver->caps & DL_CAP_NOTIFY) != 0 && gate->watch == NULL && !gate->watch_changes &&
         !op->watch_refused) {
         gate->woken = gate->hears = false;
+        gate->watch_changes = true;
         op->ask = DLI_ASK_WATCH;
         op->ask_until_ns = exchange_deadline(op);
         op->step = watched_step;

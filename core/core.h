@@ -222,7 +222,7 @@ struct dli_gate {
     uint64_t left_ns;    /* nobody waits since then, but the watch is kept for a while; 0: it is not */
     bool unwatch;        /* in client->unwatch */
     bool polled;         /* found busy since its timer was set */
-    bool unwatching;     /* the driver is ending the watch: there must be no other yet */
+    bool watch_changes;  /* the driver begins or ends it: there must be no other meanwhile */
     dli_gate_t *next_unwatch;
     dli_timer_t timer;    /* once it was found busy: does the one whose turn it is go on? */
     const dli_op_t *late; /* it did not, when that was looked at last */
@@ -705,6 +705,8 @@ dl_status_t dli_op_can_wait(dli_op_t *op);
 void dli_op_judge(dli_op_t *op);
 /* Nobody takes what it has acquired. */
 void dli_op_give_up(dli_op_t *op);
+/* The answer to this hold's unlock, which a backend was asked for, is waited for no longer. */
+void dli_op_withdraw_release(const dli_hold_t *hold);
 /* Counts an operation out again. */
 void dli_op_leave(dli_op_t *op);
 /* After the completion was taken or dropped. Releases the mutex. */
@@ -767,6 +769,8 @@ void dli_gate_polled(dli_gate_t *gate);
 void dli_gate_next(dli_gate_t *gate);
 /* Pokes the queued operations of the hold's owner: its standing has changed. */
 void dli_gate_look_again(const dli_hold_t *hold);
+/* Whose turn it is tries again, or looks after its watch: a release was heard, or its watch has changed. */
+void dli_gate_wake(dli_gate_t *gate);
 /* Ends the watches that nobody wants any more. Releases the mutex meanwhile. */
 void dli_gates_unwatch(dl_client_t *client);
 /* Those that were kept for whoever comes soon. */

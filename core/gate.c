@@ -69,8 +69,10 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     gate->late_ns = gate->late != NULL ? gate->late->due_ns : 0;
     if (gate->current != NULL && gate->current->state == DLI_HOLD_RELEASING &&
         now >= gate->current->claim->valid_until_ns) {
-        /* A renewal whose answer was lost may have kept it there. */
+        /* A renewal whose answer was lost may have kept it there. Of one hold one release is asked at a time.
+         */
         dli_claim_t *claim = gate->current->claim;
+        dli_op_withdraw_release(gate->current);
         dli_free_add(claim, false, now + dli_ms(claim->lease_ms));
         dli_hold_end(gate->current);
     }
@@ -229,6 +231,13 @@ void dli_gate_leave(dli_gate_t *gate, dli_op_t *op) {
     }
 }
 
+void dli_gate_wake(dli_gate_t *gate) {
+    gate->woken = true;
+    if (gate->active != NULL && gate->active->listens) {
+        dli_op_poke(gate->active);
+    }
+}
+
 void dli_gates_unwatch(dl_client_t *client) {
     while (client->unwatch != NULL) {
         dli_gate_t *gate = client->unwatch;
@@ -237,15 +246,12 @@ void dli_gates_unwatch(dl_client_t *client) {
         dl_watch_t *watch = dli_gate_is_wanted(gate) ? NULL : gate->watch;
         if (watch != NULL) {
             gate->watch = NULL;
-            gate->unwatching = true;
+            gate->watch_changes = true;
             dli_release_client(client);
             client->driver->unwatch(client->state, watch);
             pthread_mutex_lock(&client->mutex);
-            gate->unwatching = false;
-            gate->woken = true; /* who waits can watch now */
-            if (gate->active != NULL && gate->active->listens) {
-                dli_op_poke(gate->active);
-            }
+            gate->watch_changes = false;
+            dli_gate_wake(gate);
         }
         dli_gate_unref(gate);
     }

@@ -60,11 +60,8 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_lock_client(client);
     dli_gate_t *gate = dli_gate_find_name(client, name, name_len);
     if (gate != NULL) {
-        gate->woken = true;
         gate->hears = hears != 0;
-        if (gate->active != NULL && gate->active->listens) {
-            dli_op_poke(gate->active);
-        }
+        dli_gate_wake(gate);
     }
     dli_unlock_client_at_once(client);
 }
@@ -96,7 +93,12 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
                          uint64_t until_ns) {
     const dl_driver_t *driver = client->driver;
     dli_loop_t *loop = &client->loop;
-    dli_tidy(client); /* before it is marked: what it sends for others may hold it up */
+    /* Before it is marked: what it does for others may hold it up. */
+    dli_tidy(client);
+    if (client->wake_count > 0) {
+        dli_release_client(client);
+        dli_lock_client(client);
+    }
     if (loop->listening) {
         return;
     }

@@ -170,9 +170,9 @@ dl_status_t dli_op_can_wait(dli_op_t *op) {
                            : dli_fail(&op->err, DL_ELIMIT, "no descriptor is left to wait with");
 }
 
-/* When its thread is to go on. There are never two watches of a name, so one that is begun is waited for. */
+/* When its thread is to go on. */
 static uint64_t due(const dli_op_t *op, dli_next_t next) {
-    return next != DLI_ASK ? op->until_ns : op->ask == DLI_ASK_WATCH ? DLI_NEVER : op->ask_until_ns;
+    return next == DLI_ASK ? op->ask_until_ns : op->until_ns;
 }
 
 static void run(dli_op_t *op) {
@@ -386,9 +386,27 @@ static void stop_waiting(dli_op_t *op) {
     make_ready(op);
 }
 
+/* Whoever carries it goes on. */
+static void go_on(dli_op_t *op) {
+    if (op->async) {
+        make_ready(op);
+    } else {
+        dli_loop_answered(op);
+    }
+}
+
 static void withdraw(dli_op_t *op) {
     dli_call_withdraw(op);
-    make_ready(op);
+    go_on(op);
+}
+
+void dli_op_withdraw_release(const dli_hold_t *hold) {
+    dl_client_t *client = hold->gate->client;
+    for (dli_op_t *op = client->inner != NULL ? client->ops : NULL; op != NULL; op = op->next) {
+        if (op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
+            withdraw(op);
+        }
+    }
 }
 
 void dli_op_ended(dli_request_t *request, dl_status_t status) {
@@ -399,11 +417,7 @@ void dli_op_ended(dli_request_t *request, dl_status_t status) {
         op->park = NULL;
     }
     dli_call_answered(op, status);
-    if (op->async) {
-        make_ready(op);
-    } else {
-        dli_loop_answered(op);
-    }
+    go_on(op);
 }
 
 void dli_op_watched(dli_op_t *op) {

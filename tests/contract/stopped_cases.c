@@ -270,6 +270,31 @@ static ct_pause_t *overtake(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *
     return pause;
 }
 
+/* The others look after the lock by themselves meanwhile, and by that watch once it is there. */
+CT_CASE(stopped, while_it_begins_to_watch_it_passes_its_turn, .needs = DL_CAP_NOTIFY, .traits = CT_BLOCKING) {
+    dl_client_t *a = ct_open(ct, NULL), *c = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, a, "watched");
+    caller_t head = CALLER(ct_lock(ct, c, "watched"), DL_WAIT_FOREVER), next = head, third = head;
+    take(ct, held, LONG_LEASE_MS);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_WATCH, CT_BEFORE, c, "watched");
+    start_caller(ct, &head);
+    ct_pause_await(ct, pause, 5000);
+    start_caller(ct, &next);
+    ct_await_waiting(ct, c, 2, 5000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    CT_AWAIT(ct_thread_done(ct, next.thread), ct_call_timeout_ms(ct) + SOON_MS);
+    end_caller(ct, &next, DL_OK);
+    take(ct, held, LONG_LEASE_MS);
+    start_caller(ct, &third);
+    ct_await_waiting(ct, c, 2, 5000);
+    ct_pause_go(ct, pause);
+    ct_await_hearing(ct, c, "watched", 5000);
+    CT_OK(dl_unlock(held, CT_ERR));
+    end_caller(ct, &head, DL_OK);
+    end_caller(ct, &third, DL_OK);
+    CT_EQ(ct_calls_of(ct, CT_OP_WATCH, c, "watched"), 1);
+}
+
 /* The late yes is nobody's, and the one who has it keeps it. */
 static void end_overtaken(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *next, ct_pause_t *pause) {
     ct_pause_go(ct, pause);

@@ -274,6 +274,8 @@ static void fault_unwatch(void *state, dl_watch_t *watch) {
     fault_end(&run, DL_OK);
 }
 
+_Thread_local int fault_inside;
+
 static size_t fault_listen_fds(void *state_, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     fault_state_t *state = state_;
     fault_check_listen(state, max);
@@ -285,7 +287,9 @@ static size_t fault_listen_fds(void *state_, struct pollfd *fds, size_t max, uin
 static void fault_listen(void *state_, const struct pollfd *fds, size_t n) {
     fault_state_t *state = state_;
     size_t own = fault_twin_listen(state);
+    fault_inside++;
     fault_inner->listen(fault_inner_state(state), fds + own, n - own);
+    fault_inside--;
     fault_run_t run = state->listening; /* the next thread may begin as soon as this one has ended */
     fault_check_listened(state);
     fault_end(&run, DL_OK);

@@ -90,6 +90,9 @@ dl_status_t fault_run_inspect(fault_run_t *run, const dl_request_t *request, dl_
                               dl_error_t *err);
 dl_status_t fault_run_force(fault_run_t *run, const dl_request_t *request, dl_error_t *err);
 
+/* Is this thread inside the inner driver, as it listens or sends? */
+extern _Thread_local int fault_inside;
+
 /* fault_twin.c: what a backend listens to beside its own */
 size_t fault_twin_fds(fault_state_t *state, struct pollfd *fds);
 size_t fault_twin_listen(fault_state_t *state); /* how many of the above there were */

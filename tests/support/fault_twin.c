@@ -377,7 +377,10 @@ static bool flush(void *state_) {
             looks_again = true; /* what they listen to may be new */
         }
     }
-    return backend->flush(backend_state(state)) || looks_again;
+    fault_inside++;
+    looks_again |= backend->flush(backend_state(state));
+    fault_inside--;
+    return looks_again;
 }
 
 static bool owes(void *state, const void *hold) {
@@ -400,7 +403,9 @@ static bool lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n
     unlock(state);
     fault_begin(&run, state, CT_OP_LISTEN, NULL, 0, DL_NO_DEADLINE);
     lock(state);
+    fault_inside++;
     bool looks_again = backend->lead(backend_state(state), term, fds, n);
+    fault_inside--;
     unlock(state);
     fault_end(&run, DL_OK);
     lock(state);

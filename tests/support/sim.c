@@ -13,7 +13,7 @@
 
 /* Guarded by sim_core.mutex. */
 static uint64_t random_state;
-static int installed;
+static atomic_int installed;
 static int resume_fds[MAX_RESUME_FDS]; /* our own duplicates: the clients close theirs */
 static unsigned resume_count;
 static pthread_once_t self_once = PTHREAD_ONCE_INIT;
@@ -264,7 +264,7 @@ void sim_uninstall(void) {
 }
 
 int sim_active(void) {
-    return dli_sys == &sim_table;
+    return installed;
 }
 
 void sim_suspend(uint64_t ns) {

@@ -563,7 +563,7 @@ static bool can_be_polled(const dli_pipe_t *pipe) {
 
 /* A caller that reads for so long may not be able to. */
 static bool is_led(const dli_pipe_t *pipe, uint64_t now_ns) {
-    return pipe->term != 0 && now_ns - pipe->led_ns < RECENT_NS;
+    return pipe->term != 0 && now_ns - pipe->led_ns < SILENCE_NS;
 }
 
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns) {

@@ -1,0 +1,245 @@
+/* stalls_cases.c - contract: a thread that stops, in whatever place, holds up none of the others. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "contract/queues.h"
+#include "core/core.h"
+#include "support/fault.h"
+
+#define WORKERS 5
+#define ROUNDS 3
+/* Scenes at once; each takes a few seconds, most of them asleep. */
+#define SCENES 16
+/* Somebody is late by a second, and is looked at a second later; more than one may be found out in turn. */
+#define GOES_ON_MS 12000
+
+/* ---- the places ------------------------------------------------------------------------------- */
+
+/* A thread is stopped where it is about to wait, has waited or wakes another, and has no mutex of the core.
+ * Where it is in the driver meanwhile, what it reads or sends there waits for it (docs/guarantees.md). */
+typedef struct scene {
+    ct_t *ct;
+    dl_client_t *client, *other;
+    int at;           /* which of the places that its threads come to, from 0 */
+    atomic_int place; /* the next */
+    _Atomic(dli_thread_t *) stands;
+    ct_latch_t *goes_on;
+    ct_thread_t *thread; /* of the whole */
+} scene_t;
+
+static const dli_sys_t *inner;
+static _Thread_local scene_t *here; /* NULL: this thread stops nowhere */
+
+static int has_mutex(dl_client_t *client) {
+    if (pthread_mutex_trylock(&client->mutex) != 0) {
+        return 1;
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return 0;
+}
+
+static void pass_place(void) {
+    scene_t *s = here;
+    if (s == NULL || fault_inside > 0 || has_mutex(s->client) || atomic_fetch_add(&s->place, 1) != s->at) {
+        return;
+    }
+    here = NULL;
+    atomic_store(&s->stands, dli_thread_known());
+    ct_latch_wait(s->ct, s->goes_on, KEEP_MS);
+}
+
+static int poll_between(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (deadline_ns == 0) { /* it only looks, perhaps again and again */
+        return inner->poll(fds, n, 0);
+    }
+    pass_place();
+    int rc = inner->poll(fds, n, deadline_ns);
+    pass_place();
+    return rc;
+}
+
+static void wait_between(atomic_uint *word, uint64_t deadline_ns) {
+    pass_place();
+    inner->word_wait(word, deadline_ns);
+    pass_place();
+}
+
+static void wake_behind(atomic_uint *word) {
+    pass_place();
+    inner->word_wake(word);
+}
+
+static void put_between(void) {
+    static dli_sys_t table;
+    inner = dli_sys;
+    table = *dli_sys;
+    table.poll = poll_between;
+    table.word_wait = wait_between;
+    table.word_wake = wake_behind;
+    dli_sys = &table;
+}
+
+/* ---- who goes on ------------------------------------------------------------------------------ */
+
+typedef struct worker {
+    scene_t *scene; /* NULL: it is of another client */
+    dl_lock_t *lock;
+    ct_thread_t *thread;
+} worker_t;
+
+static void use(ct_t *ct) {
+    scene_t *before = here;
+    here = NULL;
+    ct_sleep_ms(ct, 2);
+    here = before;
+}
+
+/* One that stood still may find that its call, or its hold, is over. */
+static void work(ct_t *ct, void *arg) {
+    worker_t *w = arg;
+    here = w->scene;
+    for (int i = 0; i < ROUNDS; i++) {
+        dl_error_t err;
+        dl_status_t status = dl_lock(w->lock, &err);
+        if (status == DL_OK) {
+            use(ct);
+            status = dl_unlock(w->lock, &err);
+        }
+        int has_stood = w->scene != NULL && atomic_load(&w->scene->stands) == dli_thread_known();
+        CT_CHECKF(status == DL_OK || has_stood, "%s: %s", dl_status_name(status), err.message);
+    }
+    here = NULL;
+}
+
+static int ended(ct_t *ct, worker_t *workers) {
+    int n = 0;
+    for (int i = 0; i < WORKERS; i++) {
+        n += ct_thread_done(ct, workers[i].thread) != 0;
+    }
+    return n;
+}
+
+/* It stopped while it had the lock: the others wait for it, and rightly so. */
+static int is_holder(dl_client_t *client, const char *name, const dli_thread_t *thread) {
+    dli_lock_client(client);
+    const dli_gate_t *gate = dli_gate_find_name(client, name, strlen(name));
+    int holds = gate != NULL && gate->current != NULL && gate->current->state == DLI_HOLD_LIVE &&
+                gate->current->owner.thread == thread;
+    dli_unlock_client(client);
+    return holds;
+}
+
+static void use_queue(ct_t *ct, dl_lock_t *task, int64_t within_ms) {
+    dl_queue_t *queue = new_queue(ct);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t id = begin_lock(ct, queue, task);
+        (void)take_of(ct, queue, id, DL_OK, within_ms);
+        unlock_by(ct, queue, task);
+    }
+    dl_queue_free(queue);
+}
+
+/* Another client and three threads of this one want one name; a thread and a task have one each. */
+static void play(ct_t *ct, void *arg) {
+    scene_t *s = arg;
+    char hot[32], own[32], queued[32];
+    snprintf(hot, sizeof hot, "hot %d", s->at);
+    snprintf(own, sizeof own, "own %d", s->at);
+    snprintf(queued, sizeof queued, "queued %d", s->at);
+    worker_t workers[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        dl_lock_t *lock = ct_lock(ct, i == 0 ? s->other : s->client, i == 1 ? own : hot);
+        workers[i] = (worker_t){.scene = i > 0 ? s : NULL, .lock = lock};
+        workers[i].thread = ct_thread(ct, work, &workers[i]);
+    }
+    int64_t long_ms = ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + GOES_ON_MS;
+    use_queue(ct, ct_lock_owned(ct, s->client, queued, 1), long_ms);
+    CT_AWAIT(ended(ct, workers) >= WORKERS - (atomic_load(&s->stands) != NULL) ||
+                 is_holder(s->client, hot, atomic_load(&s->stands)),
+             ROUNDS * long_ms);
+    ct_latch_down(ct, s->goes_on);
+    for (int i = 0; i < WORKERS; i++) {
+        ct_join(ct, workers[i].thread);
+    }
+    CT_AWAIT_THAT(ct_stats(ct, s->client).held_now, ==, 0, long_ms);
+    CT_EQ(ct_stats(ct, s->client).waiting_now, 0);
+}
+
+static void begin_scene(ct_t *ct, scene_t *s, int at) {
+    *s = (scene_t){.ct = ct, .at = at, .goes_on = ct_latch(ct, 1)};
+    s->client = ct_open(ct, NULL);
+    s->other = ct_open(ct, NULL);
+    s->thread = ct_thread(ct, play, s);
+}
+
+/* False: no thread came to its place. */
+static int end_scene(ct_t *ct, scene_t *s) {
+    char hot[32];
+    snprintf(hot, sizeof hot, "hot %d", s->at);
+    ct_join(ct, s->thread);
+    ct_close(ct, s->client);
+    ct_close(ct, s->other);
+    ct_expect_free(ct, hot, 0);
+    return s->stands != NULL;
+}
+
+static void stop_in_all_places(ct_t *ct) {
+    static scene_t scenes[SCENES];
+    int stood = SCENES;
+    for (int at = 0; stood == SCENES; at += SCENES) {
+        for (int i = 0; i < SCENES; i++) {
+            begin_scene(ct, &scenes[i], at + i);
+        }
+        stood = 0;
+        for (int i = 0; i < SCENES; i++) {
+            stood += end_scene(ct, &scenes[i]);
+        }
+        CT_CHECK(at > 0 || stood == SCENES); /* else they hardly waited */
+    }
+}
+
+CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_BLOCKING | CT_REAL_TIME,
+        .timeout_s = 180) {
+    put_between();
+    stop_in_all_places(ct);
+}
+
+/* Here it costs no time, and the threads take turns otherwise each time. */
+CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_take_turns,
+        .traits = CT_BLOCKING | CT_VIRTUAL) {
+    put_between();
+    for (int i = 0; i < 3; i++) {
+        stop_in_all_places(ct);
+    }
+}
+
+static void lock_and_stop(ct_t *ct, void *arg) {
+    worker_t *w = arg;
+    here = w->scene;
+    CT_OK(dl_lock(w->lock, CT_ERR));
+    here = NULL;
+    CT_OK(dl_unlock(w->lock, CT_ERR));
+}
+
+/* Both replies come on one connection, which the thread that stops was to read. */
+CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
+        .traits = CT_BLOCKING | CT_REAL_TIME | CT_BACKEND) {
+    scene_t s = {.ct = ct, .client = ct_open(ct, NULL), .goes_on = ct_latch(ct, 1)};
+    put_between();
+    dl_queue_t *queue = new_queue(ct);
+    dl_lock_t *task = ct_lock_owned(ct, s.client, "task", 1);
+    worker_t w = {.scene = &s, .lock = ct_lock(ct, s.client, "thread")};
+    CT_OK(dl_lock(w.lock, CT_ERR));
+    CT_OK(dl_unlock(w.lock, CT_ERR));
+    w.thread = ct_thread(ct, lock_and_stop, &w);
+    CT_AWAIT(atomic_load(&s.stands) != NULL, 5000);
+    for (int i = 0; i < 2 * ROUNDS; i++) { /* on all its connections */
+        lock_by(ct, queue, task, DL_LEASE_AUTO);
+        unlock_by(ct, queue, task);
+    }
+    ct_latch_down(ct, s.goes_on);
+    ct_join(ct, w.thread);
+    dl_queue_free(queue);
+}
