@@ -184,6 +184,25 @@ CT_CASE(faults, row22_close_while_the_majority_is_silent, REDLOCK) {
     }
 }
 
+/* Its lease is over long before that of its request, and another of its process waits for its turn. */
+CT_CASE(faults, row22_unlock_that_is_asked_for_longer_than_its_lease, REDLOCK) {
+    dl_client_t *c = ct_open(ct, times(ct, 3000, 4000, 10000));
+    dl_lock_t *lock = ct_lock(ct, c, "row 22");
+    CT_OK(dl_trylock_for(lock, 0, scaled(ct, 1000), CT_ERR));
+    caller_t next = CALLER(ct_lock(ct, c, "row 22"), DL_WAIT_FOREVER);
+    start_caller(ct, &next);
+    ct_await_waiting(ct, c, 1, 5000);
+    for (size_t i = 0; i < quorum_of(ct); i++) {
+        redis_server_freeze(node_at(ct, i));
+    }
+    CT_STATUS(dl_unlock(lock, CT_ERR), DL_EUNKNOWN);
+    for (size_t i = 0; i < quorum_of(ct); i++) {
+        redis_server_thaw(node_at(ct, i));
+    }
+    end_caller(ct, &next, DL_OK);
+    CT_AWAIT_THAT(votes_for(ct, "row 22"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
+}
+
 #define NAMES 6
 
 CT_CASE(faults, row22_nothing_stays_locked_after_the_majority_is_back, REDLOCK) {
