@@ -52,7 +52,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     if (!dli_gate_is_wanted(gate) && now >= gate->left_ns + LATE_NS) {
         end_watch(gate);
     }
-    if (gate->first == NULL && !gate->polled && gate->passed == NULL && gate->left_ns == 0) {
+    if (!dli_gate_is_wanted(gate) && !gate->polled && gate->passed == NULL && gate->left_ns == 0) {
         return;
     }
     gate->polled = false;

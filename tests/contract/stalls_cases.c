@@ -10,6 +10,7 @@
 
 #define WORKERS 5
 #define ROUNDS 3
+#define WAIT_MS 200
 /* Scenes at once; each takes a few seconds, most of them asleep. */
 #define SCENES 16
 /* Somebody is late by a second, and is looked at a second later; more than one may be found out in turn. */
@@ -89,11 +90,44 @@ typedef struct worker {
     ct_thread_t *thread;
 } worker_t;
 
-static void use(ct_t *ct) {
+static dl_status_t use_once(ct_t *ct, dl_lock_t *lock, dl_error_t *err) {
+    dl_status_t status = dl_lock(lock, err);
+    if (status != DL_OK) {
+        return status;
+    }
     scene_t *before = here;
     here = NULL;
     ct_sleep_ms(ct, 2);
     here = before;
+    return dl_unlock(lock, err);
+}
+
+static dl_status_t extend(dl_lock_t *lock, dl_error_t *err) {
+    return dl_extend(lock, DL_LEASE_AUTO, err);
+}
+
+static dl_status_t inspect(dl_lock_t *lock, dl_error_t *err) {
+    dl_lock_info_t info = DL_LOCK_INFO_INIT;
+    dl_status_t status = dl_inspect(lock, &info, err);
+    return status == DL_ENOTSUP ? DL_OK : status;
+}
+
+/* Enters, extends, enters again and leaves, if it has the lock in time. */
+static dl_status_t use_fully(ct_t *ct, dl_lock_t *lock, dl_error_t *err) {
+    int64_t began_ms = ct_now_ms(ct);
+    dl_status_t status = dl_trylock_for(lock, WAIT_MS, DL_LEASE_AUTO, err);
+    if (here != NULL && ct_traits(ct) & CT_VIRTUAL) {
+        CT_LE(ct_now_ms(ct) - began_ms, WAIT_MS + 100);
+    }
+    if (status == DL_ETIMEDOUT) {
+        return DL_OK;
+    }
+    static dl_status_t (*const calls[])(dl_lock_t *, dl_error_t *) = {dl_lock, extend, dl_unlock, inspect,
+                                                                      dl_unlock};
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0] && status == DL_OK; i++) {
+        status = calls[i](lock, err);
+    }
+    return status;
 }
 
 /* One that stood still may find that its call, or its hold, is over. */
@@ -102,11 +136,7 @@ static void work(ct_t *ct, void *arg) {
     here = w->scene;
     for (int i = 0; i < ROUNDS; i++) {
         dl_error_t err;
-        dl_status_t status = dl_lock(w->lock, &err);
-        if (status == DL_OK) {
-            use(ct);
-            status = dl_unlock(w->lock, &err);
-        }
+        dl_status_t status = i % 2 == 0 ? use_once(ct, w->lock, &err) : use_fully(ct, w->lock, &err);
         int has_stood = w->scene != NULL && atomic_load(&w->scene->stands) == dli_thread_known();
         CT_CHECKF(status == DL_OK || has_stood, "%s: %s", dl_status_name(status), err.message);
     }

@@ -498,7 +498,7 @@ static void unlock_and_stall(ct_t *ct, void *arg) {
 }
 
 /* Its unlock tells the next that it is its turn, and it stops between the mutex and the wake. */
-CT_CASE(stopped, before_it_wakes_another_it_costs_nobody_the_wake, .traits = CT_REAL_TIME | CT_BLOCKING) {
+static void stop_before_the_wake(ct_t *ct, int waiters) {
     stalls = dli_sys_real;
     stalls.word_wake = wake_late;
     dli_sys = &stalls;
@@ -508,22 +508,33 @@ CT_CASE(stopped, before_it_wakes_another_it_costs_nobody_the_wake, .traits = CT_
     stopped_unlock_t u = {.lock = lock, .held = ct_latch(ct, 1), .go = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, unlock_and_stall, &u);
     ct_latch_wait(ct, u.held, 5000);
-    known_t first, second;
-    start_known(ct, &first, lock);
-    ct_await_waiting(ct, c, 1, 5000);
-    start_known(ct, &second, lock);
-    ct_await_waiting(ct, c, 2, 5000);
-    await_sleep(ct, first.tid);
-    await_sleep(ct, second.tid);
+    known_t known[2];
+    for (int i = 0; i < waiters; i++) {
+        start_known(ct, &known[i], lock);
+        ct_await_waiting(ct, c, i + 1, 5000);
+    }
+    for (int i = 0; i < waiters; i++) {
+        await_sleep(ct, known[i].tid);
+    }
     ct_latch_down(ct, u.go);
     CT_AWAIT(atomic_load(&stopped), 5000);
-    CT_AWAIT(ct_thread_done(ct, first.caller.thread), SOON_MS);
-    end_caller(ct, &first.caller, DL_OK);
-    end_caller(ct, &second.caller, DL_OK);
+    CT_AWAIT(ct_thread_done(ct, known[0].caller.thread), SOON_MS);
+    for (int i = 0; i < waiters; i++) {
+        end_caller(ct, &known[i].caller, DL_OK);
+    }
     let_go(ct);
     ct_join(ct, thread);
     ct_expect_free(ct, "woken", ct_tolerance_ms(ct));
     end_signals();
+}
+
+CT_CASE(stopped, before_it_wakes_another_it_costs_nobody_the_wake, .traits = CT_REAL_TIME | CT_BLOCKING) {
+    stop_before_the_wake(ct, 2);
+}
+
+CT_CASE(stopped, before_it_wakes_the_last_it_does_not_cost_him_the_wake,
+        .traits = CT_REAL_TIME | CT_BLOCKING) {
+    stop_before_the_wake(ct, 1);
 }
 
 /* ---- one that jumps --------------------------------------------------------------------------- */
