@@ -52,7 +52,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     if (!dli_gate_is_wanted(gate) && now >= gate->left_ns + LATE_NS) {
         end_watch(gate);
     }
-    if (!dli_gate_is_wanted(gate) && !gate->polled && gate->passed == NULL && gate->left_ns == 0) {
+    if (!dli_gate_is_wanted(gate) && !gate->polled && gate->left_ns == 0) {
         return;
     }
     gate->polled = false;
@@ -69,7 +69,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     gate->late_ns = gate->late != NULL ? gate->late->due_ns : 0;
     if (gate->current != NULL && gate->current->state == DLI_HOLD_RELEASING &&
         now >= gate->current->claim->valid_until_ns) {
-        /* A renewal whose answer was lost may have kept it there. Of one hold one release is asked at a time.
+        /* A renewal whose answer was lost may have kept it there. One release of a hold is asked at a time.
          */
         dli_claim_t *claim = gate->current->claim;
         dli_op_withdraw_release(gate->current);
