@@ -85,6 +85,25 @@ static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
     CT_OK(dl_trylock_for(lock, 0, lease_ms, CT_ERR));
 }
 
+/* Of a client whose holds outlast a machine that stands still for a while, and are renewed often. */
+#define LASTING "lease: 60s\nrenew_every: 100ms"
+#define LASTING_EVERY_MS 100
+
+/* The next renewal finds a lock of this name gone. A short lease that runs out might do so before it was had.
+ */
+static inline void lose_by_renewal(ct_t *ct, const char *name) {
+    ct_fault_t gone = {.op = CT_OP_RENEW, .mode = CT_ANSWER, .status = DL_ELOST, .name = name};
+    ct_fault_add(ct, &gone);
+}
+
+/* Takes a lock of a LASTING client, and returns when it is lost. */
+static inline void lose(ct_t *ct, dl_client_t *c, const char *name) {
+    uint64_t before = ct_stats(ct, c).lost;
+    lose_by_renewal(ct, name);
+    take(ct, ct_lock_owned(ct, c, name, 1), DL_LEASE_AUTO);
+    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, before + 1, 5000);
+}
+
 /* dl_client_close has begun; a handle or a call keeps the client. */
 static inline int is_closing(dl_client_t *client) {
     dl_lock_t *probe = NULL;
@@ -96,6 +115,17 @@ static inline int is_closing(dl_client_t *client) {
 /* How many renewals of this name the server was asked for. */
 static inline int renewals_of(ct_t *ct, const char *name) {
     return ct_calls_of(ct, CT_OP_RENEW, NULL, name);
+}
+
+/* What is due in the same slice of time goes out together, at its beginning. */
+static inline int64_t slice_ms(int64_t every_ms) {
+    return every_ms / 32 < 20 ? every_ms / 32 + 1 : 20;
+}
+
+/* As many renewals as one hold can have seen since then: each is due a period, less a slice at most, after
+ * the last. */
+static inline int64_t renewals_since(ct_t *ct, int64_t since_ms, int64_t every_ms) {
+    return (ct_now_ms(ct) - since_ms) / (every_ms - slice_ms(every_ms) - 1) + 1;
 }
 
 /* How many calls of this op were answered with DL_OK. */

@@ -242,7 +242,7 @@ static void close_inside(void *arg, const dl_event_t *event) {
 }
 
 CT_CASE(close, inside_a_callback_is_a_close) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *lost = ct_lock(ct, c, "lost"), *kept = ct_lock(ct, c, "kept");
     CT_OK(dl_lock(kept, CT_ERR));
     caller_t waiter = CALLER(kept, DL_WAIT_FOREVER);
@@ -251,8 +251,9 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     suicide_t s = {ct, c, ct_latch(ct, 1)};
     CT_EQ(dl_client_on_event(c, close_inside, &s), DL_OK);
     ct_forget(ct, c);
-    take(ct, lost, DL_LEASE_MIN_MS);
-    ct_latch_wait(ct, s.closed, DL_LEASE_MIN_MS + 2 * ct_tolerance_ms(ct));
+    lose_by_renewal(ct, "lost");
+    take(ct, lost, DL_LEASE_AUTO);
+    ct_latch_wait(ct, s.closed, 5000);
     end_caller(ct, &waiter, DL_ECLOSED);
     ct_expect_free(ct, "kept", 0);
     check_closed(ct, kept);
@@ -262,12 +263,13 @@ CT_CASE(close, inside_a_callback_is_a_close) {
 /* ---- handles --------------------------------------------------------------------------------- */
 
 CT_CASE(close, of_a_handle_does_not_release) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *first = ct_lock(ct, c, "handles"), *second = ct_lock(ct, c, "handles");
     CT_OK(dl_lock(first, CT_ERR));
     CT_EQ(dl_hold_count(second), 1); /* several handles on one name are the same lock */
     ct_lock_close(ct, first);
-    ct_no_event(ct, c, 0, NULL, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "handles"), >=, 3, 5000);
+    ct_no_event(ct, c, DL_EVENT_LOST, NULL, 0);
     ct_expect_held(ct, "handles");
     CT_GT(dl_valid_ms(second), 0);
     CT_OK(dl_unlock(second, CT_ERR));
@@ -275,11 +277,11 @@ CT_CASE(close, of_a_handle_does_not_release) {
 }
 
 CT_CASE(close, of_the_last_handle_does_not_release_either) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *only = ct_lock(ct, c, "no handle");
     CT_OK(dl_lock(only, CT_ERR));
     ct_lock_close(ct, only);
-    ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "no handle"), >=, 3, 5000);
     ct_expect_held(ct, "no handle");
     dl_lock_t *later = ct_lock(ct, c, "no handle");
     CT_EQ(dl_hold_count(later), 1);

@@ -10,15 +10,8 @@ static int is_readable(dl_client_t *c) {
     return poll(&fd, 1, 0) == 1; /* does not wait */
 }
 
-/* Loses a lock of this name: an explicit lease that runs out. Returns when it has. */
-static void lose(ct_t *ct, dl_client_t *c, const char *name) {
-    uint64_t before = ct_stats(ct, c).lost;
-    take(ct, ct_lock_owned(ct, c, name, 1), DL_LEASE_MIN_MS);
-    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, before + 1, 5000);
-}
-
 CT_CASE(events, make_the_descriptor_readable_until_the_last_is_taken) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_event_t event = DL_EVENT_INIT;
     CT_GE(dl_event_fd(c), 0);
     CT_CHECK(!is_readable(c));
@@ -67,7 +60,7 @@ static int count_of(const seen_t *s) {
 }
 
 CT_CASE(events, go_to_the_callback_in_their_order_and_nowhere_else) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_event_t event = DL_EVENT_INIT;
     seen_t seen = {.ct = ct};
     lose(ct, c, "before"); /* what waits goes to the callback too */
@@ -102,7 +95,7 @@ static void remove_callback(ct_t *ct, void *arg) {
 }
 
 CT_CASE(events, callback_is_removed_only_when_it_is_not_running) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     seen_t seen = {.ct = ct, .first = ct_latch(ct, 1), .go_on = ct_latch(ct, 1)};
     CT_EQ(dl_client_on_event(c, see, &seen), DL_OK);
     lose(ct, c, "one");
@@ -154,14 +147,15 @@ static void be_busy(void *arg, const dl_event_t *event) {
     CT_STATUS(dl_unlock(b->lost, CT_ERR), DL_ELOST);
     CT_OK(dl_lock(b->lost, CT_ERR));
     CT_OK(dl_lock(b->other, CT_ERR));
-    CT_OK(dl_extend(b->other, 2 * ct_lease_ms(ct), CT_ERR));
+    CT_OK(dl_extend(b->other, 120000, CT_ERR));
     CT_STATUS(dl_trylock(b->held, CT_ERR), DL_EBUSY);
     CT_STATUS(dl_trylock_for(b->held, 50, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
     if (ct_traits(ct) & CT_CAN_INSPECT) {
         CT_OK(dl_inspect(b->other, &info, CT_ERR));
         CT_CHECK(info.held && info.ours);
     }
-    ct_sleep_ms(ct, ct_lease_ms(ct));
+    int renewed = renewals_of(ct, "held"); /* and still is, behind the callback */
+    CT_AWAIT_THAT(renewals_of(ct, "held"), >, renewed + 2, 5000);
     CT_GT(dl_valid_ms(b->other), 0);
     CT_OK(dl_unlock(b->other, CT_ERR));
     CT_OK(dl_unlock(b->lost, CT_ERR));
@@ -170,27 +164,24 @@ static void be_busy(void *arg, const dl_event_t *event) {
 }
 
 CT_CASE(events, callback_may_call_everything_and_take_its_time) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     busy_t b = {.ct = ct, .client = c, .done = ct_latch(ct, 1)};
     b.lost = ct_lock_owned(ct, c, "lost", 1);
     b.other = ct_lock(ct, c, "other");
     b.held = ct_lock(ct, c, "held");
     CT_OK(dl_lock(b.held, CT_ERR));
     CT_EQ(dl_client_on_event(c, be_busy, &b), DL_OK);
-    take(ct, b.lost, DL_LEASE_MIN_MS);
-    for (int i = 0; i < 8; i++) {
-        ct_sleep_ms(ct, ct_lease_ms(ct) / 4);
-        CT_GT(dl_valid_ms(b.held), 0); /* renewed meanwhile */
-    }
-    ct_latch_wait(ct, b.done, 2 * ct_lease_ms(ct));
-    CT_LE(ct_stats(ct, c).renewal_lateness_us_max, ct_tolerance_ms(ct) * 1000);
+    lose_by_renewal(ct, "lost");
+    take(ct, b.lost, DL_LEASE_AUTO);
+    ct_latch_wait(ct, b.done, 20000);
+    CT_GT(dl_valid_ms(b.held), 0);
     CT_OK(dl_unlock(b.held, CT_ERR));
     ct_expect_free(ct, "other", 0);
     ct_expect_free(ct, "lost", 0);
 }
 
 CT_CASE(events, of_a_closed_client_are_nobodys) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     seen_t seen = {.ct = ct};
     lose(ct, c, "unread");
     CT_OK(dl_lock(ct_lock(ct, c, "held"), CT_ERR));

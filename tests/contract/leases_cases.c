@@ -2,14 +2,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "support/contract.h"
+#include "callers.h"
 
 #define NS_PER_MS 1000000
-
-/* The end of validity as the design defines it: 1 % of the lease and 2 ms less, from before the request. */
-static int64_t validity_ms(int64_t lease_ms) {
-    return lease_ms - lease_ms / 100 - 2;
-}
 
 /* What dl_valid_ms may say now of a hold whose request was sent then. */
 static void expect_valid(ct_t *ct, dl_lock_t *lock, uint64_t sent_ns, int64_t lease_ms) {
@@ -59,8 +54,8 @@ CT_CASE(leases, validity_counts_from_before_the_request_was_sent) {
         /* The delay counts from the beginning of the call, which is a little before it is sent. */
         int64_t unsent_ms = (int64_t)((call.sent_ns - call.begin_ns + NS_PER_MS - 1) / NS_PER_MS);
         CT_LT(unsent_ms, slow.delay_ms);
-        CT_LE(dl_valid_ms(lock), validity_ms(30000) - slow.delay_ms + unsent_ms);
-        CT_GE(dl_valid_ms(lock), validity_ms(30000) - slow.delay_ms - ct_tolerance_ms(ct));
+        CT_LE(dl_valid_ms(lock), validity_of(30000) - slow.delay_ms + unsent_ms);
+        CT_GE(dl_valid_ms(lock), validity_of(30000) - slow.delay_ms - ct_tolerance_ms(ct));
         CT_OK(dl_unlock(lock, CT_ERR));
     }
 }
@@ -88,12 +83,12 @@ CT_CASE(leases, a_yes_without_validity_left_is_no_yes) {
 
 CT_CASE(leases, a_yes_counts_until_the_last_instant_of_validity, .traits = CT_VIRTUAL) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
-    ct_fault_t just = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = validity_ms(1000) - 1};
+    ct_fault_t just = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = validity_of(1000) - 1};
     ct_fault_add(ct, &just);
     CT_OK(dl_trylock_for(lock, 0, 1000, CT_ERR));
     CT_EQ(dl_valid_ms(lock), 1);
     CT_OK(dl_unlock(lock, CT_ERR));
-    ct_fault_t late = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = validity_ms(1000)};
+    ct_fault_t late = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = validity_of(1000)};
     ct_fault_add(ct, &late);
     CT_STATUS(dl_trylock_for(lock, 0, 1000, CT_ERR), DL_ELOST);
 }
@@ -105,7 +100,7 @@ CT_CASE(leases, a_wait_tries_again_after_a_yes_that_came_too_late) {
     int64_t lease_ms = ct_call_timeout_ms(ct) / 3;
     CT_OK(dl_trylock_for(lock, 20000, lease_ms, CT_ERR));
     CT_EQ(ct_fault_hits(ct, fault), 1);
-    CT_BETWEEN(dl_valid_ms(lock), 1, validity_ms(lease_ms));
+    CT_BETWEEN(dl_valid_ms(lock), 1, validity_of(lease_ms));
 }
 
 /* ---- explicit leases ------------------------------------------------------------------------- */
@@ -120,8 +115,8 @@ CT_CASE(leases, an_explicit_lease_is_not_renewed_and_ends_as_lost) {
     int64_t after_ms = ct_now_ms(ct);
     dl_event_t event = ct_expect_event(ct, client, DL_EVENT_LOST, "orders", lease_ms + ct_tolerance_ms(ct));
     /* The request left some time between the two. */
-    CT_BETWEEN(ct_now_ms(ct), before_ms + validity_ms(lease_ms) - 10,
-               after_ms + validity_ms(lease_ms) + ct_tolerance_ms(ct));
+    CT_BETWEEN(ct_now_ms(ct), before_ms + validity_of(lease_ms) - 10,
+               after_ms + validity_of(lease_ms) + ct_tolerance_ms(ct));
     CT_EQ(event.status, DL_ETIMEDOUT);
     CT_EQ(event.valid_ms, 0);
     CT_EQ(event.token, token);
@@ -179,20 +174,23 @@ CT_CASE(leases, leases_out_of_range_are_refused_and_nothing_is_sent) {
 }
 
 CT_CASE(leases, an_automatic_lease_is_the_clients_and_is_renewed) {
-    dl_client_t *client = ct_open(ct, NULL);
+    int is_virtual = (ct_traits(ct) & CT_VIRTUAL) != 0;
+    int64_t lease_ms = is_virtual ? ct_lease_ms(ct) : 60000,
+            every_ms = is_virtual ? lease_ms / 3 : LASTING_EVERY_MS;
+    dl_client_t *client = ct_open(ct, is_virtual ? NULL : LASTING);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     dl_client_info_t info = DL_CLIENT_INFO_INIT;
     CT_OK(dl_client_info(client, &info));
-    CT_EQ(info.lease_ms, ct_lease_ms(ct));
+    CT_EQ(info.lease_ms, lease_ms);
     int64_t before_ms = ct_now_ms(ct);
     CT_OK(dl_lock(lock, CT_ERR));
     CT_EQ(ct_call(ct, CT_OP_TRY, -1).lease_ms, info.lease_ms);
     for (int i = 0; i < 40; i++) {
-        ct_sleep_ms(ct, info.lease_ms / 10);
+        ct_sleep_ms(ct, every_ms * 3 / 10);
         CT_GT(dl_valid_ms(lock), info.lease_ms / 4);
     }
     uint64_t renewed = ct_stats(ct, client).renewed;
-    CT_BETWEEN(renewed, 6, (ct_now_ms(ct) - before_ms) * 3 / info.lease_ms + 2);
+    CT_BETWEEN(renewed, 6, renewals_since(ct, before_ms, every_ms));
     CT_EQ(ct_call(ct, CT_OP_RENEW, -1).lease_ms, info.lease_ms);
     CT_OK(dl_unlock(lock, CT_ERR));
 }
@@ -245,8 +243,8 @@ CT_CASE(leases, an_extension_counts_from_before_it_was_sent) {
     ct_fault_t slow = {.op = CT_OP_RENEW, .mode = CT_LATE_REPLY, .delay_ms = ct_call_timeout_ms(ct) / 2};
     ct_fault_add(ct, &slow);
     CT_OK(dl_extend(lock, 60000, CT_ERR));
-    CT_LE(dl_valid_ms(lock), validity_ms(60000) - slow.delay_ms + (ct_traits(ct) & CT_VIRTUAL ? 0 : 20));
-    CT_GE(dl_valid_ms(lock), validity_ms(60000) - slow.delay_ms - ct_tolerance_ms(ct));
+    CT_LE(dl_valid_ms(lock), validity_of(60000) - slow.delay_ms + (ct_traits(ct) & CT_VIRTUAL ? 0 : 20));
+    CT_GE(dl_valid_ms(lock), validity_of(60000) - slow.delay_ms - ct_tolerance_ms(ct));
 }
 
 static void fail_to_extend(ct_t *ct, void *lock) {
@@ -261,7 +259,7 @@ CT_CASE(leases, only_the_owner_extends) {
     fail_to_extend(ct, ct_lock(ct, ct_open(ct, NULL), "orders"));
     fail_to_extend(ct, ct_lock_owned(ct, client, "orders", 1));
     ct_join(ct, ct_thread(ct, fail_to_extend, lock));
-    CT_LE(dl_valid_ms(lock), validity_ms(20000));
+    CT_LE(dl_valid_ms(lock), validity_of(20000));
     CT_OK(dl_unlock(lock, CT_ERR));
     fail_to_extend(ct, lock);
     for (int i = 0; i < ct_calls(ct, CT_OP_RENEW); i++) {
@@ -300,11 +298,11 @@ CT_CASE(leases, a_renewal_that_arrives_after_an_extension_shortens_nothing, .nee
     ct_join(ct, ct_thread(ct, extend_far, lock)); /* overtakes the renewal */
     ct_pause_go(ct, pause);
     CT_AWAIT_THAT(ct_stats(ct, client).renewed, ==, 1, 5000);
-    CT_GE(dl_valid_ms(lock), validity_ms(300000) - 10);
+    CT_GE(dl_valid_ms(lock), validity_of(300000) - 10);
     CT_GE(ct_server_info(ct, "orders").remaining_ms, 300000 - 10);
     ct_sleep_ms(ct, 100000); /* and so do the later ones */
     CT_GE(ct_server_info(ct, "orders").remaining_ms, 200000 - 10);
-    CT_GE(dl_valid_ms(lock), validity_ms(300000) - 100010);
+    CT_GE(dl_valid_ms(lock), validity_of(300000) - 100010);
 }
 
 CT_CASE(leases, an_unknown_extension_is_freed_as_long_as_it_may_last, .needs = DL_CAP_LEASE,

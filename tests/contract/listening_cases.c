@@ -67,7 +67,7 @@ static void all_but_one_leave(ct_t *ct, leave_t how) {
             dl_acquire_opts_t *opts = &room.callers[i].opts;
             opts->cancel = NULL;
             CT_OK(dl_cancel_new(&opts->cancel, CT_ERR));
-            opts->wait_ms = how == BY_DEADLINE && i != last ? ct_tolerance_ms(ct) : DL_WAIT_FOREVER;
+            opts->wait_ms = how == BY_DEADLINE && i != last ? 4 * ct_tolerance_ms(ct) : DL_WAIT_FOREVER;
             enter(ct, &room, i);
         }
         for (int i = 0; i < WAITERS; i++) {

@@ -88,7 +88,7 @@ static void check_lost_levels(ct_t *ct, dl_lock_t *lock, uint32_t levels) {
 }
 
 CT_CASE(loss, has_to_be_unlocked_level_by_level_and_leaves_the_successor_alone, .traits = CT_CAN_FORCE) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, LASTING), *b = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, a, "levels"), *next = ct_lock(ct, b, "levels");
     for (int i = 0; i < 3; i++) {
         CT_OK(dl_lock(lock, CT_ERR));
@@ -96,13 +96,13 @@ CT_CASE(loss, has_to_be_unlocked_level_by_level_and_leaves_the_successor_alone, 
     ct_wipe(ct, "levels");
     CT_OK(dl_trylock(next, CT_ERR));
     uint64_t token = dl_token(next);
-    ct_expect_event(ct, a, DL_EVENT_LOST, "levels", ct_lease_ms(ct) / 3 + ct_tolerance_ms(ct));
+    ct_expect_event(ct, a, DL_EVENT_LOST, "levels", LASTING_EVERY_MS + ct_tolerance_ms(ct));
     check_lost_levels(ct, lock, 3);
     CT_GT(dl_valid_ms(next), 0);
     CT_EQ(dl_token(next), token);
     CT_STATUS(dl_trylock(lock, CT_ERR), DL_EBUSY);
     ct_expect_held(ct, "levels");
-    ct_no_event(ct, b, 0, NULL, 2 * ct_lease_ms(ct));
+    ct_no_event(ct, b, DL_EVENT_LOST, NULL, 4 * LASTING_EVERY_MS);
     CT_OK(dl_unlock(next, CT_ERR));
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));

@@ -13,7 +13,7 @@ typedef struct scene {
 } scene_t;
 
 static scene_t new_scene(ct_t *ct) {
-    scene_t s = {.a = ct_open(ct, NULL), .b = ct_open(ct, NULL), .queue = new_queue(ct)};
+    scene_t s = {.a = ct_open(ct, LASTING), .b = ct_open(ct, LASTING), .queue = new_queue(ct)};
     s.held = ct_lock(ct, s.a, "held");
     CT_OK(dl_lock(s.held, CT_ERR));
     return s;
@@ -253,8 +253,8 @@ CT_CASE(queue, an_extension_that_waits_for_a_ping_is_cancelled, .traits = CT_BLO
         dl_lock_t *lock = task(ct, &s, "mine", 1), *same = task(ct, &s, "mine", 1);
         lock_by(ct, s.queue, lock, DL_LEASE_AUTO);
         ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, s.b, "mine");
-        ct_pause_await(ct, pause, ct_lease_ms(ct));
-        uint64_t id = begin_extend(ct, s.queue, lock, 2 * ct_lease_ms(ct));
+        ct_pause_await(ct, pause, SOON_MS);
+        uint64_t id = begin_extend(ct, s.queue, lock, 120000);
         expect_nothing(ct, s.queue);
         if (by_close) {
             ct_lock_close(ct, lock);
@@ -358,7 +358,8 @@ CT_CASE(queue, a_cancel_at_any_point_of_a_wait_keeps_its_word, .traits = CT_BLOC
         expect_nothing(ct, s.queue);
         ct_expect_free(ct, "held", ct_tolerance_ms(ct));
         CT_EQ(ct_stats(ct, s.b).waiting_now, 0);
-        CT_OK(dl_trylock(s.held, CT_ERR));
+        CT_OK(
+            dl_lock(s.held, CT_ERR)); /* for which it may be the other's turn, until that has left the line */
     }
     CT_GE(at, ct_caps(ct) & DL_CAP_NATIVE_WAIT ? 2 : 4);
     dl_queue_free(s.queue);
@@ -638,14 +639,14 @@ CT_CASE(queue, freed_gives_up_the_renewals_of_the_level_that_nobody_took, .trait
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "levels", 1);
     dl_queue_t *taken = new_queue(ct), *freed = new_queue(ct);
-    lock_by(ct, taken, lock, ct_lease_ms(ct));
+    int64_t lease_ms = 4 * ct_lease_ms(ct);
+    lock_by(ct, taken, lock, lease_ms);
     (void)begin_lock(ct, freed, lock);
     CT_CHECK(ct_await_readable(ct, dl_queue_fd(freed), SOON_MS));
     CT_EQ(dl_hold_count(lock), 2);
     dl_queue_free(freed);
     CT_EQ(dl_hold_count(lock), 1);
-    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, 1,
-                  2 * ct_lease_ms(ct)); /* with the lease of the level that is left */
+    CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, 1, 2 * lease_ms); /* with the lease of the level that is left */
     dl_queue_free(taken);
 }
 
@@ -653,10 +654,10 @@ CT_CASE(queue, a_cancel_of_a_level_that_is_asked_for_is_too_late, .traits = CT_B
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "levels", 1);
     dl_queue_t *queue = new_queue(ct);
-    lock_by(ct, queue, lock, ct_lease_ms(ct) / 2);
+    lock_by(ct, queue, lock, 60000);
     ct_op_t op = ct_caps(ct) & DL_CAP_SERVER_COUNT ? CT_OP_TRY : CT_OP_RENEW;
     ct_pause_t *pause = ct_pause(ct, op, CT_BEFORE, c, "levels");
-    uint64_t id = begin_acquire(ct, queue, lock, DL_WAIT_FOREVER, ct_lease_ms(ct));
+    uint64_t id = begin_acquire(ct, queue, lock, DL_WAIT_FOREVER, 120000);
     ct_pause_await(ct, pause, SOON_MS);
     CT_EQ(dl_op_cancel(queue, id), DL_EBUSY);
     ct_pause_go(ct, pause);

@@ -32,7 +32,7 @@ static void run_leaver(ct_t *ct, leaver_t *l) {
 
 /* A thread left with this many levels: freed, told once, and open to others. */
 static void check_left(ct_t *ct, int levels, int64_t lease_ms) {
-    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING), *other = ct_open(ct, LASTING);
     leaver_t leaver = {.lock = ct_lock(ct, c, "left"), .levels = levels, .lease_ms = lease_ms};
     run_leaver(ct, &leaver);
     ct_expect_free(ct, "left", ct_tolerance_ms(ct));
@@ -61,7 +61,7 @@ CT_CASE(thread_exit, releases_all_levels_of_a_hold_at_once, .traits = CT_BLOCKIN
 }
 
 CT_CASE(thread_exit, releases_an_explicit_lease_too, .traits = CT_BLOCKING) {
-    check_left(ct, 1, 10 * ct_lease_ms(ct));
+    check_left(ct, 1, 120000);
 }
 
 CT_CASE(thread_exit, lets_the_next_thread_in, .traits = CT_BLOCKING) {
@@ -96,7 +96,7 @@ CT_CASE(thread_exit, with_a_lost_hold_reports_no_second_time, .traits = CT_BLOCK
 }
 
 CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_BLOCKING | CT_CAN_FORCE, .needs = DL_CAP_LEASE) {
-    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, LASTING);
     leaver_t leaver = {.lock = ct_lock(ct, c, "wiped"), .levels = 1, .stays_for = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
     CT_AWAIT_THAT(ct_stats(ct, c).held_now, ==, 1, 5000);
@@ -121,10 +121,12 @@ static void unlock_owned(ct_t *ct, void *arg) {
 }
 
 CT_CASE(thread_exit, does_not_matter_to_owned_handles, .traits = CT_BLOCKING) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock_owned(ct, c, "owned", 42);
     ct_join(ct, ct_thread(ct, lock_owned, lock));
-    ct_no_event(ct, c, 0, NULL, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "owned"), >=, 3, 5000);
+    ct_no_event(ct, c, DL_EVENT_LOST, NULL, 0);
+    ct_no_event(ct, c, DL_EVENT_THREAD_EXITED, NULL, 0);
     ct_expect_held(ct, "owned");
     CT_EQ(dl_hold_count(lock), 1);
     ct_join(ct, ct_thread(ct, unlock_owned, lock));

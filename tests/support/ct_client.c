@@ -299,7 +299,8 @@ void ct_free_events(ct_t *ct) {
 dl_client_t *ct_observer(ct_t *ct) {
     if (ct->observer == NULL) {
         char yaml[YAML_MAX];
-        make_options(ct, NULL, yaml, sizeof yaml);
+        /* What it tries, it has until it unlocks, though the machine may stand still meanwhile. */
+        make_options(ct, "lease: 60s", yaml, sizeof yaml);
         CT_OK(fault_open_client(ct->inner, yaml, &ct->observer, CT_ERR));
     }
     return ct->observer;
