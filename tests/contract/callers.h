@@ -88,6 +88,9 @@ static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
 /* Of a client whose holds outlast a machine that stands still for a while, and are renewed often. */
 #define LASTING "lease: 60s\nrenew_every: 100ms"
 #define LASTING_EVERY_MS 100
+/* The same for one whose lease a case waits for. */
+#define BRIEF "lease: 3s\nrenew_every: 200ms"
+#define BRIEF_MS 3000
 
 /* The next renewal finds a lock of this name gone. A short lease that runs out might do so before it was had.
  */

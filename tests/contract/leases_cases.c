@@ -61,7 +61,7 @@ CT_CASE(leases, validity_counts_from_before_the_request_was_sent) {
 }
 
 CT_CASE(leases, a_yes_without_validity_left_is_no_yes) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, "call_timeout: 10s");
     dl_lock_t *lock = ct_lock(ct, client, "orders");
     static const ct_mode_t modes[] = {CT_LATE, CT_LATE_REPLY};
     for (size_t i = 0; i < 2; i++) {

@@ -24,14 +24,14 @@ static int poll_or_starve(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
 }
 
 /* A client whose watchdog can be starved. Each needs an end_starving. */
-static dl_client_t *open_starvable(ct_t *ct) {
+static dl_client_t *open_starvable(ct_t *ct, const char *options) {
     usual_sys = dli_sys;
     starving_sys = *usual_sys;
     starving_sys.poll = poll_or_starve;
     usual_sys->cond_init(&starving_changed);
     watchdog_fd = -1;
     dli_sys = &starving_sys;
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, options);
     watchdog_fd = c->loop.wake_fd;
     return c;
 }
@@ -51,9 +51,9 @@ static void end_starving(ct_t *ct, dl_client_t *c) {
 
 /* It carries the operations of queues. */
 CT_CASE(faults, row04_watchdog_starved, .traits = CT_BLOCKING) {
-    dl_client_t *c = open_starvable(ct);
+    dl_client_t *c = open_starvable(ct, BRIEF);
     dl_lock_t *lock = ct_lock(ct, c, "row 4"), *other = ct_lock_owned(ct, c, "row 4", 9);
-    int64_t lease_ms = ct_lease_ms(ct);
+    int64_t lease_ms = BRIEF_MS;
     starve(1);
     take(ct, lock, DL_LEASE_AUTO);
     take(ct, lock, DL_LEASE_AUTO);
@@ -79,7 +79,7 @@ CT_CASE(faults, row04_watchdog_starved, .traits = CT_BLOCKING) {
 }
 
 CT_CASE(faults, row04_watchdog_starved_when_a_yes_comes_too_late, .traits_not = CT_BACKEND) {
-    dl_client_t *c = open_starvable(ct);
+    dl_client_t *c = open_starvable(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 4");
     int64_t lease_ms = ct_lease_ms(ct);
     ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_AFTER, c, "row 4");
@@ -89,7 +89,7 @@ CT_CASE(faults, row04_watchdog_starved_when_a_yes_comes_too_late, .traits_not = 
     /* Past validity, but not past what the renewal would give: the thread that hears its yes has to look. */
     ct_sleep_ms(ct, lease_ms * 8 / 10);
     ct_pause_go(ct, pause);
-    ct_expect_event(ct, c, DL_EVENT_LOST, "row 4", lease_ms / 10);
+    ct_expect_event(ct, c, DL_EVENT_LOST, "row 4", 5000);
     CT_EQ(dl_valid_ms(lock), 0);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
     end_starving(ct, c);
@@ -100,7 +100,7 @@ static void extend_once(ct_t *ct, void *arg) {
 }
 
 CT_CASE(faults, row04_watchdog_starved_when_an_extension_comes_too_late, .traits_not = CT_BACKEND) {
-    dl_client_t *c = open_starvable(ct);
+    dl_client_t *c = open_starvable(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "row 4", 1);
     int64_t lease_ms = ct_lease_ms(ct);
     take(ct, lock, lease_ms);
@@ -135,26 +135,28 @@ static void set_wall_clock(ct_t *ct, long wanted_s) {
 
 CT_CASE(faults, row09_client_wall_clock_off_by_an_hour, .traits = CT_REAL_TIME) {
     static const long offsets_s[] = {3600, -3600, 0};
-    dl_client_t *a = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, LASTING);
     dl_lock_t *mine = ct_lock(ct, a, "row 9"), *explicit_lock = ct_lock(ct, a, "row 9 explicit");
-    int64_t lease_ms = ct_lease_ms(ct);
+    int64_t lease_ms = BRIEF_MS / 2;
     uint64_t token = 0;
     for (int i = 0; i < 3; i++) {
         CT_OK(dl_lock(mine, CT_ERR));
+        int64_t before_ms = ct_now_ms(ct);
         take(ct, explicit_lock, lease_ms);
+        int64_t taken_ms = ct_now_ms(ct);
         CT_GT(dl_valid_ms(mine), 0);
         if (ct_caps(ct) & DL_CAP_FENCE) {
             CT_GT(dl_token(mine), token);
         }
         token = dl_token(mine);
         set_wall_clock(ct, offsets_s[i]);
-        dl_client_t *b = ct_open(ct, NULL);
+        dl_client_t *b = ct_open(ct, LASTING);
         dl_lock_t *theirs = ct_lock(ct, b, "row 9"), *next = ct_lock(ct, b, "row 9 explicit");
         CT_STATUS(dl_trylock(theirs, CT_ERR), DL_EBUSY);
         CT_STATUS(dl_trylock(next, CT_ERR), DL_EBUSY);
-        int64_t before_ms = ct_now_ms(ct);
         CT_OK(dl_trylock_for(next, 2 * lease_ms, DL_LEASE_AUTO, CT_ERR));
-        CT_BETWEEN(ct_now_ms(ct) - before_ms, lease_ms / 2, lease_ms + ct_tolerance_ms(ct));
+        CT_BETWEEN(ct_now_ms(ct), before_ms + validity_of(lease_ms),
+                   taken_ms + lease_ms + ct_tolerance_ms(ct));
         CT_GT(dl_valid_ms(mine), 0);
         CT_OK(dl_unlock(mine, CT_ERR));
         CT_STATUS(dl_unlock(explicit_lock, CT_ERR), DL_ELOST);

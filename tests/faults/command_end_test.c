@@ -337,33 +337,37 @@ Test(command_end, a_nested_run_ends_with_the_outer_one) {
 
 /* ---- as the first process of a container -------------------------------------------------------------- */
 
-/* The number of the only child of a process, or -1; and how many it has. */
-static pid_t children_of(pid_t pid, int *count) {
+#define CHILDREN 8
+
+/* How many children a process has, and their numbers. */
+static int children_of(pid_t pid, int children[CHILDREN]) {
     char path[64];
-    int child = -1;
-    *count = 0;
+    int count = 0;
     (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
     FILE *file = fopen(path, "r");
     cr_assert_not_null(file, "%s", path);
-    while (fscanf(file, "%d", &child) == 1) {
-        (*count)++;
+    while (count < CHILDREN && fscanf(file, "%d", &children[count]) == 1) {
+        count++;
     }
     (void)fclose(file);
-    return child;
+    return count;
 }
 
 /* Processes that enter a container are nobody's children there. What they leave behind comes to its first
  * process, which has to reap it, whatever it waits for. */
 static void expect_orphans_reaped(pid_t first, int others) {
     char command[200];
-    int count = 0;
+    int children[CHILDREN], count = 0;
     (void)snprintf(command, sizeof command,
-                   "nsenter -t %d -p -m sh -c 'for i in 1 2 3; do sh -c \"sleep 0.3 &\"; done'", (int)first);
+                   "nsenter -t %d -p -m sh -c 'for i in 1 2 3; do sh -c \"sleep 1000 &\"; done'", (int)first);
     cr_assert_eq(system(command), 0);
-    (void)children_of(first, &count);
+    count = children_of(first, children);
     cr_assert_eq(count, others + 3, "they did not come to it");
+    for (int i = others; i < count; i++) { /* the last that came to it */
+        cr_assert_eq(kill(children[i], SIGKILL), 0);
+    }
     for (uint64_t end_ns = now_boot_ns() + PATIENCE_MS * UINT64_C(1000000); count > others;) {
-        (void)children_of(first, &count);
+        count = children_of(first, children);
         cr_assert_lt(now_boot_ns(), end_ns, "%d children of the first process, %d of them its own", count,
                      others);
         (void)usleep(1000);
@@ -372,7 +376,7 @@ static void expect_orphans_reaped(pid_t first, int others) {
 
 Test(command_end, the_first_process_of_a_container_reaps_what_others_leave_behind) {
     program_t program, holder;
-    int count = 0;
+    int children[CHILDREN];
     if (system("unshare --pid --fork --mount-proc true 2>/dev/null") != 0) {
         cr_skip_test("namespaces of processes cannot be had here");
     }
@@ -382,8 +386,8 @@ Test(command_end, the_first_process_of_a_container_reaps_what_others_leave_behin
                 "--config", config_path, "run", "--verbose", "x", "--", "sh", "-c",
                 "echo command $$ >&9; exec sleep 1000", NULL);
     read_error_until(&program, "waiting for 'x'");
-    pid_t first = children_of(program.pid, &count);
-    cr_assert_eq(count, 1);
+    cr_assert_eq(children_of(program.pid, children), 1);
+    pid_t first = children[0];
     (void)watched(first);
     expect_orphans_reaped(first, 1); /* beside the keeper */
     cr_assert_eq(kill(holder.pid, SIGTERM), 0);

@@ -62,10 +62,17 @@ CT_CASE(handoff, processes_get_it_in_the_order_of_their_coming, REDIS) {
     write_turn(ct, "ordered", 20, 0);
     watch_t released = start_watch(ct);
     CT_OK(dl_unlock(held, CT_ERR));
+    int64_t longest_ms = 0, before_ms = released.began_ms;
+    int is_ordered = 1;
     for (int i = 0; i < 5; i++) {
         expect_handed(ct, &waiters[i], released, 0);
-        CT_CHECK(i == 0 || waiters[i].token > waiters[i - 1].token);
+        int64_t took_ms = waiters[i].ended_ms - before_ms;
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+        before_ms = waiters[i].ended_ms;
+        is_ordered = is_ordered && (i == 0 || waiters[i].token > waiters[i - 1].token);
     }
+    /* Who does not take its reservation in time, as the machine stands still, loses its turn. */
+    CT_CHECK(is_ordered || longest_ms >= RESERVED_MS);
     CT_EQ(in_line(ct, "ordered"), 0);
 }
 
@@ -224,9 +231,9 @@ CT_CASE(handoff, who_gives_up_its_turn_tells_the_next, REDIS) {
     int heard[] = {ct_calls_of(ct, CT_OP_WOKEN, c, NULL), ct_calls_of(ct, CT_OP_WOKEN, d, NULL)};
     write_turn(ct, "turn", 5000, 0);
     CT_OK(dl_unlock(held, CT_ERR));
-    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_WOKEN, c, NULL), ==, heard[0] + 2,
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_WOKEN, c, NULL), >=, heard[0] + 2,
                   5000); /* by its own channel, too */
-    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_WOKEN, d, NULL), ==, heard[1] + 1, 5000);
+    CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_WOKEN, d, NULL), >=, heard[1] + 1, 5000);
     ct_fault_end(ct, fault);
     dl_cancel_trigger(first.opts.cancel);
     end_caller(ct, &first, DL_ECANCELED);
@@ -265,6 +272,16 @@ static void wait_for_ever(ct_t *ct, void *arg) {
     (void)dl_lock(lock, NULL);
 }
 
+static int subscribers(ct_t *ct) {
+    int count = 0;
+    for (const char *at = redis_ask(ct_redis(ct), "CLIENT LIST TYPE pubsub"); at != NULL;
+         at = strchr(at, '\n')) {
+        at += *at == '\n';
+        count += strncmp(at, "id=", 3) == 0;
+    }
+    return count;
+}
+
 static void wait_behind(ct_t *ct, char *name, int is_killed) {
     ct_process_t *victim = ct_process(ct, wait_for_ever, name);
     dl_lock_t *held = lock_of(ct, name);
@@ -275,7 +292,9 @@ static void wait_behind(ct_t *ct, char *name, int is_killed) {
     caller_t next = CALLER(lock_of(ct, name), DL_WAIT_FOREVER);
     line_up(ct, &next, name, 2);
     if (is_killed) {
+        CT_AWAIT_THAT(subscribers(ct), ==, 2, 5000);
         ct_process_kill(ct, victim);
+        CT_AWAIT_THAT(subscribers(ct), ==, 1, 5000); /* the server has seen it */
     } else {
         ct_process_stop(ct, victim);
     }

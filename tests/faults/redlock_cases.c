@@ -245,7 +245,7 @@ CT_CASE(faults, row22_nothing_stays_locked_after_the_majority_is_back, REDLOCK) 
 /* All answers take so long. */
 static dl_client_t *open_far_away(ct_t *ct, front_t *front, const char *extra) {
     char more[256];
-    snprintf(more, sizeof more, "%s\n%s", times(ct, 1000, 4000, 10000), extra);
+    snprintf(more, sizeof more, "%s\n%s", times(ct, 3000, 8000, 20000), extra);
     dl_client_t *c = ct_open(ct, through(ct, front, more));
     dl_lock_t *lock = ct_lock(ct, c, "warm");
     CT_OK(dl_trylock(lock, CT_ERR));
@@ -266,7 +266,7 @@ CT_CASE(faults, row23_majority_reached_after_validity, REDLOCK) {
     CT_EQ(caps_of(ct, c) & DL_CAP_FENCE, DL_CAP_FENCE);
     CT_EQ(caps_of(ct, plain) & DL_CAP_FENCE, 0);
     dl_lock_t *lock = ct_lock(ct, c, "row 23"), *unfenced = ct_lock(ct, plain, "row 23");
-    int64_t lease_ms = scaled(ct, 300);
+    int64_t lease_ms = scaled(ct, 1500);
     EACH_PROXY(front, proxy_delay(ct, proxy, PROXY_REPLIES, lease_ms + 20));
     /* The votes themselves come too late. */
     CT_STATUS(dl_trylock_for(unfenced, 0, lease_ms, CT_ERR), DL_ELOST);

@@ -65,7 +65,7 @@ typedef struct uninformed {
 } uninformed_t;
 
 static void start_waiter(ct_t *ct, uninformed_t *u) {
-    u->held = ct_lock(ct, ct_open(ct, NULL), "row 13");
+    u->held = ct_lock(ct, ct_open(ct, BRIEF), "row 13");
     take(ct, u->held, DL_LEASE_AUTO);
     u->client = ct_open(ct, NULL);
     u->waiter = (caller_t)CALLER(ct_lock(ct, u->client, "row 13"), DL_WAIT_FOREVER);
@@ -106,7 +106,7 @@ CT_CASE(faults, row13_notification_is_missed, .needs = DL_CAP_NOTIFY) {
     start_waiter(ct, &u);
     ct_await_hearing(ct, u.client, "row 13", 5000);
     int fault = ct_fault(ct, CT_OP_WOKEN, CT_LOSE_REPLY, CT_ALWAYS);
-    free_without_news(ct, &u, ct_lease_ms(ct));
+    free_without_news(ct, &u, BRIEF_MS);
     CT_GT(ct_fault_hits(ct, fault), 0);
 }
 
