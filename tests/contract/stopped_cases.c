@@ -21,15 +21,56 @@
 
 /* ---- a thread that is stopped ----------------------------------------------------------------- */
 
-/* As a debugger does it, the thread stands wherever the signal finds it. */
 static int stop_pipe[2];
 static atomic_int stopped;
 
-static void stand_still(int number) {
-    (void)number;
+static void stand_still(void) {
     char go;
     atomic_store(&stopped, 1);
     while (read(stop_pipe[0], &go, 1) < 0) {}
+}
+
+/* The real table, but a signal finds out whether this thread sleeps in a call and does nothing but that: its
+ * time may just have been over, and then it may have a mutex, or ask the server. */
+static dli_sys_t marks;
+static _Thread_local volatile sig_atomic_t sleeps_here, asks_here;
+
+static int poll_marked(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    sleeps_here = 1;
+    int rc = dli_sys_real.poll(fds, n, deadline_ns);
+    sleeps_here = 0;
+    return rc;
+}
+
+static void wait_marked(atomic_uint *word, uint64_t deadline_ns) {
+    sleeps_here = 1;
+    dli_sys_real.word_wait(word, deadline_ns);
+    sleeps_here = 0;
+}
+
+static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks_here++;
+}
+
+static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks_here--;
+}
+
+static int only_sleeps(void) {
+    return sleeps_here && !asks_here;
+}
+
+static void stop_a_sleeper(int number) {
+    (void)number;
+    if (only_sleeps()) {
+        stand_still();
+    }
 }
 
 /* Threads of cases are started with all signals blocked. */
@@ -45,7 +86,17 @@ static void end_signals(void) {
     close(stop_pipe[1]);
 }
 
+/* Before clients are opened. */
 static void on_signal(ct_t *ct, void (*handler)(int)) {
+    static const ct_op_t ops[] = {CT_OP_TRY, CT_OP_WATCH, CT_OP_UNWATCH};
+    marks = dli_sys_real;
+    marks.poll = poll_marked;
+    marks.word_wait = wait_marked;
+    dli_sys = &marks;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND); i++) {
+        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL); /* of a backend no thread stands in one */
+        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
+    }
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
@@ -108,8 +159,11 @@ static void await_asleep(ct_t *ct, dl_client_t *client, const char *name, pid_t 
 }
 
 static void stop_thread(ct_t *ct, const known_t *k) {
-    CT_EQ(pthread_kill(k->thread, SIGUSR2), 0);
-    CT_AWAIT(atomic_load(&stopped), 5000);
+    for (int i = 0; !atomic_load(&stopped); i++) {
+        CT_LT(i, 500);
+        CT_EQ(pthread_kill(k->thread, SIGUSR2), 0);
+        ct_sleep_ms(ct, 10);
+    }
 }
 
 static void let_go(ct_t *ct) {
@@ -119,7 +173,7 @@ static void let_go(ct_t *ct) {
 /* Its turn comes by an unlock that passes the lock on; and as it does not come for it, the next one has it.
  */
 CT_CASE(stopped, a_lock_that_is_passed_to_it_goes_on_to_the_next, .traits = CT_REAL_TIME | CT_BLOCKING) {
-    on_signal(ct, stand_still);
+    on_signal(ct, stop_a_sleeper);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, "lease: 30s");
     dl_lock_t *held = ct_lock(ct, a, "passed"), *wanted = ct_lock(ct, b, "passed");
     take(ct, held, LONG_LEASE_MS);
@@ -144,7 +198,7 @@ CT_CASE(stopped, a_lock_that_is_passed_to_it_goes_on_to_the_next, .traits = CT_R
 
 CT_CASE(stopped, a_lock_that_is_passed_to_it_is_freed_where_nobody_else_is,
         .traits = CT_REAL_TIME | CT_BLOCKING) {
-    on_signal(ct, stand_still);
+    on_signal(ct, stop_a_sleeper);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, "lease: 30s");
     dl_lock_t *held = ct_lock(ct, a, "passed"), *wanted = ct_lock(ct, b, "passed");
     take(ct, held, LONG_LEASE_MS);
@@ -166,7 +220,7 @@ CT_CASE(stopped, a_lock_that_is_passed_to_it_is_freed_where_nobody_else_is,
 }
 
 CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_REAL_TIME | CT_BLOCKING) {
-    on_signal(ct, stand_still);
+    on_signal(ct, stop_a_sleeper);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NEVER_POLLS);
     dl_lock_t *first = ct_lock(ct, a, "first"), *second = ct_lock(ct, a, "second");
     take(ct, first, LONG_LEASE_MS);
@@ -190,7 +244,7 @@ CT_CASE(stopped, who_listens_is_replaced, .needs = DL_CAP_NOTIFY, .traits = CT_R
 /* What is left unread is the answer to a renewal, and nobody else waits. The lease is over before whoever
  * only listens counts as late. */
 static void keep_a_hold(ct_t *ct, int listens) {
-    on_signal(ct, stand_still);
+    on_signal(ct, stop_a_sleeper);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NEVER_POLLS "\nlease: 900ms");
     dl_lock_t *first = ct_lock(ct, a, "first"), *second = ct_lock(ct, a, "second"),
               *kept = ct_lock(ct, b, "kept");
@@ -232,7 +286,7 @@ CT_CASE(stopped, who_is_to_listen_next_costs_no_hold, .needs = DL_CAP_NOTIFY,
 
 CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_WAIT,
         .traits = CT_REAL_TIME | CT_BLOCKING) {
-    on_signal(ct, stand_still);
+    on_signal(ct, stop_a_sleeper);
     dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, POLLS_SELDOM);
     dl_lock_t *held = ct_lock(ct, a, "wanted");
     take(ct, held, LONG_LEASE_MS);
@@ -256,7 +310,7 @@ CT_CASE(stopped, while_it_waits_it_passes_its_turn, .needs_not = DL_CAP_NATIVE_W
 
 /* ---- one that is stopped while it asks the server ---------------------------------------------- */
 
-/* It is stopped at its try; then another of its client has the lock, and keeps it. */
+/* It is stopped at its try; then another of its BRIEF client has the lock, and keeps it. */
 static ct_pause_t *overtake(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *next, ct_when_t when) {
     *head = (caller_t)CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     *next = (caller_t)CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
@@ -265,7 +319,7 @@ static ct_pause_t *overtake(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *
     start_caller(ct, head);
     ct_pause_await(ct, pause, 5000);
     start_caller(ct, next);
-    int64_t lease_ms = when == CT_AFTER ? ct_server_lease_ms(ct, ct_lease_ms(ct)) : 0;
+    int64_t lease_ms = when == CT_AFTER ? ct_server_lease_ms(ct, BRIEF_MS) : 0;
     CT_AWAIT_THAT(ct_stats(ct, c).acquired, ==, 1, ct_call_timeout_ms(ct) + lease_ms + SOON_MS);
     return pause;
 }
@@ -310,7 +364,7 @@ static void end_overtaken(ct_t *ct, dl_client_t *c, caller_t *head, caller_t *ne
 
 CT_CASE(stopped, before_its_request_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
         .traits_not = CT_BACKEND) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, BRIEF);
     caller_t head, next;
     ct_pause_t *pause = overtake(ct, c, &head, &next, CT_BEFORE);
     end_overtaken(ct, c, &head, &next, pause);
@@ -318,7 +372,7 @@ CT_CASE(stopped, before_its_request_it_passes_its_turn, .needs = DL_CAP_LEASE, .
 
 CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING,
         .traits_not = CT_BACKEND) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, BRIEF);
     caller_t head, next;
     ct_pause_t *pause = overtake(ct, c, &head, &next, CT_AFTER);
     end_overtaken(ct, c, &head, &next, pause);
@@ -326,7 +380,7 @@ CT_CASE(stopped, after_the_yes_it_passes_its_turn, .needs = DL_CAP_LEASE, .trait
 
 CT_CASE(stopped, its_late_yes_is_nobodys, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL | CT_BLOCKING,
         .traits_not = CT_BACKEND) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, BRIEF);
     caller_t head, next, third = CALLER(ct_lock(ct, c, "asked"), DL_WAIT_FOREVER);
     ct_pause_t *late = overtake(ct, c, &head, &next, CT_BEFORE);
     ct_latch_down(ct, next.keep);
@@ -478,7 +532,7 @@ static _Thread_local int stalls_here;
 static void wake_late(atomic_uint *word) {
     if (stalls_here) {
         stalls_here = 0;
-        stand_still(0);
+        stand_still();
     }
     dli_sys_real.word_wake(word);
 }
@@ -503,7 +557,7 @@ static void stop_before_the_wake(ct_t *ct, int waiters) {
     stalls.word_wake = wake_late;
     dli_sys = &stalls;
     CT_EQ(pipe(stop_pipe), 0);
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, c, "woken");
     stopped_unlock_t u = {.lock = lock, .held = ct_latch(ct, 1), .go = ct_latch(ct, 1)};
     ct_thread_t *thread = ct_thread(ct, unlock_and_stall, &u);
@@ -540,9 +594,14 @@ CT_CASE(stopped, before_it_wakes_the_last_it_does_not_cost_him_the_wake,
 /* ---- one that jumps --------------------------------------------------------------------------- */
 
 static _Thread_local sigjmp_buf back;
+static _Thread_local volatile sig_atomic_t may_jump;
 
 static void jump(int number) {
-    siglongjmp(back, number);
+    if (may_jump && only_sleeps()) {
+        may_jump = 0;
+        sleeps_here = 0;
+        siglongjmp(back, number);
+    }
 }
 
 typedef enum then { CALLS_AGAIN, ENDS, STAYS_AWAY } then_t;
@@ -552,7 +611,7 @@ typedef struct jumper {
     dl_lock_t *lock, *other;
     pthread_t thread;
     pid_t tid;
-    ct_latch_t *began, *jumped, *may_end;
+    ct_latch_t *began, *left, *jumped, *may_end; /* left: the call; jumped: and done what it does at once */
     then_t then;
 } jumper_t;
 
@@ -564,10 +623,12 @@ static void wait_and_jump(ct_t *ct, void *arg) {
     hear_signals(ct);
     if (sigsetjmp(back, 1) == 0) {
         ct_latch_down(ct, j->began);
+        may_jump = 1;
         CT_OK(dl_lock(j->lock, CT_ERR));
         CT_CHECKF(0, "the lock was had before the jump");
     }
     ct_listener_leaves(ct, j->client);
+    ct_latch_down(ct, j->left);
     if (j->then == CALLS_AGAIN) {
         CT_OK(dl_lock(j->other, CT_ERR));
         CT_OK(dl_unlock(j->other, CT_ERR));
@@ -582,6 +643,15 @@ static void wait_and_jump(ct_t *ct, void *arg) {
     }
 }
 
+static void let_jump(ct_t *ct, const jumper_t *j) {
+    for (int i = 0; !ct_latch_open(ct, j->left); i++) {
+        CT_LT(i, 500);
+        CT_EQ(pthread_kill(j->thread, SIGUSR2), 0);
+        ct_sleep_ms(ct, 10);
+    }
+    ct_latch_wait(ct, j->jumped, 10000);
+}
+
 /* Another of its client stands behind it, and gets the lock once that is free. */
 static void jump_out_of_a_wait(ct_t *ct, then_t then) {
     on_signal(ct, jump);
@@ -591,6 +661,7 @@ static void jump_out_of_a_wait(ct_t *ct, then_t then) {
     jumper_t j = {
         .client = b, .lock = ct_lock(ct, b, "left"), .other = ct_lock(ct, b, "other"), .then = then};
     j.began = ct_latch(ct, 1);
+    j.left = ct_latch(ct, 1);
     j.jumped = ct_latch(ct, 1);
     j.may_end = ct_latch(ct, 1);
     ct_thread_t *thread = ct_thread(ct, wait_and_jump, &j);
@@ -600,8 +671,7 @@ static void jump_out_of_a_wait(ct_t *ct, then_t then) {
     start_caller(ct, &next);
     ct_await_waiting(ct, b, 2, 5000);
     await_asleep(ct, b, "left", j.tid);
-    CT_EQ(pthread_kill(j.thread, SIGUSR2), 0);
-    ct_latch_wait(ct, j.jumped, 10000);
+    let_jump(ct, &j);
     if (then == ENDS) {
         ct_join(ct, thread);
     }
@@ -708,9 +778,11 @@ static void wait_with_cancel_and_jump(ct_t *ct, void *arg) {
         dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
         opts.cancel = c->cancel;
         ct_latch_down(ct, j->began);
+        may_jump = 1;
         CT_OK(dl_acquire(j->lock, &opts, CT_ERR));
         CT_CHECKF(0, "the lock was had before the jump");
     }
+    ct_latch_down(ct, j->left);
     dl_cancel_free(c->cancel);
     ct_latch_down(ct, j->jumped);
     ct_latch_wait(ct, j->may_end, KEEP_MS);
@@ -723,15 +795,15 @@ CT_CASE(stopped, a_cancel_object_of_a_call_that_was_left_is_nobody_elses, JUMPS)
     canceller_t c = {.jumper = {.client = client,
                                 .lock = lock,
                                 .began = ct_latch(ct, 1),
+                                .left = ct_latch(ct, 1),
                                 .jumped = ct_latch(ct, 1),
                                 .may_end = ct_latch(ct, 1)}};
-    take(ct, lock, DL_LEASE_AUTO);
+    take(ct, lock, LONG_LEASE_MS);
     ct_thread_t *thread = ct_thread(ct, wait_with_cancel_and_jump, &c);
     ct_latch_wait(ct, c.jumper.began, 5000);
     ct_await_waiting(ct, client, 1, 5000);
     await_sleep(ct, c.jumper.tid);
-    CT_EQ(pthread_kill(c.jumper.thread, SIGUSR2), 0);
-    ct_latch_wait(ct, c.jumper.jumped, 10000);
+    let_jump(ct, &c.jumper);
     CT_OK(dl_unlock(lock, CT_ERR));
     ct_latch_down(ct, c.jumper.may_end);
     ct_join(ct, thread);

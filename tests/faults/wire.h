@@ -60,12 +60,18 @@ static inline const char *fresh_name(const char *row) {
 
 /* A client whose connections go through the proxy. It has made some already, and the server knows the
  * scripts. */
-static inline dl_client_t *open_behind(ct_t *ct, proxy_t *proxy) {
-    dl_client_t *c = ct_open(ct, address_of(ct, proxy));
+static inline dl_client_t *open_behind_with(ct_t *ct, proxy_t *proxy, const char *options) {
+    char more[1024];
+    snprintf(more, sizeof more, "%s\n%s", address_of(ct, proxy), options);
+    dl_client_t *c = ct_open(ct, more);
     dl_lock_t *lock = ct_lock(ct, c, "warm");
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
     return c;
+}
+
+static inline dl_client_t *open_behind(ct_t *ct, proxy_t *proxy) {
+    return open_behind_with(ct, proxy, "");
 }
 
 /* The reply to the next request that contains this (NULL: to any) does not come. */
