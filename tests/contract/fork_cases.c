@@ -13,7 +13,7 @@ typedef struct family {
 
 static family_t make_family(ct_t *ct) {
     family_t f;
-    f.client = ct_open(ct, NULL);
+    f.client = ct_open(ct, LASTING);
     f.lock = ct_lock(ct, f.client, "family");
     f.owned = ct_lock_owned(ct, f.client, "family too", 7);
     CT_OK(dl_cancel_new(&f.cancel, CT_ERR));
@@ -26,7 +26,10 @@ static family_t make_family(ct_t *ct) {
 /* Nothing of the parent's has changed, and its renewals go on. */
 static void check_parent(ct_t *ct, family_t *f) {
     CT_EQ(dl_hold_count(f->lock), 2);
-    ct_no_event(ct, f->client, 0, NULL, 2 * ct_lease_ms(ct));
+    int renewals = renewals_of(ct, "family"), others = renewals_of(ct, "family too");
+    CT_AWAIT_THAT(renewals_of(ct, "family"), >=, renewals + 3, 5000);
+    CT_AWAIT_THAT(renewals_of(ct, "family too"), >=, others + 3, 5000);
+    ct_no_event(ct, f->client, DL_EVENT_LOST, NULL, 0);
     CT_GT(dl_valid_ms(f->lock), 0);
     CT_GT(dl_valid_ms(f->owned), 0);
     ct_expect_held(ct, "family");
@@ -134,7 +137,7 @@ CT_CASE(fork, child_that_closes_leaves_the_parents_waits_intact) {
 
 static void open_own(ct_t *ct, void *arg) {
     family_t *f = arg;
-    dl_client_t *own = ct_open(ct, NULL);
+    dl_client_t *own = ct_open(ct, LASTING);
     dl_lock_t *same = ct_lock(ct, own, "family"), *other = ct_lock(ct, own, "childs");
     dl_client_info_t info = DL_CLIENT_INFO_INIT;
     CT_EQ(dl_client_info(own, &info), DL_OK);
@@ -142,7 +145,8 @@ static void open_own(ct_t *ct, void *arg) {
     CT_OK(dl_lock(other, CT_ERR));
     CT_STATUS(dl_unlock(f->lock, CT_ERR), DL_EFORKED);
     dl_client_close(f->client);
-    ct_no_event(ct, own, 0, NULL, 2 * ct_lease_ms(ct));
+    CT_AWAIT_THAT(ct_stats(ct, own).renewed, >=, 2, 5000);
+    ct_no_event(ct, own, DL_EVENT_LOST, NULL, 0);
     CT_GT(dl_valid_ms(other), 0);
     CT_OK(dl_unlock(other, CT_ERR));
     dl_lock_close(same);
@@ -171,7 +175,7 @@ static void add_under_the_lock(ct_t *ct, dl_lock_t *lock, volatile int *count) {
 }
 
 static void work_as_a_child(ct_t *ct, void *arg) {
-    dl_client_t *own = ct_open(ct, NULL);
+    dl_client_t *own = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, own, "workers");
     add_under_the_lock(ct, lock, arg);
     dl_lock_close(lock);
@@ -180,7 +184,7 @@ static void work_as_a_child(ct_t *ct, void *arg) {
 
 /* As a server does that opens its client, then forks its workers. */
 CT_CASE(fork, workers_lock_beside_the_client_that_was_open_before, .traits = CT_PROCESSES | CT_FORK_THREADS) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, client, "workers");
     int *count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CT_CHECKF(count != MAP_FAILED, "no memory to share");

@@ -26,19 +26,19 @@ CT_CASE(session, hang_up_is_a_loss_at_once, .needs = DL_CAP_SESSION, .traits = C
 
 CT_CASE(session, hang_up_after_an_answered_ping_is_a_loss_at_once, .needs = DL_CAP_SESSION,
         .traits = CT_CAN_FORCE) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     CT_OK(dl_lock(ct_lock(ct, c, "pinged"), CT_ERR));
-    CT_AWAIT_THAT(renewals_of(ct, "pinged"), >=, 2, ct_lease_ms(ct));
+    CT_AWAIT_THAT(renewals_of(ct, "pinged"), >=, 2, 5000);
     ct_wipe(ct, "pinged");
     ct_expect_event(ct, c, DL_EVENT_LOST, "pinged", ct_tolerance_ms(ct));
 }
 
 CT_CASE(session, hang_up_while_a_yes_is_on_its_way_is_a_loss_at_once, .needs = DL_CAP_SESSION,
         .traits = CT_CAN_FORCE) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_AFTER, c, "crossed");
     CT_OK(dl_lock(ct_lock(ct, c, "crossed"), CT_ERR));
-    ct_pause_await(ct, pause, ct_lease_ms(ct));
+    ct_pause_await(ct, pause, 5000);
     ct_wipe(ct, "crossed");
     ct_sleep_ms(ct, 20);
     ct_pause_go(ct, pause);
@@ -47,9 +47,9 @@ CT_CASE(session, hang_up_while_a_yes_is_on_its_way_is_a_loss_at_once, .needs = D
 }
 
 CT_CASE(session, explicit_lease_is_pinged_and_not_extended, .needs = DL_CAP_SESSION) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, BRIEF);
     dl_lock_t *lock = ct_lock(ct, c, "pinged");
-    int64_t lease_ms = ct_lease_ms(ct), before_ms = ct_now_ms(ct);
+    int64_t lease_ms = BRIEF_MS, before_ms = ct_now_ms(ct);
     take(ct, lock, lease_ms);
     ct_expect_event(ct, c, DL_EVENT_LOST, "pinged", 2 * lease_ms);
     CT_BETWEEN(ct_now_ms(ct) - before_ms, validity_of(lease_ms) - 1,
@@ -178,8 +178,8 @@ CT_CASE(session, connections_of_lost_holds_are_dropped, .needs = DL_CAP_SESSION)
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "dropped");
     for (int i = 0; i < 3; i++) {
-        take(ct, lock, DL_LEASE_MIN_MS);
-        ct_expect_event(ct, c, DL_EVENT_LOST, "dropped", DL_LEASE_MIN_MS + ct_tolerance_ms(ct));
+        take(ct, lock, ct_lease_ms(ct));
+        ct_expect_event(ct, c, DL_EVENT_LOST, "dropped", ct_lease_ms(ct) + ct_tolerance_ms(ct));
         CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
         ct_expect_free(ct, "dropped", ct_tolerance_ms(ct));
     }

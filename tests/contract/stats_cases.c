@@ -28,7 +28,7 @@ CT_CASE(stats, they_begin_at_zero) {
 }
 
 CT_CASE(stats, each_kind_of_end_is_counted_once) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, "lease: 60s");
     dl_lock_t *lock = ct_lock(ct, client, "orders"), *other = ct_lock(ct, client, "bills");
     CT_OK(dl_trylock(lock, CT_ERR));
     CT_OK(dl_lock(lock, CT_ERR));

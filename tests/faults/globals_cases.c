@@ -108,10 +108,10 @@ CT_CASE(faults, row31_hostile_time_zones, MYSQL) {
 /* The clock on the wall changes while a lock is held: new sessions see another local time. */
 CT_CASE(faults, row31_time_zone_changes_during_a_hold, MYSQL) {
     (void)ct_mysql_own(ct, NULL);
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, BRIEF);
     dl_lock_t *lock = ct_lock(ct, c, "row 31"), *explicit_lock = ct_lock(ct, c, "row 31 explicit");
     CT_OK(dl_lock(lock, CT_ERR));
-    take(ct, explicit_lock, 20 * ct_lease_ms(ct));
+    take(ct, explicit_lock, 20 * BRIEF_MS);
     uint64_t token = dl_token(lock);
     for (size_t i = 0; i < sizeof zones / sizeof zones[0]; i++) {
         (void)mysql_ask(ct_mysql(ct), "SET GLOBAL time_zone='%s'", zones[i]);
@@ -122,10 +122,10 @@ CT_CASE(faults, row31_time_zone_changes_during_a_hold, MYSQL) {
         dl_client_t *later = ct_open(ct, NULL);
         CT_STATUS(dl_trylock(ct_lock(ct, later, "row 31"), CT_ERR), DL_EBUSY);
         CT_STATUS(dl_trylock(ct_lock(ct, later, "row 31 explicit"), CT_ERR), DL_EBUSY);
-        CT_BETWEEN(ct_server_info(ct, "row 31 explicit").remaining_ms, 1, 20 * ct_lease_ms(ct));
+        CT_BETWEEN(ct_server_info(ct, "row 31 explicit").remaining_ms, 1, 20 * BRIEF_MS);
         uint64_t renewed = ct_stats(ct, c).renewed;
-        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 2, ct_lease_ms(ct));
-        CT_BETWEEN(ct_server_info(ct, "row 31").remaining_ms, 1, ct_lease_ms(ct));
+        CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 2, BRIEF_MS);
+        CT_BETWEEN(ct_server_info(ct, "row 31").remaining_ms, 1, BRIEF_MS);
     }
     CT_EQ(ct_stats(ct, c).lost, 0);
     CT_OK(dl_unlock(lock, CT_ERR));

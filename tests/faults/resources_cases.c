@@ -80,7 +80,7 @@ CT_CASE(faults, row35_each_malloc_fails_from_then_on, .traits = CT_BLOCKING, .ne
 
 /* A wait behind another holder, in which the n-th allocation fails. */
 static void fail_in_waits(ct_t *ct, int forever) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, "lease: 60s"), *b = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, a, "row 35"), *wanted = ct_lock(ct, b, "row 35");
     CT_OK(dl_lock(held, CT_ERR));
     int64_t wait_ms = ct_traits(ct) & CT_VIRTUAL ? 20 : 100; /* a server answers within it */

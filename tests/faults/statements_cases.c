@@ -32,7 +32,7 @@ static void expect_nothing_stayed(ct_t *ct, dl_client_t *c, const char *name) {
 
 CT_CASE(faults, row20_row_kept_by_a_foreign_transaction, MYSQL) {
     introduce(ct, "row 20");
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *held = ct_lock(ct, c, "row 20 held");
     CT_OK(dl_lock(held, CT_ERR));
     mysql_hand_t *hand = lock_row(ct, "row 20");
