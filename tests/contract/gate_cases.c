@@ -49,20 +49,20 @@ static void serve_in_order(ct_t *ct, dl_client_t *client, dl_lock_t *held_by) {
 }
 
 CT_CASE(gate, threads_are_served_in_order_behind_a_thread_of_their_own_client) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, client, "desk");
     CT_OK(dl_lock(lock, CT_ERR));
     serve_in_order(ct, client, lock);
 }
 
 CT_CASE(gate, threads_are_served_in_order_behind_another_client) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "desk");
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, LASTING), "desk");
     CT_OK(dl_lock(lock, CT_ERR));
     serve_in_order(ct, ct_open(ct, NULL), lock);
 }
 
 CT_CASE(gate, only_the_head_of_the_queue_talks_to_the_server) {
-    dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "desk");
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, LASTING), "desk");
     CT_OK(dl_lock(lock, CT_ERR));
     dl_client_t *client = ct_open(ct, NULL);
     line_t line = {.lock = ct_lock(ct, client, "desk")};
@@ -158,7 +158,7 @@ static void lock_other_names(ct_t *ct, dl_client_t *client) {
 }
 
 CT_CASE(gate, one_busy_name_never_delays_another, .timeout_s = 60) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "busy");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "busy");
     CT_OK(dl_lock(held, CT_ERR));
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *busy = ct_lock(ct, client, "busy");

@@ -25,7 +25,7 @@ static void wait_in_vain(ct_t *ct, void *lock) {
 }
 
 CT_CASE(timeouts, a_wait_for_another_client_ends_when_it_should) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_lock(held, CT_ERR));
     dl_client_t *client = ct_open(ct, NULL);
     wait_in_vain(ct, ct_lock(ct, client, "orders"));
@@ -48,7 +48,7 @@ CT_CASE(timeouts, a_wait_for_another_thread_ends_when_it_should) {
 #define LAST_TRY_MS 80
 
 CT_CASE(timeouts, a_lock_that_became_free_during_the_last_pause_is_obtained) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
     /* No pause of this client ends before its wait does. */
     dl_client_t *client = ct_open(ct, "backoff_min: 60s\nbackoff_max: 60s");
@@ -71,7 +71,7 @@ CT_CASE(timeouts, a_lock_that_became_free_during_the_last_pause_is_obtained) {
 }
 
 CT_CASE(timeouts, nothing_is_asked_or_left_after_a_wait_has_ended) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_lock(held, CT_ERR));
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
@@ -116,7 +116,7 @@ CT_CASE(timeouts, a_refusal_in_time_is_news_of_the_server, .traits = CT_VIRTUAL)
 }
 
 CT_CASE(timeouts, a_wait_of_zero_is_a_single_try) {
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_lock(held, CT_ERR));
     int tries = ct_calls(ct, CT_OP_TRY);
     dl_client_t *client = ct_open(ct, NULL);
@@ -218,7 +218,7 @@ CT_CASE(timeouts, a_call_ends_by_its_deadline_when_nothing_is_heard, .needs = DL
 CT_CASE(timeouts, a_call_ends_by_its_deadline_when_the_server_goes_silent_in_the_middle,
         .needs = DL_CAP_NOTIFY) {
     ct_fault_t later = {.op = CT_OP_TRY, .mode = CT_NEVER, .skip = 1, .count = CT_ALWAYS};
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_lock(held, CT_ERR));
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
