@@ -95,10 +95,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     dli_loop_t *loop = &client->loop;
     /* Before it is marked: what it does for others may hold it up. */
     dli_tidy(client);
-    if (client->wake_count > 0) {
-        dli_release_client(client);
-        dli_lock_client(client);
-    }
+    dli_wake_first(client);
     if (loop->listening) {
         return;
     }

@@ -88,9 +88,17 @@ static bool has_calls(const dl_client_t *client) {
     return client->to_flush || client->unwatch != NULL;
 }
 
+void dli_wake_first(dl_client_t *client) {
+    if (client->wake_count > 0) {
+        dli_release_client(client);
+        pthread_mutex_lock(&client->mutex);
+    }
+}
+
 void dli_tidy(dl_client_t *client) {
     dli_run_ready(client);
     while (has_calls(client) || can_drop(client) || (dli_has_chores(client) && !punctual)) {
+        dli_wake_first(client);
         client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
         if (client->to_flush) {
             dli_requests_flush(client);

@@ -1,5 +1,7 @@
-/* stalls_cases.c - contract: a thread that stops, in whatever place, holds up none of the others. */
+/* stalls_cases.c - contract: a thread that stops, or jumps out of its call, in whatever place, holds up none
+ * of the others. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +28,15 @@ typedef struct scene {
     int at;           /* which of the places that its threads come to, from 0 */
     atomic_int place; /* the next */
     _Atomic(dli_thread_t *) stands;
+    int jumps;
     ct_latch_t *goes_on;
     ct_thread_t *thread; /* of the whole */
 } scene_t;
 
 static const dli_sys_t *inner;
 static _Thread_local scene_t *here; /* NULL: this thread stops nowhere */
+static _Thread_local sigjmp_buf back;
+static _Thread_local int asks; /* a driver that blocks: nobody can jump out of that */
 
 static int has_mutex(dl_client_t *client) {
     if (pthread_mutex_trylock(&client->mutex) != 0) {
@@ -43,11 +48,15 @@ static int has_mutex(dl_client_t *client) {
 
 static void pass_place(void) {
     scene_t *s = here;
-    if (s == NULL || fault_inside > 0 || has_mutex(s->client) || atomic_fetch_add(&s->place, 1) != s->at) {
+    if (s == NULL || fault_inside > 0 || (s->jumps && asks > 0) || has_mutex(s->client) ||
+        atomic_fetch_add(&s->place, 1) != s->at) {
         return;
     }
     here = NULL;
     atomic_store(&s->stands, dli_thread_known());
+    if (s->jumps) {
+        siglongjmp(back, 1);
+    }
     ct_latch_wait(s->ct, s->goes_on, KEEP_MS);
 }
 
@@ -134,7 +143,11 @@ static dl_status_t use_fully(ct_t *ct, dl_lock_t *lock, dl_error_t *err) {
 static void work(ct_t *ct, void *arg) {
     worker_t *w = arg;
     here = w->scene;
-    for (int i = 0; i < ROUNDS; i++) {
+    for (volatile int i = 0; i < ROUNDS; i++) {
+        if (sigsetjmp(back, 1) != 0) {
+            ct_listener_leaves(ct, w->scene->client);
+            continue;
+        }
         dl_error_t err;
         dl_status_t status = i % 2 == 0 ? use_once(ct, w->lock, &err) : use_fully(ct, w->lock, &err);
         int has_stood = w->scene != NULL && atomic_load(&w->scene->stands) == dli_thread_known();
@@ -197,8 +210,8 @@ static void play(ct_t *ct, void *arg) {
     CT_EQ(ct_stats(ct, s->client).waiting_now, 0);
 }
 
-static void begin_scene(ct_t *ct, scene_t *s, int at) {
-    *s = (scene_t){.ct = ct, .at = at, .goes_on = ct_latch(ct, 1)};
+static void begin_scene(ct_t *ct, scene_t *s, int at, int jumps) {
+    *s = (scene_t){.ct = ct, .at = at, .jumps = jumps, .goes_on = ct_latch(ct, 1)};
     s->client = ct_open(ct, NULL);
     s->other = ct_open(ct, NULL);
     s->thread = ct_thread(ct, play, s);
@@ -215,12 +228,12 @@ static int end_scene(ct_t *ct, scene_t *s) {
     return s->stands != NULL;
 }
 
-static void stop_in_all_places(ct_t *ct) {
+static void stop_in_all_places(ct_t *ct, int jumps) {
     static scene_t scenes[SCENES];
     int stood = SCENES;
     for (int at = 0; stood == SCENES; at += SCENES) {
         for (int i = 0; i < SCENES; i++) {
-            begin_scene(ct, &scenes[i], at + i);
+            begin_scene(ct, &scenes[i], at + i, jumps);
         }
         stood = 0;
         for (int i = 0; i < SCENES; i++) {
@@ -233,7 +246,7 @@ static void stop_in_all_places(ct_t *ct) {
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_BLOCKING | CT_REAL_TIME,
         .timeout_s = 180) {
     put_between();
-    stop_in_all_places(ct);
+    stop_in_all_places(ct, 0);
 }
 
 /* Here it costs no time, and the threads take turns otherwise each time. */
@@ -241,8 +254,37 @@ CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_t
         .traits = CT_BLOCKING | CT_VIRTUAL) {
     put_between();
     for (int i = 0; i < 3; i++) {
-        stop_in_all_places(ct);
+        stop_in_all_places(ct, 0);
     }
+}
+
+static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks++;
+}
+
+static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks--;
+}
+
+static void jump_in_all_places(ct_t *ct) {
+    static const ct_op_t ops[] = {CT_OP_TRY,     CT_OP_RELEASE, CT_OP_RENEW,
+                                  CT_OP_INSPECT, CT_OP_WATCH,   CT_OP_UNWATCH};
+    put_between();
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND); i++) {
+        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
+        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
+    }
+    stop_in_all_places(ct, 1);
+}
+
+CT_CASE(stalls, in_whatever_place_a_thread_jumps_the_others_go_on, .traits = CT_BLOCKING, .timeout_s = 180) {
+    jump_in_all_places(ct);
 }
 
 static void lock_and_stop(ct_t *ct, void *arg) {

@@ -12,7 +12,7 @@
 
 #define CT_EXIT_FAILED 91
 #define CT_EXIT_TIMEOUT 92
-#define CT_CLIENTS_MAX 512
+#define CT_CLIENTS_MAX 1024
 #define CT_DIR_MAX 256
 
 typedef struct ct_stash {
