@@ -65,27 +65,20 @@ static void wait_for_the_old_one(dl_client_t *client) {
 
 dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
     DLI_NO_THREAD_CANCEL;
-    if (client == NULL) {
-        return DL_EINVAL;
-    }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
-    }
-    dli_lock_client(client);
     dl_status_t status = dli_call_enter(client);
-    if (status == DL_OK) {
-        wait_for_the_old_one(client);
-        status = fn != NULL ? start_thread(client) : DL_OK;
-        if (status == DL_OK) {
-            if (fn != NULL) {
-                dli_queue_leave(client);
-            }
-            client->event_fn = fn;
-            client->event_arg = arg;
-            dli_events_reader_changed(client);
-        }
-        dli_call_leave(client);
+    if (status != DL_OK) {
+        return status;
     }
-    dli_unlock_client(client);
+    wait_for_the_old_one(client);
+    status = fn != NULL ? start_thread(client) : DL_OK;
+    if (status == DL_OK) {
+        if (fn != NULL) {
+            dli_queue_leave(client);
+        }
+        client->event_fn = fn;
+        client->event_arg = arg;
+        dli_events_reader_changed(client);
+    }
+    dli_call_leave_and_unlock(client);
     return status;
 }

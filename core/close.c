@@ -10,12 +10,22 @@ bool dli_forked(const dl_client_t *client) {
     return client->fork_generation != dli_fork_generation() || client->pid != getpid();
 }
 
-dl_status_t dli_call_enter(dl_client_t *client) {
-    if (client->closing) {
-        return DL_ECLOSED;
+dl_status_t dli_call_enter_always(dl_client_t *client) {
+    if (client == NULL || dli_forked(client)) {
+        return client == NULL ? DL_EINVAL : DL_EFORKED;
     }
+    dli_lock_client(client);
     client->calls++;
     return DL_OK;
+}
+
+dl_status_t dli_call_enter(dl_client_t *client) {
+    dl_status_t status = dli_call_enter_always(client);
+    if (status == DL_OK && client->closing) {
+        status = DL_ECLOSED;
+        dli_call_leave_and_unlock(client);
+    }
+    return status;
 }
 
 void dli_call_leave(dl_client_t *client) {
@@ -24,14 +34,7 @@ void dli_call_leave(dl_client_t *client) {
     }
 }
 
-void dli_call_enter_always(dl_client_t *client) {
-    dli_lock_client(client);
-    client->calls++;
-    dli_unlock_client(client);
-}
-
-void dli_call_leave_always(dl_client_t *client) {
-    dli_lock_client(client);
+void dli_call_leave_and_unlock(dl_client_t *client) {
     dli_call_leave(client);
     dli_unlock_client(client);
 }

@@ -574,18 +574,19 @@ bool dli_has_chores(const dl_client_t *client);
 /* Copies what the caller's options have; of what came later they keep the initial values. */
 dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opts, dl_error_t *err);
 dl_status_t dli_check_lease(int64_t lease_ms, dl_error_t *err);
+/* Who calls with this handle. False: no memory. */
+bool dli_lock_owner(const dl_lock_t *lock, dli_owner_t *owner);
 void dli_lock_unref(dl_lock_t *lock); /* not the last one of a closed client's */
 /* Drops a reference on a handle, and releases the mutex. */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
 /* close.c: every function with the mutex held unless it says so */
 bool dli_forked(const dl_client_t *client); /* needs no mutex */
-/* Counts a call in; DL_ECLOSED once the client is closing. Every DL_OK needs a dli_call_leave. */
+/* Begins a call: it is counted in and the mutex is held, or DL_OK is not returned. Without the mutex. */
 dl_status_t dli_call_enter(dl_client_t *client);
+dl_status_t dli_call_enter_always(dl_client_t *client); /* one that a closing client still answers */
 void dli_call_leave(dl_client_t *client);
-/* The same without the mutex, for calls that a closing client still answers. */
-void dli_call_enter_always(dl_client_t *client);
-void dli_call_leave_always(dl_client_t *client);
+void dli_call_leave_and_unlock(dl_client_t *client);
 /* Drops a reference; frees the memory with the last. Unlocks the mutex in any case. */
 void dli_client_unref_and_unlock(dl_client_t *client);
 /* Closes descriptors and frees memory of a client without threads. Without the mutex. */

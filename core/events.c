@@ -170,15 +170,13 @@ dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event) {
     if (client == NULL || event == NULL || !dli_layout_has(&dli_layout_event, event->size)) {
         return DL_EINVAL;
     }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
+    dl_status_t status = dli_call_enter_always(client);
+    if (status != DL_OK) {
+        return status;
     }
     dl_event_t whole = DL_EVENT_INIT;
-    dli_call_enter_always(client);
-    dli_lock_client(client);
     bool taken = client->event_fn == NULL && dli_event_take(client, &whole);
-    dli_unlock_client(client);
-    dli_call_leave_always(client);
+    dli_call_leave_and_unlock(client);
     dli_layout_give(event, event->size, &whole);
     return taken ? DL_OK : DL_ETIMEDOUT;
 }

@@ -20,21 +20,19 @@ static dl_status_t check_name(dl_client_t *client, const char *name, size_t *len
     return dli_error_give(err, &inner, client->driver->check_name(client->state, name, *len, &inner));
 }
 
-static dl_status_t make_handle(dl_client_t *client, const char *name, size_t len, dl_lock_t **out) {
+/* NULL: no memory. */
+static dl_lock_t *make_handle(dl_client_t *client, const char *name, size_t len) {
     dl_lock_t *lock = calloc(1, sizeof *lock);
-    if (lock == NULL) {
-        return DL_ENOMEM;
-    }
-    lock->gate = dli_gate_get(client, name, len);
-    if (lock->gate == NULL) {
+    dli_gate_t *gate = lock != NULL ? dli_gate_get(client, name, len) : NULL;
+    if (gate == NULL) {
         free(lock);
-        return DL_ENOMEM;
+        return NULL;
     }
+    lock->gate = gate;
     lock->client = client;
     lock->refs = 1;
     client->refs++;
-    *out = lock;
-    return DL_OK;
+    return lock;
 }
 
 static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned, uint64_t owner,
@@ -46,13 +44,8 @@ static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned
     if (client == NULL || lock == NULL) {
         return dli_fail(err, DL_EINVAL, "no client, or no place for the handle");
     }
-    if (dli_forked(client)) {
-        return dli_fail_plain(err, DL_EFORKED);
-    }
-    dli_lock_client(client);
     dl_status_t status = dli_call_enter(client);
     if (status != DL_OK) {
-        dli_unlock_client(client);
         return dli_fail_plain(err, status);
     }
     dli_unlock_client(client);
@@ -60,16 +53,14 @@ static dl_status_t open_handle(dl_client_t *client, const char *name, bool owned
     status = check_name(client, name, &len, err);
     dli_lock_client(client);
     if (status == DL_OK) {
-        status = make_handle(client, name, len, lock);
-        if (status != DL_OK) {
-            dli_fail_plain(err, status);
-        } else {
-            (*lock)->owned = owned;
-            (*lock)->owner_number = owner;
-        }
+        *lock = make_handle(client, name, len);
+        status = *lock != NULL ? DL_OK : dli_fail_plain(err, DL_ENOMEM);
     }
-    dli_call_leave(client);
-    dli_unlock_client(client);
+    if (status == DL_OK) {
+        (*lock)->owned = owned;
+        (*lock)->owner_number = owner;
+    }
+    dli_call_leave_and_unlock(client);
     return status;
 }
 
@@ -112,6 +103,15 @@ void dl_lock_close(dl_lock_t *lock) {
         dli_op_poke_all(client, lock);
     }
     dli_lock_unref_and_unlock(lock);
+}
+
+bool dli_lock_owner(const dl_lock_t *lock, dli_owner_t *owner) {
+    *owner = (dli_owner_t){.number = lock->owner_number};
+    if (!lock->owned) {
+        owner->thread = dli_thread_self();
+        owner->number = owner->thread != NULL ? owner->thread->number : 0;
+    }
+    return lock->owned || owner->thread != NULL;
 }
 
 /* ---- arguments --------------------------------------------------------------------------------- */

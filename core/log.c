@@ -70,18 +70,17 @@ void dli_env_count(void *arg, dl_count_t what, uint64_t n) {
 
 dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *arg) {
     DLI_NO_THREAD_CANCEL;
-    if (client == NULL) {
-        return DL_EINVAL;
+    dl_status_t status = dli_call_enter_always(client);
+    if (status != DL_OK) {
+        return status;
     }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
-    }
-    dli_call_enter_always(client);
+    dli_unlock_client(client); /* the function may run now, and make a call */
     pthread_rwlock_wrlock(&client->log_lock);
     client->log_fn = fn;
     client->log_arg = arg;
     atomic_store(&client->logging, fn != NULL);
     pthread_rwlock_unlock(&client->log_lock);
-    dli_call_leave_always(client);
+    dli_lock_client(client);
+    dli_call_leave_and_unlock(client);
     return DL_OK;
 }

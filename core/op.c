@@ -39,18 +39,6 @@ static void unlink_op(dli_op_t *op) {
     }
 }
 
-static dl_status_t owner_of(const dl_lock_t *lock, dli_owner_t *owner) {
-    *owner = (dli_owner_t){.number = lock->owner_number};
-    if (!lock->owned) {
-        owner->thread = dli_thread_self();
-        if (owner->thread == NULL) {
-            return DL_ENOMEM;
-        }
-        owner->number = owner->thread->number;
-    }
-    return DL_OK;
-}
-
 static void fill(dli_op_t *op, const dli_asked_t *asked) {
     memset(op, 0, offsetof(dli_op_t, err)); /* the rest is large, and is filled before it is read */
     dli_error_clear(&op->err);
@@ -78,21 +66,12 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
     if (lock == NULL) {
         return dli_fail(err, DL_EINVAL, "no lock");
     }
-    if (dli_forked(lock->client)) {
-        return dli_fail_plain(err, DL_EFORKED);
-    }
-    dl_status_t status = owner_of(lock, &op->owner);
+    dl_status_t status = dli_lock_owner(lock, &op->owner) ? dli_call_enter(lock->client) : DL_ENOMEM;
     if (status != DL_OK) {
         return dli_fail_plain(err, status);
     }
     op->client = lock->client;
     op->gate = lock->gate;
-    dli_lock_client(op->client);
-    status = dli_call_enter(op->client);
-    if (status != DL_OK) {
-        dli_unlock_client(op->client);
-        return dli_fail_plain(err, status);
-    }
     op->lock = lock;
     lock->refs++;
     link_op(op);

@@ -15,20 +15,11 @@ typedef struct standing {
 static standing_t look(dl_lock_t *lock) {
     DLI_NO_THREAD_CANCEL;
     standing_t standing = {0, 0, 0};
-    if (lock == NULL || dli_forked(lock->client)) {
+    dli_owner_t owner;
+    /* Without memory for its record the thread cannot hold anything. */
+    if (lock == NULL || !dli_lock_owner(lock, &owner) || dli_call_enter_always(lock->client) != DL_OK) {
         return standing;
     }
-    dli_owner_t owner = {.number = lock->owner_number};
-    if (!lock->owned) {
-        owner.thread = dli_thread_self();
-        if (owner.thread == NULL) {
-            return standing; /* without memory for its record the thread cannot hold anything */
-        }
-        owner.number = owner.thread->number;
-    }
-    dl_client_t *client = lock->client;
-    dli_lock_client(client);
-    client->calls++;
     dli_gate_expire(lock->gate, dli_now());
     dli_hold_t *hold = dli_gate_find(lock->gate, &owner);
     if (hold != NULL) {
@@ -36,8 +27,7 @@ static standing_t look(dl_lock_t *lock) {
         standing.valid_ms = dli_hold_valid_ms(hold);
         standing.token = hold->state == DLI_HOLD_LIVE ? hold->token : 0;
     }
-    dli_call_leave(client);
-    dli_unlock_client(client);
+    dli_call_leave_and_unlock(lock->client);
     return standing;
 }
 
@@ -60,29 +50,22 @@ static dl_status_t cannot(const dl_client_t *client, const char *what, dl_error_
 }
 
 /* DL_OK: the call is counted in. */
-static dl_status_t enter(dl_client_t *client, int has_op, const char *what, dl_error_t *err) {
-    if (client == NULL) {
-        return dli_fail(err, DL_EINVAL, "no client");
+static dl_status_t enter(dl_client_t *client, bool has_op, const char *what, dl_error_t *err) {
+    dl_status_t status = dli_call_enter(client);
+    if (status != DL_OK) {
+        return dli_fail_plain(err, status);
     }
-    if (dli_forked(client)) {
-        return dli_fail_plain(err, DL_EFORKED);
-    }
-    dli_lock_client(client);
-    dl_status_t status = has_op ? dli_call_enter(client) : DL_ENOTSUP;
-    if (client->closing) {
-        status = DL_ECLOSED;
-    }
-    dli_unlock_client(client);
-    if (status == DL_ENOTSUP) {
+    if (!has_op) {
+        dli_call_leave_and_unlock(client);
         return cannot(client, what, err);
     }
-    return status == DL_OK ? DL_OK : dli_fail_plain(err, status);
+    dli_unlock_client(client);
+    return DL_OK;
 }
 
 static dl_status_t leave(dl_client_t *client, dl_error_t *err, const dl_error_t *inner, dl_status_t status) {
     dli_lock_client(client);
-    dli_call_leave(client);
-    dli_unlock_client(client);
+    dli_call_leave_and_unlock(client);
     return dli_error_give(err, inner, status);
 }
 
@@ -228,15 +211,16 @@ dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info) {
     if (client == NULL || info == NULL || !dli_layout_has(&dli_layout_client_info, info->size)) {
         return DL_EINVAL;
     }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
+    dl_status_t status = dli_call_enter_always(client);
+    if (status == DL_OK) {
+        dl_client_info_t whole = DL_CLIENT_INFO_INIT;
+        dli_unlock_client(client);
+        fill_info(client, &whole);
+        dli_lock_client(client);
+        dli_call_leave_and_unlock(client);
+        dli_layout_give(info, info->size, &whole);
     }
-    dl_client_info_t whole = DL_CLIENT_INFO_INIT;
-    dli_call_enter_always(client);
-    fill_info(client, &whole);
-    dli_call_leave_always(client);
-    dli_layout_give(info, info->size, &whole);
-    return DL_OK;
+    return status;
 }
 
 dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
@@ -244,14 +228,13 @@ dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats) {
     if (client == NULL || stats == NULL || !dli_layout_has(&dli_layout_client_stats, stats->size)) {
         return DL_EINVAL;
     }
-    if (dli_forked(client)) {
-        return DL_EFORKED;
+    dl_status_t status = dli_call_enter_always(client);
+    if (status == DL_OK) {
+        dl_client_stats_t whole = client->stats;
+        whole.round_trips = atomic_load(&client->round_trips);
+        whole.reconnects = atomic_load(&client->reconnects);
+        dli_call_leave_and_unlock(client);
+        dli_layout_give(stats, stats->size, &whole);
     }
-    dli_lock_client(client);
-    dl_client_stats_t whole = client->stats;
-    whole.round_trips = atomic_load(&client->round_trips);
-    whole.reconnects = atomic_load(&client->reconnects);
-    dli_unlock_client(client);
-    dli_layout_give(stats, stats->size, &whole);
-    return DL_OK;
+    return status;
 }

@@ -350,19 +350,17 @@ dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
     if (client == NULL) {
         return DL_EINVAL;
     }
-    if (dli_forked(client) || (queue != NULL && is_forked(queue))) {
+    if (queue != NULL && is_forked(queue)) {
         return DL_EFORKED;
     }
-    dli_lock_client(client);
     dl_status_t status = dli_call_enter(client);
     if (status == DL_OK) {
         dli_queue_leave(client);
         if (queue != NULL) {
             link_client(queue, client);
         }
-        dli_call_leave(client);
+        dli_call_leave_and_unlock(client);
     }
-    dli_unlock_client(client);
     return status;
 }
 
