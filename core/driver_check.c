@@ -24,78 +24,65 @@ static bool is_word(const char *text, const char *more, size_t max) {
     return true;
 }
 
-/* A backend listens for answers, too. */
-static const char *bad_watch_ops(const dl_driver_t *d, const dli_backend_t *inner) {
-    bool watches = d->watch != NULL && d->unwatch != NULL;
-    bool listens = d->listen != NULL && d->listen_fds != NULL;
-    bool watches_half = (d->watch != NULL) != (d->unwatch != NULL);
-    bool listens_half = (d->listen != NULL) != (d->listen_fds != NULL);
-    if (watches_half || listens_half || (inner == NULL && watches != listens)) {
-        return "watch, listen, unwatch and listen_fds come together or not at all";
+typedef struct rule {
+    bool is_broken;
+    const char *text; /* NULL: no rule is */
+} rule_t;
+
+static const char *first_broken(const rule_t *rule) {
+    while (!rule->is_broken) {
+        rule++;
     }
-    if (((d->caps & DL_CAP_NOTIFY) != 0) != watches) {
-        return "NOTIFY and the watch ops belong together";
-    }
-    return NULL;
+    return rule->text;
 }
 
-static const char *bad_caps(const dl_driver_t *d) {
+static const char *bad_table(const dl_driver_t *d, const dli_backend_t *inner) {
     uint32_t kind = d->caps & (DL_CAP_LEASE | DL_CAP_SESSION);
-    if ((d->caps & ~CAPS_KNOWN) != 0) {
-        return "caps has unknown bits";
-    }
-    if (kind != DL_CAP_LEASE && kind != DL_CAP_SESSION) {
-        return "caps needs exactly one of LEASE and SESSION";
-    }
-    return NULL;
+    bool is_lease_backend = d->listen != NULL && (d->caps & (DL_CAP_SESSION | DL_CAP_NATIVE_WAIT)) == 0;
+    bool watches = d->watch != NULL, listens = d->listen != NULL;
+    bool has_halves = watches != (d->unwatch != NULL) || listens != (d->listen_fds != NULL);
+    bool differ = inner == NULL && watches != listens; /* a backend listens for answers, too */
+    const rule_t rules[] = {
+        {d->open == NULL || d->close == NULL, "open and close are needed"},
+        {inner != NULL && !is_lease_backend,
+         "a backend listens, holds leases, and does not wait on the server"},
+        {inner == NULL && (d->try_acquire == NULL || d->release == NULL || d->renew == NULL),
+         "try_acquire, release and renew are needed"},
+        {d->state_size == 0, "state_size is 0"},
+        {(d->hold_size > 0) != (d->drop != NULL), "hold_size and drop belong together"},
+        {(d->caps & ~CAPS_KNOWN) != 0, "caps has unknown bits"},
+        {kind != DL_CAP_LEASE && kind != DL_CAP_SESSION, "caps needs exactly one of LEASE and SESSION"},
+        {has_halves || differ, "watch, listen, unwatch and listen_fds come together or not at all"},
+        {((d->caps & DL_CAP_NOTIFY) != 0) != watches, "NOTIFY and the watch ops belong together"},
+        {true, NULL},
+    };
+    return first_broken(rules);
 }
 
-static const char *bad_ops(const dl_driver_t *d, const dli_backend_t *inner) {
-    if (d->open == NULL || d->close == NULL) {
-        return "open and close are needed";
+static bool is_among(const dl_option_t *option, const dl_option_t *end, const char *name) {
+    while (option != end && strcmp(option->name, name) != 0) {
+        option++;
     }
-    if (inner != NULL) {
-        if (d->listen == NULL || (d->caps & (DL_CAP_SESSION | DL_CAP_NATIVE_WAIT)) != 0) {
-            return "a backend listens, holds leases, and does not wait on the server";
-        }
-    } else if (d->try_acquire == NULL || d->release == NULL || d->renew == NULL) {
-        return "try_acquire, release and renew are needed";
-    }
-    if (d->state_size == 0) {
-        return "state_size is 0";
-    }
-    if ((d->hold_size > 0) != (d->drop != NULL)) {
-        return "hold_size and drop belong together";
-    }
-    return NULL;
+    return option != end;
 }
 
 static const char *bad_options(const dl_driver_t *d) {
-    for (const dl_option_t *o = d->options; o != NULL && o->name != NULL; o++) {
-        if (!is_word(o->name, "_", 63) || o->help == NULL) {
-            return "an option needs a name of [a-z0-9_] and a line of help";
-        }
-        if (o->type < DL_OPTION_STRING || o->type > DL_OPTION_SECRET) {
-            return "an option has an unknown type";
-        }
-        if (o->min > o->max) {
-            return "an option's range is empty";
-        }
-        if (strcmp(o->name, "driver") == 0) {
-            return "no option may be called driver";
-        }
-        for (const dl_option_t *c = dli_core_options; c->name != NULL; c++) {
-            if (strcmp(o->name, c->name) == 0) {
-                return "an option has the name of one of the core's";
-            }
-        }
-        for (const dl_option_t *p = d->options; p != o; p++) {
-            if (strcmp(o->name, p->name) == 0) {
-                return "two options have one name";
-            }
-        }
+    const char *bad = NULL;
+    for (const dl_option_t *o = d->options; o != NULL && o->name != NULL && bad == NULL; o++) {
+        const rule_t rules[] = {
+            {!is_word(o->name, "_", 63) || o->help == NULL,
+             "an option needs a name of [a-z0-9_] and a line of help"},
+            {o->type < DL_OPTION_STRING || o->type > DL_OPTION_SECRET, "an option has an unknown type"},
+            {o->min > o->max, "an option's range is empty"},
+            {strcmp(o->name, "driver") == 0, "no option may be called driver"},
+            {is_among(dli_core_options, dli_core_options + DLI_OPT_COUNT, o->name),
+             "an option has the name of one of the core's"},
+            {is_among(d->options, o, o->name), "two options have one name"},
+            {true, NULL},
+        };
+        bad = first_broken(rules);
     }
-    return NULL;
+    return bad;
 }
 
 /* Release 0.1.0, whose dl_renewal_t is as long as now where pointers have 64 bits. */
@@ -134,9 +121,7 @@ dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner
     if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
         return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
     }
-    const char *bad = bad_ops(driver, inner);
-    bad = bad != NULL ? bad : bad_caps(driver);
-    bad = bad != NULL ? bad : bad_watch_ops(driver, inner);
+    const char *bad = bad_table(driver, inner);
     bad = bad != NULL ? bad : bad_options(driver);
     if (bad != NULL) {
         return dli_fail(err, DL_EINVAL, "driver '%s': %s", driver->name, bad);
