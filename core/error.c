@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "error.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 static const struct {
@@ -30,15 +29,12 @@ const char *dl_version(void) {
     return DL_VERSION_STRING;
 }
 
-__attribute__((format(printf, 4, 0))) static void fill(dl_error_t *err, dl_status_t status, int native,
-                                                       const char *format, va_list args) {
-    err->status = status;
-    err->native = native;
-    if (vsnprintf(err->message, sizeof err->message, format, args) < 0) {
-        err->message[0] = '\0';
+void dli_line(char *line, size_t size, const char *format, va_list args) {
+    if (vsnprintf(line, size, format, args) < 0) {
+        line[0] = '\0';
     }
-    /* One line: what a server sends may hold line ends and other control bytes. */
-    for (char *p = err->message; *p != '\0'; p++) {
+    /* What a server sends may hold line ends and other control bytes. */
+    for (char *p = line; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) {
             *p = ' ';
         }
@@ -49,7 +45,9 @@ dl_status_t dl_driver_fail(dl_error_t *err, dl_status_t status, int native, cons
     if (err != NULL) {
         va_list args;
         va_start(args, format);
-        fill(err, status, native, format, args);
+        err->status = status;
+        err->native = native;
+        dli_line(err->message, sizeof err->message, format, args);
         va_end(args);
     }
     return status;
@@ -59,16 +57,6 @@ const char *dl_driver_shown(const dl_driver_env_t *env, const dl_option_value_t 
     const char *shown = env->written != NULL ? env->written[option] : NULL;
     shown = shown != NULL ? shown : values[option].string;
     return shown != NULL ? shown : "";
-}
-
-dl_status_t dli_fail(dl_error_t *err, dl_status_t status, const char *format, ...) {
-    if (err != NULL) {
-        va_list args;
-        va_start(args, format);
-        fill(err, status, 0, format, args);
-        va_end(args);
-    }
-    return status;
 }
 
 dl_status_t dli_fail_plain(dl_error_t *err, dl_status_t status) {

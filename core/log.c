@@ -1,7 +1,5 @@
 /* log.c - diagnostics to the user's function, and what drivers report. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "core.h"
@@ -24,13 +22,8 @@ void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
     line->level = level;
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(line->text, sizeof line->text, format, args);
+    dli_line(line->text, sizeof line->text, format, args);
     va_end(args);
-    for (char *p = line->text; *p != '\0'; p++) {
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) {
-            *p = ' ';
-        }
-    }
     if (client->log_lines_last != NULL) {
         client->log_lines_last->next = line;
     } else {
