@@ -743,8 +743,8 @@ bool dli_acquire_joins(dli_op_t *op);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
  * others, until then; in the past: no longer. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
-/* extend.c: the server is told of one more level (1: of none), or a longer lease, until op->until_ns. `then`
- * has the outcome for the caller in op->answer. */
+/* extend.c: the server is told of op->hold, until op->until_ns: that it has so many levels, and how long its
+ * lease is. `then` has the outcome for the caller in op->answer. */
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
 /* A pause drawn at random below min(max, min << tries). */
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries);

@@ -1,36 +1,33 @@
-/* extend.c - telling the server of one more level, or of a longer lease. */
+/* extend.c - what the server is told of a hold: a level more or less, a longer lease, its end. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core.h"
 
 /* The hold may have ended or been lost while the server was asked, and another may have the claim. */
 static dli_next_t told_step(dli_op_t *op) {
-    dli_hold_t *hold = op->hold, *holder = op->claim->hold;
+    dli_hold_t *holder = op->claim->hold;
     uint64_t now = dli_now();
     dli_claim_idle(op->claim);
     if (holder != NULL && !dli_hold_expire(holder, now)) {
-        uint64_t sent_ns = op->ask == DLI_ASK_RENEW ? op->with.renewal.sent_ns : op->with.grant.sent_ns;
+        bool is_renewal = op->ask == DLI_ASK_RENEW;
         if (op->answer == DL_ELOST) {
-            dli_hold_lose_as(holder, op->ask == DLI_ASK_RENEW ? op->with.renewal.loss : DL_LOSS_NOT_OURS);
-        } else if (op->answer == DL_OK) {
+            dli_hold_lose_as(holder, is_renewal ? op->with.renewal.loss : DL_LOSS_NOT_OURS);
+        } else if (op->answer == DL_OK && op->ask != DLI_ASK_RELEASE) {
+            uint64_t sent_ns = is_renewal ? op->with.renewal.sent_ns : op->with.grant.sent_ns;
             dli_hold_extended(holder, sent_ns, op->lease_ms, now);
         }
     }
-    if (hold->state != DLI_HOLD_LIVE) {
+    if (op->level > 0 && op->hold->state != DLI_HOLD_LIVE) {
         op->answer = dli_fail_plain(&op->err, DL_ELOST);
     }
     return op->then(op);
 }
 
 static dli_next_t tell_step(dli_op_t *op) {
-    dli_hold_t *hold = op->hold;
     dli_next_t next = dli_claim_use(op);
-    if (next == DLI_WAIT) {
-        return DLI_WAIT;
+    if (next != DLI_STEP) {
+        return next == DLI_WAIT ? DLI_WAIT : op->then(op);
     }
-    if (next == DLI_DONE) {
-        return op->then(op);
-    }
-    if (hold->state != DLI_HOLD_LIVE) {
+    if (op->level > 0 && op->hold->state != DLI_HOLD_LIVE) {
         dli_claim_idle(op->claim); /* it ended while its connection was waited for */
         op->answer = dli_fail_plain(&op->err, DL_ELOST);
         return op->then(op);
@@ -39,7 +36,7 @@ static dli_next_t tell_step(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     claim->lease_ms = op->lease_ms > claim->lease_ms ? op->lease_ms : claim->lease_ms;
     bool counted = (op->client->driver->caps & DL_CAP_SERVER_COUNT) != 0 && op->level > 1;
-    op->ask = counted ? DLI_ASK_LEVEL : DLI_ASK_RENEW;
+    op->ask = op->kind == DL_OP_UNLOCK ? DLI_ASK_RELEASE : counted ? DLI_ASK_LEVEL : DLI_ASK_RENEW;
     op->ask_until_ns = op->until_ns;
     op->step = told_step;
     return DLI_ASK;

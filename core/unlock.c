@@ -4,14 +4,9 @@
 
 #include "core.h"
 
-/* A level stays: only the server's "not yours" matters, and nothing else is an error. */
-static dli_next_t level_left_step(dli_op_t *op) {
-    dli_hold_t *hold = op->hold;
-    if (op->answer == DL_ELOST && op->claim->hold != NULL) {
-        dli_hold_lose_as(op->claim->hold, DL_LOSS_NOT_OURS);
-    }
-    dli_claim_idle(op->claim);
-    return dli_op_end(op, hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
+/* A level stays: only its loss matters, and no other answer is an error. */
+static dli_next_t level_left(dli_op_t *op) {
+    return dli_op_end(op, op->hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
 }
 
 /* The end of a hold, whatever the answer is. */
@@ -38,43 +33,16 @@ static dli_next_t released(dli_op_t *op) {
     return dli_op_end(op, op->answer);
 }
 
-static dli_next_t released_step(dli_op_t *op) {
-    dli_claim_idle(op->claim);
-    return released(op);
-}
-
-static dli_next_t use_step(dli_op_t *op) {
-    dli_hold_t *hold = op->hold;
-    dli_next_t next = dli_claim_use(op);
-    if (next == DLI_WAIT) {
-        return DLI_WAIT;
-    }
-    if (next == DLI_DONE) {
-        return op->level == 0 ? released(op)
-                              : dli_op_end(op, hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
-    }
-    if (op->level > 0 && hold->state != DLI_HOLD_LIVE) {
-        op->answer = DL_OK; /* it ended while its connection was waited for */
-        return level_left_step(op);
-    }
-    op->ask = DLI_ASK_RELEASE;
-    op->ask_until_ns = op->until_ns;
-    op->step = op->level == 0 ? released_step : level_left_step;
-    return DLI_ASK;
-}
-
-static dli_next_t tell(dli_op_t *op, dli_hold_t *hold, uint32_t level) {
+static dli_next_t tell(dli_op_t *op, dli_hold_t *hold, uint32_t level, dli_step_fn then) {
     dli_op_about(op, hold);
-    op->level = level;
     op->until_ns = dli_call_deadline(op->client);
-    op->step = use_step;
-    return DLI_STEP;
+    return dli_tell_server(op, level, then);
 }
 
 /* Disarmed first: nothing is renewed any more, and a renewal on its way finds the state changed. */
 static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
     dli_hold_disarm(hold);
-    return tell(op, hold, 0);
+    return tell(op, hold, 0, released);
 }
 
 dli_next_t dli_unlock_step(dli_op_t *op) {
@@ -94,7 +62,7 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
     if ((op->client->driver->caps & DL_CAP_SERVER_COUNT) == 0) {
         return dli_op_end(op, DL_OK);
     }
-    return tell(op, hold, hold->levels);
+    return tell(op, hold, hold->levels, level_left);
 }
 
 bool dli_unlock_left_behind(dli_hold_t *hold) {
