@@ -95,6 +95,16 @@ uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now) {
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
+static void drop_claim(dli_op_t *op) {
+    dli_claim_unref(op->claim);
+    op->claim = NULL;
+}
+
+static void drop_hold(dli_op_t *op) {
+    dli_hold_unref(op->hold);
+    op->hold = NULL;
+}
+
 /* Nobody of this process waits any more: what it has on the server is to go to the next process. If the
  * answer is missing, it goes by itself. */
 static void leave_line(dli_op_t *op) {
@@ -117,9 +127,8 @@ static dli_next_t end(dli_op_t *op, dl_status_t status) {
     if (op->gate->in_line && !dli_gate_is_wanted(op->gate)) {
         leave_line(op);
     }
-    if (status != DL_OK && op->hold != NULL) {
-        dli_hold_unref(op->hold);
-        op->hold = NULL;
+    if (status != DL_OK) {
+        drop_hold(op);
     }
     return dli_op_end(op, status);
 }
@@ -178,8 +187,8 @@ static dli_next_t level_told(dli_op_t *op) {
 static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
     dl_client_t *client = op->client;
     if (hold->levels >= client->level_limit) {
-        dli_fail(&op->err, DL_ELIMIT, "the lock was entered %u times already", (unsigned)hold->levels);
-        return end(op, DL_ELIMIT);
+        return end(op, dli_fail(&op->err, DL_ELIMIT, "the lock was entered %u times already",
+                                (unsigned)hold->levels));
     }
     dli_op_about(op, hold);
     if (op->queued) { /* another thread of its owner was faster */
@@ -214,8 +223,7 @@ static bool prepare_claim(dli_op_t *op) {
  * background. */
 static void abandon(dli_op_t *op, bool may_appear, uint64_t sent_before_ns) {
     dli_free_add(op->claim, may_appear, sent_before_ns + dli_ms(op->lease_ms));
-    dli_claim_unref(op->claim);
-    op->claim = NULL;
+    drop_claim(op);
 }
 
 static void ask_now(dli_op_t *op) {
@@ -257,14 +265,8 @@ bool dli_acquire_joins(dli_op_t *op) {
 
 /* It was late, and its turn has passed. */
 static dli_next_t back_to_its_turn(dli_op_t *op) {
-    if (op->hold != NULL) {
-        dli_hold_unref(op->hold);
-        op->hold = NULL;
-    }
-    if (op->claim != NULL) {
-        dli_claim_unref(op->claim);
-        op->claim = NULL;
-    }
+    drop_hold(op);
+    drop_claim(op);
     op->trouble_ns = 0;
     op->step = dli_acquire_step;
     return DLI_STEP;
@@ -484,8 +486,7 @@ static dli_next_t tried_step(dli_op_t *op) {
         status = take(op);
     } else if (dli_claim_owes(op->claim)) {
         dli_free_rest(op->claim, op->ask_until_ns + dli_ms(op->lease_ms));
-        dli_claim_unref(op->claim);
-        op->claim = NULL;
+        drop_claim(op);
     }
     if (!op->granted) {
         return back_to_its_turn(op);
@@ -528,8 +529,8 @@ static dli_next_t begin_to_try(dli_op_t *op) {
         return fail(op, DL_ENOMEM);
     }
     if (rc != 0) {
-        dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc));
-        return end(op, DL_ELIMIT);
+        return end(
+            op, dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc)));
     }
     op->was_busy = op->held_by_other = op->counted; /* by the queue of this process */
     if (op->opts.wait_ms != 0) {

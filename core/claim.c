@@ -40,7 +40,7 @@ void dli_claim_ref(dli_claim_t *claim) {
 }
 
 void dli_claim_unref(dli_claim_t *claim) {
-    if (--claim->refs > 0) {
+    if (claim == NULL || --claim->refs > 0) {
         return;
     }
     dl_client_t *client = claim->client;

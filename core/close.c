@@ -46,18 +46,16 @@ static void close_fd(int *fd) {
     }
 }
 
-static void close_descriptors(dl_client_t *client, bool parks_too) {
+static void close_descriptors(dl_client_t *client) {
     close_fd(&client->event_fd);
     close_fd(&client->loop.wake_fd);
     close_fd(&client->loop.session_epoll_fd);
     close_fd(&client->loop.resume_fd);
-    if (parks_too) {
-        dli_park_free_all(client);
-    }
 }
 
 void dli_client_free(dl_client_t *client) {
-    close_descriptors(client, true);
+    close_descriptors(client);
+    dli_park_free_all(client);
     free(client->gates.chains);
     free(client->queued.chains);
     free(client->loop.timers.at);
@@ -82,10 +80,12 @@ void dli_client_unref_and_unlock(dl_client_t *client) {
 /* The other process' sockets, files and mutexes are left alone; what the child cannot free safely stays. */
 static void close_forked(dl_client_t *client) {
     client->driver->close(client->state, 1);
+    close_descriptors(client);
     /* Free at the instant of the fork, and so everything behind it was in order? No other thread exists
      * here. */
-    bool in_order = pthread_mutex_trylock(&client->mutex) == 0;
-    close_descriptors(client, in_order);
+    if (pthread_mutex_trylock(&client->mutex) == 0) {
+        dli_park_free_all(client);
+    }
 }
 
 static void end_calls(dl_client_t *client) {

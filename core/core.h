@@ -784,7 +784,7 @@ void dli_gates_end_watches(dl_client_t *client);
 dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
                            const dli_owner_t *owner); /* NULL: no memory */
 void dli_claim_ref(dli_claim_t *claim);
-void dli_claim_unref(dli_claim_t *claim);
+void dli_claim_unref(dli_claim_t *claim); /* NULL: nothing */
 void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
@@ -821,7 +821,7 @@ void dli_free_all(dl_client_t *client);
 /* hold.c */
 dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
 void dli_hold_ref(dli_hold_t *hold);
-void dli_hold_unref(dli_hold_t *hold);
+void dli_hold_unref(dli_hold_t *hold); /* NULL: nothing */
 /* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */
 bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
                     bool automatic, uint64_t max_hold_until_ns, uint64_t now);

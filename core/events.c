@@ -38,9 +38,7 @@ void dli_event_discard(dli_event_t *event) {
     if (!is_embedded(event)) {
         free(event);
     }
-    if (hold != NULL) {
-        dli_hold_unref(hold);
-    }
+    dli_hold_unref(hold);
 }
 
 void dli_event_route(dli_event_t *event) {

@@ -12,9 +12,7 @@ dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner) {
     hold->gate = gate;
     gate->refs++;
     hold->owner = *owner;
-    if (owner->thread != NULL) {
-        dli_thread_ref(owner->thread);
-    }
+    dli_thread_ref(owner->thread);
     hold->refs = 1;
     hold->state = DLI_HOLD_TRYING;
     hold->max_hold_until_ns = DLI_NEVER;
@@ -26,14 +24,11 @@ void dli_hold_ref(dli_hold_t *hold) {
 }
 
 void dli_hold_unref(dli_hold_t *hold) {
-    if (--hold->refs > 0) {
-        return;
-    }
-    if (hold->owner.thread != NULL) {
+    if (hold != NULL && --hold->refs == 0) {
         dli_thread_unref(hold->owner.thread);
+        dli_gate_unref(hold->gate);
+        free(hold);
     }
-    dli_gate_unref(hold->gate);
-    free(hold);
 }
 
 int64_t dli_hold_valid_ms(const dli_hold_t *hold) {

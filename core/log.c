@@ -24,11 +24,7 @@ void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
     va_start(args, format);
     dli_line(line->text, sizeof line->text, format, args);
     va_end(args);
-    if (client->log_lines_last != NULL) {
-        client->log_lines_last->next = line;
-    } else {
-        client->log_lines = line;
-    }
+    *(client->log_lines != NULL ? &client->log_lines_last->next : &client->log_lines) = line;
     client->log_lines_last = line;
 }
 

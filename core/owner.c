@@ -22,11 +22,13 @@ static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static dli_exit_hook_t *hooks;
 
 void dli_thread_ref(dli_thread_t *thread) {
-    atomic_fetch_add_explicit(&thread->refs, 1, memory_order_relaxed);
+    if (thread != NULL) {
+        atomic_fetch_add_explicit(&thread->refs, 1, memory_order_relaxed);
+    }
 }
 
 void dli_thread_unref(dli_thread_t *thread) {
-    if (atomic_fetch_sub_explicit(&thread->refs, 1, memory_order_acq_rel) == 1) {
+    if (thread != NULL && atomic_fetch_sub_explicit(&thread->refs, 1, memory_order_acq_rel) == 1) {
         free(thread);
     }
 }

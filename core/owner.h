@@ -30,7 +30,7 @@ dli_thread_t *dli_thread_self(void);
 dli_thread_t *dli_thread_known(void);
 /* op.c: the thread ends, and has left its calls by a jump. */
 void dli_end_calls(dli_thread_t *thread);
-void dli_thread_ref(dli_thread_t *thread);
+void dli_thread_ref(dli_thread_t *thread); /* NULL: nothing, as of every unref */
 void dli_thread_unref(dli_thread_t *thread);
 
 static inline bool dli_owner_equal(const dli_owner_t *a, const dli_owner_t *b) {

@@ -73,17 +73,6 @@ static int is_ours(const dl_client_t *client, const char *owner) {
     return strncmp(owner, client->uuid, 36) == 0 && owner[36] == ':';
 }
 
-static dli_next_t ask(dli_op_t *op, dli_ask_kind_t what, dli_step_fn then) {
-    dl_status_t status = dli_op_stop_reason(op);
-    if (status != DL_OK) {
-        return dli_op_end(op, status);
-    }
-    op->ask = what;
-    op->ask_until_ns = dli_call_deadline(op->client);
-    op->step = then;
-    return DLI_ASK;
-}
-
 /* Of a claim that may be passed on the server has the first owner, and perhaps the last token. */
 static void tell_who_has_it(const dli_gate_t *gate, dl_lock_info_t *info) {
     const dli_hold_t *hold = gate != NULL ? gate->current : NULL;
@@ -105,18 +94,24 @@ static dli_next_t asked_step(dli_op_t *op) {
     return dli_op_end(op, op->answer);
 }
 
-dli_next_t dli_inspect_step(dli_op_t *op) {
-    if (!dli_call_can(op->client, DLI_ASK_INSPECT)) {
-        return dli_op_end(op, cannot(op->client, "inspect", &op->err));
+static dli_next_t ask(dli_op_t *op, dli_ask_kind_t ask, const char *what) {
+    bool can = dli_call_can(op->client, ask);
+    dl_status_t status = can ? dli_op_stop_reason(op) : cannot(op->client, what, &op->err);
+    if (status != DL_OK) {
+        return dli_op_end(op, status);
     }
-    return ask(op, DLI_ASK_INSPECT, asked_step);
+    op->ask = ask;
+    op->ask_until_ns = dli_call_deadline(op->client);
+    op->step = asked_step;
+    return DLI_ASK;
+}
+
+dli_next_t dli_inspect_step(dli_op_t *op) {
+    return ask(op, DLI_ASK_INSPECT, "inspect");
 }
 
 static dli_next_t force_step(dli_op_t *op) {
-    if (!dli_call_can(op->client, DLI_ASK_FORCE)) {
-        return dli_op_end(op, cannot(op->client, "free another's lock", &op->err));
-    }
-    return ask(op, DLI_ASK_FORCE, asked_step);
+    return ask(op, DLI_ASK_FORCE, "free another's lock");
 }
 
 dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
