@@ -257,7 +257,7 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
 bool dli_acquire_joins(dli_op_t *op) {
     dli_gate_t *gate = op->gate;
     const dli_backend_t *inner = op->client->inner;
-    bool waits = (op->opts.wait_ms != 0 && !op->last_try) || gate->first != NULL;
+    bool waits = (op->opts.wait_ms != 0 && !op->last_try) || !TAILQ_EMPTY(&gate->queue);
     bool joins = waits && gate->watch != NULL && gate->hears && inner != NULL && inner->lines_up;
     gate->in_line |= joins;
     return joins;

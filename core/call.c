@@ -171,7 +171,7 @@ static void prepare_try(dli_op_t *op) {
     request->with = dli_call_request(claim, op->level, op->ask_until_ns);
     request->with.lease_ms = op->lease_ms;
     if (op->ask == DLI_ASK_TRY) {
-        bool is_crowded = op->was_queued || op->gate->first != NULL; /* by others of this process */
+        bool is_crowded = op->was_queued || !TAILQ_EMPTY(&op->gate->queue); /* by others of this process */
         bool may_pass = op->client->passes && op->automatic && is_crowded;
         request->with.tokens = may_pass ? DLI_PASS_MAX + 1 : 1;
         request->with.wait_ms = op->wait_ms;

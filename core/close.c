@@ -130,8 +130,8 @@ static void end_holds(dl_client_t *client) {
     for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
         gate->refs++; /* its last hold ends */
         dli_timer_clear(&client->loop.timers, &gate->timer);
-        while (gate->lost != NULL) {
-            dli_hold_end(gate->lost);
+        while (!LIST_EMPTY(&gate->lost)) {
+            dli_hold_end(LIST_FIRST(&gate->lost));
         }
         if (gate->current != NULL) {
             gate->current->levels = 1;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #include "backend.h"
@@ -195,9 +196,9 @@ struct dli_hold {
     uint32_t auto_level; /* the lowest level with an automatic lease; 0: none */
     uint64_t hold_id, token;
     uint64_t acquired_ns;
-    uint64_t max_hold_until_ns; /* DLI_NEVER: no bound */
-    dli_hold_t *next_lost;      /* in gate->lost */
-    dli_event_t lost_event;     /* so that the news of a loss needs no memory */
+    uint64_t max_hold_until_ns;  /* DLI_NEVER: no bound */
+    LIST_ENTRY(dli_hold) beside; /* in gate->lost */
+    dli_event_t lost_event;      /* so that the news of a loss needs no memory */
 };
 
 /* ---- gates (gate.c) ---------------------------------------------------------------------------- */
@@ -207,10 +208,10 @@ struct dli_gate {
     dli_chained_t link; /* in client->gates */
     dl_client_t *client;
     unsigned refs; /* handles, claims, holds */
-    dli_op_t *first, *last;
+    TAILQ_HEAD(, dli_op) queue;
     dli_op_t *active;
     dli_hold_t *current; /* LIVE or RELEASING */
-    dli_hold_t *lost;
+    LIST_HEAD(, dli_hold) lost;
     dli_claim_t *passed; /* for who is active to take: a reference */
     uint64_t rest_ns;    /* so long the next one lets other processes ask first */
     uint64_t turn_ns;    /* so long this process has had it */
@@ -288,15 +289,15 @@ struct dli_op {
     dli_entry_t entry;
     dl_op_kind_t kind;
     dl_client_t *client;
-    dl_lock_t *lock;                 /* a reference; NULL: nobody called */
-    dli_gate_t *gate;                /* of the handle, or of the hold */
-    dli_op_t *next, *prev;           /* in client->ops, while it runs */
-    dli_op_t *next_turn, *prev_turn; /* in the queue of its gate */
-    dli_op_t *next_in, *prev_in;     /* in client->ready or to_watch, or loop.sleepers */
-    dli_chained_t by_claim;          /* in claim->users */
-    dli_chained_t by_owner;          /* in client->queued, while it is in the queue of its gate */
-    dli_chained_t by_id;             /* in its queue, until it is taken */
-    dli_owner_t owner;               /* no reference: the caller, or a task */
+    dl_lock_t *lock;             /* a reference; NULL: nobody called */
+    dli_gate_t *gate;            /* of the handle, or of the hold */
+    dli_op_t *next, *prev;       /* in client->ops, while it runs */
+    TAILQ_ENTRY(dli_op) turn;    /* in gate->queue */
+    dli_op_t *next_in, *prev_in; /* in client->ready or to_watch, or loop.sleepers */
+    dli_chained_t by_claim;      /* in claim->users */
+    dli_chained_t by_owner;      /* in client->queued, while it is in the queue of its gate */
+    dli_chained_t by_id;         /* in its queue, until it is taken */
+    dli_owner_t owner;           /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
     dli_park_t *park;          /* of the thread that carries it; NULL: none */

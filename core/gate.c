@@ -30,7 +30,7 @@ dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len
 }
 
 bool dli_gate_is_wanted(const dli_gate_t *gate) {
-    return gate->active != NULL || gate->first != NULL;
+    return gate->active != NULL || !TAILQ_EMPTY(&gate->queue);
 }
 
 /* A watch that was kept is kept no longer. */
@@ -98,6 +98,7 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     memcpy(gate->name, name, len);
     gate->name_len = len;
     gate->refs = 1;
+    TAILQ_INIT(&gate->queue);
     dli_table_add(&client->gates, &gate->link, hash);
     return gate;
 }
@@ -119,12 +120,13 @@ void dli_gate_expire(dli_gate_t *gate, uint64_t now) {
 }
 
 dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner) {
-    for (dli_hold_t *hold = gate->lost; hold != NULL; hold = hold->next_lost) {
+    dli_hold_t *hold;
+    LIST_FOREACH(hold, &gate->lost, beside) {
         if (dli_owner_equal(&hold->owner, owner)) {
             return hold;
         }
     }
-    dli_hold_t *hold = gate->current;
+    hold = gate->current;
     return hold != NULL && hold->state == DLI_HOLD_LIVE && dli_owner_equal(&hold->owner, owner) ? hold : NULL;
 }
 
@@ -152,17 +154,13 @@ static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
 
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
     op->queued = op->was_queued = true;
-    op->next_turn = NULL;
-    op->prev_turn = gate->last;
-    *(gate->last != NULL ? &gate->last->next_turn : &gate->first) = op;
-    gate->last = op;
+    TAILQ_INSERT_TAIL(&gate->queue, op, turn);
     dli_table_add(&op->client->queued, &op->by_owner, hash_of(gate, &op->owner));
     dli_gate_polled(gate);
 }
 
 static void dequeue(dli_gate_t *gate, dli_op_t *op) {
-    *(op->prev_turn != NULL ? &op->prev_turn->next_turn : &gate->first) = op->next_turn;
-    *(op->next_turn != NULL ? &op->next_turn->prev_turn : &gate->last) = op->prev_turn;
+    TAILQ_REMOVE(&gate->queue, op, turn);
     dli_table_remove(&op->client->queued, &op->by_owner);
     op->queued = false;
 }
@@ -171,7 +169,7 @@ void dli_gate_next(dli_gate_t *gate) {
     if (gate->active != NULL || gate->current != NULL) {
         return;
     }
-    dli_op_t *op = gate->first;
+    dli_op_t *op = TAILQ_FIRST(&gate->queue);
     if (gate->passed != NULL && (op == NULL || !dli_pass_suits(op))) {
         dli_pass_end(gate);
     }
@@ -183,7 +181,7 @@ void dli_gate_next(dli_gate_t *gate) {
 }
 
 void dli_gate_look_again(const dli_hold_t *hold) {
-    if (hold->gate->first == NULL) {
+    if (TAILQ_EMPTY(&hold->gate->queue)) {
         return;
     }
     dli_chained_t *at = dli_table_find(&hold->gate->client->queued, hash_of(hold->gate, &hold->owner));

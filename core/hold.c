@@ -119,8 +119,7 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
     dli_hold_disarm(hold);
     hold->state = DLI_HOLD_LOST;
     gate->current = NULL;
-    hold->next_lost = gate->lost; /* the gate's reference goes along */
-    gate->lost = hold;
+    LIST_INSERT_HEAD(&gate->lost, hold, beside); /* the gate's reference goes along */
     client->stats.lost++;
     count_end(hold, now);
     dli_event_lost(hold, why, text);
@@ -157,11 +156,7 @@ void dli_hold_end(dli_hold_t *hold) {
     dl_client_t *client = hold->gate->client;
     dli_gate_t *gate = hold->gate;
     if (hold->state == DLI_HOLD_LOST) {
-        dli_hold_t **at = &gate->lost;
-        while (*at != hold) {
-            at = &(*at)->next_lost;
-        }
-        *at = hold->next_lost;
+        LIST_REMOVE(hold, beside);
     } else {
         if (hold->state == DLI_HOLD_LIVE) {
             dli_hold_disarm(hold);

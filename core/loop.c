@@ -402,8 +402,8 @@ static bool is_left_behind(const dli_hold_t *hold) {
 
 static bool free_left_behind_at(dli_gate_t *gate) {
     dli_hold_t *next;
-    for (dli_hold_t *hold = gate->lost; hold != NULL; hold = next) {
-        next = hold->next_lost;
+    for (dli_hold_t *hold = LIST_FIRST(&gate->lost); hold != NULL; hold = next) {
+        next = LIST_NEXT(hold, beside);
         if (is_left_behind(hold)) {
             dli_hold_end(hold); /* its loss was reported already */
         }

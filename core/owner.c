@@ -19,7 +19,7 @@ static int setup_error;
 /* Guards the list of hooks. Taken before any client's mutex. Held over fork(), so that the child finds it
  * free. */
 static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;
-static dli_exit_hook_t *hooks;
+static LIST_HEAD(, dli_exit_hook) hooks;
 
 void dli_thread_ref(dli_thread_t *thread) {
     if (thread != NULL) {
@@ -43,7 +43,8 @@ static void end_thread(void *arg) {
     /* More than our own reference: something is still held. */
     if (atomic_load(&thread->refs) > 1) {
         pthread_mutex_lock(&hooks_mutex);
-        for (dli_exit_hook_t *hook = hooks; hook != NULL; hook = hook->next) {
+        dli_exit_hook_t *hook;
+        LIST_FOREACH(hook, &hooks, next) {
             hook->heard(hook);
         }
         pthread_mutex_unlock(&hooks_mutex);
@@ -111,26 +112,14 @@ int dli_exit_hook_add(dli_exit_hook_t *hook) {
         return setup_error;
     }
     pthread_mutex_lock(&hooks_mutex);
-    hook->prev = NULL;
-    hook->next = hooks;
-    if (hooks != NULL) {
-        hooks->prev = hook;
-    }
-    hooks = hook;
+    LIST_INSERT_HEAD(&hooks, hook, next);
     pthread_mutex_unlock(&hooks_mutex);
     return 0;
 }
 
 void dli_exit_hook_remove(dli_exit_hook_t *hook) {
     pthread_mutex_lock(&hooks_mutex);
-    if (hook->prev != NULL) {
-        hook->prev->next = hook->next;
-    } else {
-        hooks = hook->next;
-    }
-    if (hook->next != NULL) {
-        hook->next->prev = hook->prev;
-    }
+    LIST_REMOVE(hook, next);
     pthread_mutex_unlock(&hooks_mutex);
 }
 

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct dli_op;
 
@@ -46,7 +47,7 @@ unsigned dli_fork_generation(void);
 
 /* The clients that want to hear of ended threads. `heard` is called on the ending thread. */
 typedef struct dli_exit_hook {
-    struct dli_exit_hook *next, *prev;
+    LIST_ENTRY(dli_exit_hook) next;
     void (*heard)(struct dli_exit_hook *hook);
 } dli_exit_hook_t;
 /* 0 or an errno. */

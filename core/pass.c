@@ -29,7 +29,7 @@ bool dli_pass_suits(const dli_op_t *op) {
 }
 
 static bool is_wanted(const dli_hold_t *hold) {
-    const dli_op_t *next = hold->gate->first;
+    const dli_op_t *next = TAILQ_FIRST(&hold->gate->queue);
     return hold->gate->client->passes && hold->auto_level > 0 && next != NULL && dli_pass_suits(next);
 }
 
