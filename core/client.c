@@ -186,25 +186,6 @@ dl_status_t dli_client_make(const dli_chosen_t *chosen, dl_client_t **out, dl_er
     return DL_OK;
 }
 
-static void drop_report(void *core, dl_log_level_t level, const char *text) {
-    (void)core;
-    (void)level;
-    (void)text;
-}
-
-static void drop_woken(void *core, const char *name, size_t name_len, int hears) {
-    (void)core;
-    (void)name;
-    (void)name_len;
-    (void)hears;
-}
-
-static void drop_count(void *core, dl_count_t what, uint64_t n) {
-    (void)core;
-    (void)what;
-    (void)n;
-}
-
 dl_status_t dli_driver_init(const dli_chosen_t *chosen, unsigned flags, dl_finding_fn fn, void *arg,
                             dl_error_t *err) {
     if (chosen->driver.init == NULL) {
@@ -217,9 +198,6 @@ dl_status_t dli_driver_init(const dli_chosen_t *chosen, unsigned flags, dl_findi
     make_label(label, sizeof label);
     dl_driver_env_t env;
     fill_env(&env, NULL, uuid, label, chosen);
-    env.report = drop_report;
-    env.count = drop_count;
-    env.woken = drop_woken;
     dl_error_t inner;
     dli_error_clear(&inner);
     dl_status_t status = chosen->driver.init(chosen->driver_values, &env, flags, fn, arg,

@@ -655,7 +655,7 @@ void dli_loop_forget(dli_op_t *op);
 void dli_loop_end_lead(dli_op_t *op);
 /* There is a new watch: whoever listens looks again at what is to be polled. */
 void dli_loop_listen_anew(dl_client_t *client);
-/* dl_driver_env_t.woken; without the mutex */
+/* dl_driver_env_t.woken; without the mutex. core NULL: nobody waits. */
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
 void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
 
@@ -930,7 +930,7 @@ bool dli_in_callback(const dl_client_t *client); /* is this the thread of a runn
 void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mutex; frees them */
-/* Without the mutex. */
+/* Without the mutex. client NULL: nobody hears of it. */
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */
 

@@ -43,6 +43,9 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines) {
 
 void dli_env_report(void *arg, dl_log_level_t level, const char *text) {
     dl_client_t *client = arg;
+    if (client == NULL) {
+        return;
+    }
     dli_lock_client(client);
     dli_log(client, level, "%s", text);
     if (level <= DL_LOG_WARNING) {
@@ -53,8 +56,10 @@ void dli_env_report(void *arg, dl_log_level_t level, const char *text) {
 
 void dli_env_count(void *arg, dl_count_t what, uint64_t n) {
     dl_client_t *client = arg;
-    atomic_fetch_add_explicit(what == DL_COUNT_RECONNECT ? &client->reconnects : &client->round_trips, n,
-                              memory_order_relaxed);
+    if (client != NULL) {
+        atomic_fetch_add_explicit(what == DL_COUNT_RECONNECT ? &client->reconnects : &client->round_trips, n,
+                                  memory_order_relaxed);
+    }
 }
 
 dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *arg) {

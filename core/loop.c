@@ -57,6 +57,9 @@ static _Thread_local const dli_op_t *reader;
 
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dl_client_t *client = core;
+    if (client == NULL) {
+        return;
+    }
     dli_lock_client(client);
     dli_gate_t *gate = dli_gate_find_name(client, name, name_len);
     if (gate != NULL) {
