@@ -13,7 +13,6 @@
 #define NATIVE_EARLY_MS 25
 /* How long other processes are thought to want a name, after one has had it. */
 #define RIVALS_NS (100u * (uint64_t)DLI_NS_PER_MS)
-
 /* How long it is tried to leave the line on a server. */
 #define LINE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
@@ -31,7 +30,7 @@ void dli_acquire_init(dli_op_t *op) {
 
 /* ---- instants ------------------------------------------------------------------------------------- */
 
-/* At random, both ends included. */
+/* Both ends included. */
 static uint64_t draw_ns(uint64_t least_ns, uint64_t most_ns) {
     uint64_t draw = 0;
     bool is_drawn = dli_sys->random(&draw, sizeof draw) == 0;
@@ -39,8 +38,7 @@ static uint64_t draw_ns(uint64_t least_ns, uint64_t most_ns) {
 }
 
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
-    /* Exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter"), never quite
-     * nothing. */
+    /* With full jitter (Brooker, "Exponential Backoff And Jitter"), but never quite nothing. */
     uint64_t max_ns = dli_ms(client->backoff_max_ms);
     uint64_t cap_ns = dli_ms(client->backoff_min_ms);
     for (unsigned i = 0; i < tries && cap_ns < max_ns; i++) {
@@ -219,8 +217,7 @@ static bool prepare_claim(dli_op_t *op) {
     return op->hold != NULL && op->claim != NULL;
 }
 
-/* The outcome of this try is not for the caller, but the server may have the claim: freed in the
- * background. */
+/* Its outcome is not for the caller, but the server may have the claim: freed in the background. */
 static void abandon(dli_op_t *op, bool may_appear, uint64_t sent_before_ns) {
     dli_free_add(op->claim, may_appear, sent_before_ns + dli_ms(op->lease_ms));
     drop_claim(op);
@@ -322,7 +319,6 @@ static dli_next_t wait_until(dli_op_t *op, uint64_t until_ns, dli_step_fn then) 
     return dli_op_stop_reason(op) == DL_OK ? DLI_WAIT : DLI_STEP;
 }
 
-/* Until the instant, or a poke for whatever reason. */
 static dli_next_t pause_until(dli_op_t *op, uint64_t until_ns) {
     return wait_until(op, until_ns, try_step);
 }
@@ -342,9 +338,8 @@ static dli_next_t await_release(dli_op_t *op) {
     return look_again(op);
 }
 
-/* How long to wait before the next try, unless a release is heard of: until the holder's lease is over, and
- * not beyond the backoff if nobody may tell: it is no client of this library, or there is nothing to hear it
- * by. */
+/* Unless a release is heard of: until the holder's lease is over, and not beyond the backoff if nobody may
+ * tell: it is no client of this library, or there is nothing to hear it by. */
 static uint64_t look_again_ns(dli_op_t *op) {
     const dl_grant_t *grant = &op->busy;
     bool will_notify =
@@ -362,8 +357,8 @@ static uint64_t look_again_ns(dli_op_t *op) {
     return wait_ns;
 }
 
-/* Others have had the time to ask. If there are any, it draws for how long they have it, so that not the
- * same two take turns. */
+/* Others have had the time to ask. If any did, it draws how long they have it: not the same two take turns.
+ */
 static dli_next_t rested_step(dli_op_t *op) {
     dli_gate_t *gate = op->gate;
     uint64_t now = dli_now();
@@ -451,8 +446,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
     if (status != DL_ELOST && op->held_by_other && now >= op->deadline_ns && !op->was_refused &&
         op->trouble_ns + 2u * DLI_GRACE_NS > op->deadline_ns) {
-        /* It has waited for a holder until its time was over. That there was no time for one more answer says
-         * nothing of the server. */
+        /* It has waited for a holder until its time was over: no time for one more answer, no trouble. */
         return time_out(op);
     }
     if (op->opts.wait_ms == 0 || op->last_try || now >= until_ns) {

@@ -162,8 +162,7 @@ static bool is_try(const dli_op_t *op) {
 static void prepare_try(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     if (op->ask == DLI_ASK_TRY) {
-        /* A new number for every attempt: an older request that arrives late can never replace a newer
-         * one. */
+        /* A new number for every attempt: an older request that comes late never replaces a newer one. */
         claim->hold_id = atomic_fetch_add(&op->client->last_hold_id, 1) + 1;
         claim->attempted = true;
     }

@@ -14,8 +14,7 @@ typedef struct dli_chosen {
     const char *const *written; /* as dl_driver_env_t.written */
 } dli_chosen_t;
 
-/* driver_check.c: copies the author's table into a whole one and checks it. inner NULL: it is a whole driver.
- */
+/* driver_check.c: copies the author's table into a whole one, and checks it */
 dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner, dl_driver_t *table,
                             dl_error_t *err);
 

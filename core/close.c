@@ -81,8 +81,7 @@ void dli_client_unref_and_unlock(dl_client_t *client) {
 static void close_forked(dl_client_t *client) {
     client->driver->close(client->state, 1);
     close_descriptors(client);
-    /* Free at the instant of the fork, and so everything behind it was in order? No other thread exists
-     * here. */
+    /* Free at the instant of the fork, and so what it guards was in order? No other thread exists here. */
     if (pthread_mutex_trylock(&client->mutex) == 0) {
         dli_park_free_all(client);
     }

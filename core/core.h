@@ -549,8 +549,7 @@ static inline uint64_t dli_grant_tokens(const dl_grant_t *grant) {
 void dli_lock_client(dl_client_t *client);
 /* Carries on what is ready, unlocks, and does what was put aside. */
 void dli_unlock_client(dl_client_t *client);
-/* Nothing but the mutex; and wakes who was to be woken. */
-void dli_release_client(dl_client_t *client);
+void dli_release_client(dl_client_t *client); /* and wakes who was to be woken */
 /* For a system call of a backend, which is what the loop, if it is to be woken, will wait for. */
 void dli_release_for_a_moment(dl_client_t *client);
 /* The same, and locks again. */
@@ -562,8 +561,7 @@ void dli_wake_first(dl_client_t *client);
 void dli_unlock_client_at_once(dl_client_t *client);
 /* Before a wait with a condition variable, which releases the mutex by itself. */
 void dli_before_wait(dl_client_t *client);
-/* The calling thread is never to be late: its unlocks leave to a worker what may take long. Says how it was.
- */
+/* The thread is never to be late: its unlocks leave to a worker what may take long. Says how it was. */
 bool dli_be_punctual(bool now);
 void dli_punctual_as_before(const bool *before);
 /* Until the end of the block. */
@@ -578,7 +576,6 @@ dl_status_t dli_check_lease(int64_t lease_ms, dl_error_t *err);
 /* Who calls with this handle. False: no memory. */
 bool dli_lock_owner(const dl_lock_t *lock, dli_owner_t *owner);
 void dli_lock_unref(dl_lock_t *lock); /* not the last one of a closed client's */
-/* Drops a reference on a handle, and releases the mutex. */
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
 /* close.c: every function with the mutex held unless it says so */
@@ -588,10 +585,8 @@ dl_status_t dli_call_enter(dl_client_t *client);
 dl_status_t dli_call_enter_always(dl_client_t *client); /* one that a closing client still answers */
 void dli_call_leave(dl_client_t *client);
 void dli_call_leave_and_unlock(dl_client_t *client);
-/* Drops a reference; frees the memory with the last. Unlocks the mutex in any case. */
 void dli_client_unref_and_unlock(dl_client_t *client);
-/* Closes descriptors and frees memory of a client without threads. Without the mutex. */
-void dli_client_free(dl_client_t *client);
+void dli_client_free(dl_client_t *client); /* one without threads; without the mutex */
 
 /* park.c */
 /* NULL with errno: no descriptor or no memory. */
@@ -613,7 +608,6 @@ bool dli_heap_is_sound(const dli_heap_t *heap);
 
 /* table.c */
 uint64_t dli_hash(const void *bytes, size_t len);
-/* At its end; and out of it. */
 void dli_chain_add(dli_chain_t *chain, dli_chained_t *link);
 void dli_chain_remove(dli_chain_t *chain, dli_chained_t *link);
 void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash);
@@ -625,13 +619,10 @@ dli_chained_t *dli_table_next(const dli_chained_t *link);
 dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link);
 
 /* loop.c */
-/* Starts the client's thread if it does not run; 0 or an errno. */
-int dli_loop_start(dl_client_t *client);
+int dli_loop_start(dl_client_t *client); /* if it does not run; 0 or an errno */
 void dli_loop_wake(dl_client_t *client);
-/* It will look at everything, and flush, before it sleeps. */
-bool dli_loop_is_awake(const dl_client_t *client);
-/* A worker could not be had: it is called again soon. */
-void dli_loop_call_again(dl_client_t *client);
+bool dli_loop_is_awake(const dl_client_t *client); /* it will look at everything, and flush */
+void dli_loop_call_again(dl_client_t *client);     /* a worker could not be had */
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
 /* The operation of a blocking call sleeps until this instant, an answer or a poke. If it waits for a release
@@ -641,11 +632,9 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns);
 void dli_loop_listen(dl_client_t *client, bool begins);
 /* The same for a request of it, for whose answer who listens is soon looked at. */
 void dli_loop_ask(dl_client_t *client, bool begins);
-/* The request of a blocking call has ended. */
-void dli_loop_answered(dli_op_t *op);
-/* Fires the timers that are due. */
+void dli_loop_answered(dli_op_t *op); /* the request of a blocking call has ended */
 void dli_loop_fire(dl_client_t *client);
-/* Listens on this thread; nobody else does. Releases the mutex meanwhile. */
+/* Nobody else does. Releases the mutex meanwhile. */
 void dli_loop_listen_alone(dl_client_t *client, uint64_t until_ns);
 /* Somebody who waits listens from now on, if nobody does. */
 void dli_loop_hand_over(dl_client_t *client);
@@ -670,14 +659,11 @@ void dli_lane_push(dl_client_t *client, dli_request_t *request);
 void dli_lane_remove(dl_client_t *client, dli_request_t *request);
 /* Carries out the first on this thread; false: there is none. Releases the mutex meanwhile. */
 bool dli_lane_carry(dl_client_t *client, dli_lane_kind_t kind);
-/* Chores were put aside by a thread that must not do them. */
-void dli_lane_chores(dl_client_t *client);
+void dli_lane_chores(dl_client_t *client); /* were put aside by a thread that must not do them */
 /* Starts workers where there is work and none; true: one could not be had. */
 bool dli_lanes_call_again(dl_client_t *client);
-/* Starts the renewal worker if it does not run; 0 or an errno. */
-int dli_renewals_start(dl_client_t *client);
-/* Stops and joins all workers. Without the mutex. */
-void dli_workers_stop(dl_client_t *client);
+int dli_renewals_start(dl_client_t *client); /* as dli_loop_start */
+void dli_workers_stop(dl_client_t *client);  /* without the mutex */
 
 /* op.c */
 /* What an inspection learns stands behind it. NULL: no memory. */
@@ -694,9 +680,7 @@ void dli_op_start(dli_op_t *op);
 /* dli_request_t: its request is about to be carried out, or has ended. */
 bool dli_op_started(dli_request_t *request, dli_park_t *park);
 void dli_op_ended(dli_request_t *request, dl_status_t status);
-/* The driver's watch was called for it. */
-void dli_op_watched(dli_op_t *op);
-/* Carries on all that are ready. */
+void dli_op_watched(dli_op_t *op); /* the driver's watch was called for it */
 void dli_run_ready(dl_client_t *client);
 /* Something has changed for this operation; it looks again. */
 void dli_op_poke(dli_op_t *op);
@@ -708,21 +692,17 @@ dl_status_t dli_op_stop_reason(const dli_op_t *op);
 dl_status_t dli_op_can_wait(dli_op_t *op);
 /* The answer as it is on the thread that takes it: DL_ELOST if validity is over. */
 void dli_op_judge(dli_op_t *op);
-/* Nobody takes what it has acquired. */
-void dli_op_give_up(dli_op_t *op);
+void dli_op_give_up(dli_op_t *op); /* nobody takes what it has acquired */
 /* The answer to this hold's unlock, which a backend was asked for, is waited for no longer. */
 void dli_op_withdraw_release(const dli_hold_t *hold);
-/* Counts an operation out again. */
 void dli_op_leave(dli_op_t *op);
-/* After the completion was taken or dropped. Releases the mutex. */
-void dli_op_free_and_unlock(dli_op_t *op);
+void dli_op_free_and_unlock(dli_op_t *op); /* after the completion was taken or dropped */
 /* Ends: the status and, where the message is not its own, the plain text. */
 dli_next_t dli_op_end(dli_op_t *op, dl_status_t status);
 /* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
  * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
 dli_next_t dli_claim_use(dli_op_t *op);
 void dli_claim_idle(dli_claim_t *claim);
-/* This hold is what the operation is about. */
 void dli_op_about(dli_op_t *op, dli_hold_t *hold);
 
 /* acquire.c, unlock.c, extend.c, query.c: the first steps */
@@ -732,8 +712,7 @@ dli_next_t dli_extend_step(dli_op_t *op);
 dli_next_t dli_inspect_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
-/* From checked options. */
-void dli_acquire_init(dli_op_t *op);
+void dli_acquire_init(dli_op_t *op); /* from checked options */
 /* The instant at which a hold that begins now ends, whatever is renewed. */
 uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now);
 /* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
@@ -752,11 +731,10 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
 
 /* gate.c */
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
-                         size_t len); /* a new reference; NULL: no memory */
+                         size_t len); /* a reference; NULL: no memory */
 /* Of all: the first (gate NULL), and the next. */
 dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate);
-/* NULL: nobody uses the name. */
-dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len);
+dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len); /* NULL: unused */
 void dli_gate_unref(dli_gate_t *gate);
 /* A starved loop must not keep a dead hold alive: one whose validity is over is lost. */
 void dli_gate_expire(dli_gate_t *gate, uint64_t now);
@@ -766,12 +744,9 @@ bool dli_gate_is_wanted(const dli_gate_t *gate); /* somebody of this process tri
 bool dli_gate_is_free(const dli_gate_t *gate);
 void dli_gate_take(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
-/* Out of the queue, or the turn passed on. */
-void dli_gate_leave(dli_gate_t *gate, dli_op_t *op);
-/* It was found busy: whose turn it is has to go on. */
-void dli_gate_polled(dli_gate_t *gate);
-/* Lets the next one in if nobody holds and nobody tries. */
-void dli_gate_next(dli_gate_t *gate);
+void dli_gate_leave(dli_gate_t *gate, dli_op_t *op); /* its queue, or the turn */
+void dli_gate_polled(dli_gate_t *gate);              /* found busy: whose turn it is has to go on */
+void dli_gate_next(dli_gate_t *gate);                /* if nobody holds and nobody tries */
 /* Pokes the queued operations of the hold's owner: its standing has changed. */
 void dli_gate_look_again(const dli_hold_t *hold);
 /* Whose turn it is tries again, or looks after its watch: a release was heard, or its watch has changed. */
@@ -789,15 +764,13 @@ void dli_claim_unref(dli_claim_t *claim); /* NULL: nothing */
 void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
-/* Its session is, or is no longer, watched for hang-ups. */
-void dli_claim_watch_session(dli_claim_t *claim, int fd);
+void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
 
 /* renew.c */
 int64_t dli_renew_every(const dli_claim_t *claim);
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
 void dli_renew_count(dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
-/* The batch that has ended is applied, and the next begins. */
 void dli_renew_carry_on(dl_client_t *client);
 /* No more renewals; what is under way ends without an answer. */
 void dli_renew_stop(dl_client_t *client);
@@ -811,12 +784,10 @@ void dli_free_rest(dli_claim_t *claim, uint64_t until_ns);
 bool dli_claim_owes(dli_claim_t *claim);
 /* dli_backend_env_t.settled */
 void dli_free_settled(dli_claim_t *claim);
-/* One try at one that is due. */
 void dli_free_try(dli_claim_t *claim);
 /* The time of its try at a backend is over. */
 void dli_free_overdue(dli_claim_t *claim, uint64_t now);
-/* All that are left are tried, twice if need be, until the server has had its time. Releases the mutex
- * meanwhile. */
+/* All that are left, twice if need be, until the server has had its time. Releases the mutex meanwhile. */
 void dli_free_all(dl_client_t *client);
 
 /* hold.c */
@@ -848,20 +819,16 @@ void dli_hold_end(dli_hold_t *hold);
 void dli_hold_disarm(dli_hold_t *hold);
 /* One level that nobody wants: with the last one the hold ends, and is freed in the background. */
 void dli_hold_give_up_level(dli_hold_t *hold);
-/* A confirmed renewal or extension. */
 void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uint64_t now);
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now);
 void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 
 /* pass.c */
-/* An unlock of the last level. True: its claim waits at the gate for the next of this process, and the hold
- * has ended. */
+/* An unlock of the last level. True: the hold has ended, its claim waits for the next of this process. */
 bool dli_pass(dli_hold_t *hold);
-/* May this operation, whose turn comes, be given a claim? */
-bool dli_pass_suits(const dli_op_t *op);
+bool dli_pass_suits(const dli_op_t *op); /* may this one, whose turn comes, be given a claim? */
 /* It is its turn, and a claim waits for it. DL_OK: held. DL_EBUSY: it has to ask the server. DL_ENOMEM. */
 dl_status_t dli_pass_take(dli_op_t *op);
-/* The claim at the gate is for nobody: freed in the background. */
 void dli_pass_end(dli_gate_t *gate);
 
 /* call.c */
@@ -869,16 +836,12 @@ uint64_t dli_call_deadline(const dl_client_t *client);
 bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
 /* Carries out what the operation of a blocking call asks. With the mutex; released meanwhile. */
 void dli_call_ask(dli_op_t *op);
-/* Begins to; it ends later. */
-void dli_call_begin(dli_op_t *op);
-/* Fills the request in, once it is carried out. */
-void dli_call_prepare(dli_op_t *op);
+void dli_call_begin(dli_op_t *op);   /* begins to; it ends later */
+void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried out */
 /* What the answer says: to the operation, and of the server. */
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
-/* A try is not to go on: it was poked. */
-bool dli_call_is_stopped(const dli_op_t *op);
-/* No answer is waited for any more. */
-void dli_call_withdraw(dli_op_t *op);
+bool dli_call_is_stopped(const dli_op_t *op); /* a try is not to go on: it was poked */
+void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any more */
 /* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
 void dli_calls_watch(dl_client_t *client);
 /* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
@@ -892,8 +855,7 @@ void dli_request_over(dl_client_t *client, dli_request_t *request);
 dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request);
 /* At the table of the driver, by this thread. Releases the mutex meanwhile. */
 dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request);
-/* Sends those that have begun. Releases the mutex meanwhile. */
-void dli_requests_flush(dl_client_t *client);
+void dli_requests_flush(dl_client_t *client); /* releases the mutex meanwhile */
 dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns);
 void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns);
 dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms);
@@ -904,11 +866,9 @@ void dli_call_note(dl_client_t *client, dl_status_t status);
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text);
 void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text);
 void dli_event_warning(dl_client_t *client, const char *text);
-/* To who reads the client's events now. */
-void dli_event_route(dli_event_t *event);
+void dli_event_route(dli_event_t *event); /* to who reads the client's events now */
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
-/* What an event says; and it is gone. */
-void dli_event_give(dli_event_t *event, dl_event_t *out);
+void dli_event_give(dli_event_t *event, dl_event_t *out); /* and it is gone */
 void dli_event_discard(dli_event_t *event);
 dl_client_t *dli_event_client(const dli_event_t *event);
 void dli_events_free(dl_client_t *client);
@@ -920,8 +880,7 @@ void dli_queue_put_op(dli_op_t *op); /* a completion, to be taken */
 void dli_queue_put_event(dl_queue_t *queue, dli_event_t *event);
 /* The client closes: its events go, and the queue's reference. */
 void dli_queue_forget_client(dl_client_t *client);
-/* New events go elsewhere. */
-void dli_queue_leave(dl_client_t *client);
+void dli_queue_leave(dl_client_t *client); /* new events go elsewhere */
 
 /* callbacks.c */
 bool dli_in_callback(const dl_client_t *client); /* is this the thread of a running callback? */

@@ -5,8 +5,7 @@
 
 #include "core.h"
 
-/* How long an operation may be late, with others behind it, before that is noted; and then until its turn
- * passes. */
+/* How long an operation may be late, with others behind it, until it is noted; then until its turn passes. */
 #define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
 dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate) {
@@ -146,7 +145,6 @@ void dli_gate_polled(dli_gate_t *gate) {
     }
 }
 
-/* Of an owner at a gate. */
 static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
     uint64_t key = gate->link.hash ^ owner->number;
     return dli_hash(&key, sizeof key);
@@ -193,8 +191,7 @@ void dli_gate_look_again(const dli_hold_t *hold) {
     }
 }
 
-/* Nobody waits. Who comes soon shall hear from his first try on: a watch that hears is kept for LATE_NS at
- * least. */
+/* Nobody waits. A watch that hears is kept for LATE_NS at least: who comes soon hears from his first try. */
 static void leave_watch(dl_client_t *client, dli_gate_t *gate) {
     if (gate->watch == NULL || gate->unwatch || dli_gate_is_wanted(gate)) {
         return;

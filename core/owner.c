@@ -16,8 +16,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static int setup_error;
 
-/* Guards the list of hooks. Taken before any client's mutex. Held over fork(), so that the child finds it
- * free. */
+/* Guards the list of hooks. Before any client's mutex. Held over fork(), so that the child finds it free. */
 static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, dli_exit_hook) hooks;
 

@@ -79,7 +79,6 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
-/* 0 or an errno. */
 static int start_worker(dl_client_t *client, dli_lane_kind_t kind) {
     dli_lane_t *lane = &client->lanes[kind];
     dli_worker_t *worker = &lane->workers[lane->count];
@@ -113,8 +112,7 @@ static bool wake_idle(dli_lane_t *lane) {
     return true;
 }
 
-/* There is one thing more to do. Should no worker be had, the loop sees that there is none, and asks again.
- */
+/* There is one thing more to do. Should no worker be had, the loop sees it, and asks again. */
 static void call_worker(dl_client_t *client, dli_lane_kind_t kind) {
     dli_lane_t *lane = &client->lanes[kind];
     if (wake_idle(lane) || client->stop_threads) {
