@@ -28,6 +28,10 @@ void dli_acquire_init(dli_op_t *op) {
     op->step = dli_acquire_step;
 }
 
+static bool has_turn(const dli_op_t *op) {
+    return op->gate->active == op;
+}
+
 /* ---- instants ------------------------------------------------------------------------------------- */
 
 /* Both ends included. */
@@ -270,7 +274,7 @@ static dli_next_t back_to_its_turn(dli_op_t *op) {
 }
 
 static dli_next_t try_step(dli_op_t *op) {
-    if (!op->granted) {
+    if (!has_turn(op)) {
         return back_to_its_turn(op);
     }
     dl_status_t status = dli_op_stop_reason(op);
@@ -297,17 +301,16 @@ static dli_next_t try_step(dli_op_t *op) {
 static dl_status_t take(dli_op_t *op) {
     uint64_t now = dli_now();
     dl_status_t status = dli_op_stop_reason(op);
-    if (status != DL_OK) {
-        abandon(op, false, now);
-        return status;
-    }
-    if (dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic,
+    if (status == DL_OK && has_turn(op) &&
+        dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic,
                        dli_acquire_max_hold_until(op, now), now)) {
         op->claim = NULL;
         return DL_OK;
     }
     abandon(op, false, now);
-    return dli_fail(&op->err, DL_ELOST, "the server's yes came so late that no validity was left");
+    return status != DL_OK
+               ? status
+               : dli_fail(&op->err, DL_ELOST, "the server's yes came so late that no validity was left");
 }
 
 /* ---- waiting --------------------------------------------------------------------------------------- */
@@ -330,7 +333,7 @@ static dli_next_t look_again(dli_op_t *op) {
 
 static dli_next_t await_release(dli_op_t *op) {
     op->listens =
-        op->granted && !op->gate->woken && dli_op_stop_reason(op) == DL_OK && dli_now() < op->until_ns;
+        has_turn(op) && !op->gate->woken && dli_op_stop_reason(op) == DL_OK && dli_now() < op->until_ns;
     if (op->listens) {
         return DLI_WAIT;
     }
@@ -362,7 +365,7 @@ static uint64_t look_again_ns(dli_op_t *op) {
 static dli_next_t rested_step(dli_op_t *op) {
     dli_gate_t *gate = op->gate;
     uint64_t now = dli_now();
-    if (!op->granted || now >= gate->busy_ns + RIVALS_NS) {
+    if (!has_turn(op) || now >= gate->busy_ns + RIVALS_NS) {
         return try_step(op);
     }
     return pause_until(op, now + draw_ns(0, dli_min(4 * gate->turn_ns, DLI_PASS_NS)));
@@ -467,22 +470,20 @@ static dli_next_t tried_step(dli_op_t *op) {
     dl_status_t status = op->answer;
     if (status == DL_OK || status == DL_EBUSY) {
         /* One whose turn has passed may be answered after a later one. */
-        op->gate->in_line = op->request.in_line || (op->gate->in_line && !op->granted);
+        op->gate->in_line = op->request.in_line || (op->gate->in_line && !has_turn(op));
     }
     /* The server itself may have made it wait for the holder, and then said yes. */
     op->was_busy |=
         op->request.with.wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
     if (status == DL_EUNKNOWN) {
         abandon(op, true, op->ask_until_ns);
-    } else if (status == DL_OK && !op->granted) {
-        abandon(op, false, dli_now());
     } else if (status == DL_OK) {
         status = take(op);
     } else if (dli_claim_owes(op->claim)) {
         dli_free_rest(op->claim, op->ask_until_ns + dli_ms(op->lease_ms));
         drop_claim(op);
     }
-    if (!op->granted) {
+    if (!has_turn(op)) {
         return back_to_its_turn(op);
     }
     if (status == DL_OK) {
@@ -558,10 +559,10 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
     if (hold != NULL) {
         return reenter(op, hold);
     }
-    if (!op->granted && !op->queued && dli_gate_is_free(gate)) {
-        dli_gate_take(gate, op);
+    if (!op->queued && dli_gate_is_free(gate)) {
+        gate->active = op;
     }
-    if (op->granted) {
+    if (has_turn(op)) {
         return begin_to_try(op);
     }
     if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {

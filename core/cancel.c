@@ -37,9 +37,7 @@ void dl_cancel_trigger(dl_cancel_t *cancel) {
     }
     int saved = errno; /* it may run in a signal handler */
     atomic_store(&cancel->triggered, true);
-    uint64_t one = 1;
-    ssize_t n = write(cancel->fd, &one, sizeof one);
-    (void)n;
+    dli_eventfd_raise(cancel->fd);
     errno = saved;
 }
 

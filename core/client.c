@@ -141,8 +141,7 @@ static dl_status_t give_of(const char *backend, dl_error_t *to, const dl_error_t
 }
 
 static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *values, dl_error_t *err) {
-    dl_error_t inner;
-    dli_error_clear(&inner);
+    dl_error_t inner = {.status = DL_OK};
     if (client->inner != NULL) {
         client->inner->attach(client->state, &client->inner_env);
     }
@@ -198,8 +197,7 @@ dl_status_t dli_driver_init(const dli_chosen_t *chosen, unsigned flags, dl_findi
     make_label(label, sizeof label);
     dl_driver_env_t env;
     fill_env(&env, NULL, uuid, label, chosen);
-    dl_error_t inner;
-    dli_error_clear(&inner);
+    dl_error_t inner = {.status = DL_OK};
     dl_status_t status = chosen->driver.init(chosen->driver_values, &env, flags, fn, arg,
                                              dli_now() + dli_ms(env.call_timeout_ms), &inner);
     return give_of(chosen->backend, err, &inner, status);

@@ -209,7 +209,7 @@ struct dli_gate {
     dl_client_t *client;
     unsigned refs; /* handles, claims, holds */
     TAILQ_HEAD(, dli_op) queue;
-    dli_op_t *active;
+    dli_op_t *active;    /* whose turn it is */
     dli_hold_t *current; /* LIVE or RELEASING */
     LIST_HEAD(, dli_hold) lost;
     dli_claim_t *passed; /* for who is active to take: a reference */
@@ -330,13 +330,12 @@ struct dli_op {
     /* acquire.c */
     dl_acquire_opts_t opts;
     bool automatic;
-    bool queued, granted; /* at the gate; gate->active is this one */
-    bool was_queued;
-    bool counted;       /* in stats.waiting_now */
-    bool watch_refused; /* the driver cannot watch here: poll */
-    bool last_try;      /* the deadline is over; this try is the last */
-    bool was_busy;      /* for the statistics: it had to wait, as far as can be told */
-    bool held_by_other; /* another holder was seen, here or by the queue of this process */
+    bool queued, was_queued; /* at the gate */
+    bool counted;            /* in stats.waiting_now */
+    bool watch_refused;      /* the driver cannot watch here: poll */
+    bool last_try;           /* the deadline is over; this try is the last */
+    bool was_busy;           /* for the statistics: it had to wait, as far as can be told */
+    bool held_by_other;      /* another holder was seen, here or by the queue of this process */
     bool told_no_expiry;
     bool was_refused;  /* in this trouble, by an answer or an error with time left */
     bool longer;       /* a level that needs a longer lease */
@@ -742,7 +741,6 @@ void dli_gate_expire(dli_gate_t *gate, uint64_t now);
 dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner);
 bool dli_gate_is_wanted(const dli_gate_t *gate); /* somebody of this process tries, or is in the queue */
 bool dli_gate_is_free(const dli_gate_t *gate);
-void dli_gate_take(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_leave(dli_gate_t *gate, dli_op_t *op); /* its queue, or the turn */
 void dli_gate_polled(dli_gate_t *gate);              /* found busy: whose turn it is has to go on */

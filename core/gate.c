@@ -60,7 +60,6 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     dli_op_t *op = gate->active;
     if (op != NULL && now >= op->due_ns && gate->late == op && gate->late_ns == op->due_ns) {
         gate->active = NULL;
-        op->granted = false;
         dli_op_poke(op);
         dli_gate_next(gate);
     }
@@ -133,11 +132,6 @@ bool dli_gate_is_free(const dli_gate_t *gate) {
     return gate->current == NULL && !dli_gate_is_wanted(gate);
 }
 
-void dli_gate_take(dli_gate_t *gate, dli_op_t *op) {
-    op->granted = true;
-    gate->active = op;
-}
-
 void dli_gate_polled(dli_gate_t *gate) {
     gate->polled = true;
     if (gate->timer.place == 0) {
@@ -173,7 +167,7 @@ void dli_gate_next(dli_gate_t *gate) {
     }
     if (op != NULL) {
         dequeue(gate, op);
-        dli_gate_take(gate, op);
+        gate->active = op;
         dli_op_poke(op);
     }
 }
@@ -217,7 +211,6 @@ void dli_gate_leave(dli_gate_t *gate, dli_op_t *op) {
     }
     if (gate->active == op) {
         gate->active = NULL;
-        op->granted = false;
         dli_gate_next(gate);
     }
     leave_watch(op->client, gate);

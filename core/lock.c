@@ -15,8 +15,7 @@ static dl_status_t check_name(dl_client_t *client, const char *name, size_t *len
     if (client->driver->check_name == NULL) {
         return DL_OK;
     }
-    dl_error_t inner;
-    dli_error_clear(&inner);
+    dl_error_t inner = {.status = DL_OK};
     return dli_error_give(err, &inner, client->driver->check_name(client->state, name, *len, &inner));
 }
 

@@ -154,8 +154,7 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
         return status;
     }
     listing_t listing = {client, fn, arg};
-    dl_error_t inner;
-    dli_error_clear(&inner);
+    dl_error_t inner = {.status = DL_OK};
     const char *from = prefix != NULL ? prefix : "";
     status = client->driver->list(client->state, from, strlen(from), list_one, &listing,
                                   dli_call_deadline(client), &inner);
@@ -177,8 +176,7 @@ dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl
     if (status != DL_OK) {
         return status;
     }
-    dl_error_t inner;
-    dli_error_clear(&inner);
+    dl_error_t inner = {.status = DL_OK};
     status = client->driver->check(client->state, fn, arg, dli_call_deadline(client), &inner);
     return leave(client, err, &inner, status);
 }

@@ -21,31 +21,27 @@ static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
 
 /* ---- a worker ----------------------------------------------------------------------------------- */
 
-/* The first of a lane; worker NULL: on the thread that closes the client. */
 static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
     dli_request_t *request = lane->first;
     dli_lane_remove(client, request);
-    if (!request->start(request, worker != NULL ? worker->park : NULL)) {
+    if (!request->start(request, worker->park)) {
         return;
     }
     /* It waits on the server only while others could do what comes meanwhile. */
     if (lane->idle == NULL && lane->count == worker_max[request->lane]) {
         request->with.wait_ms = 0;
     }
-    if (worker != NULL) {
-        worker->waits = request->with.wait_ms > 0;
-    }
+    worker->waits = request->with.wait_ms > 0;
     dl_status_t status = dli_request_carry_out(client, request);
-    if (worker != NULL) {
-        worker->waits = false;
-    }
+    worker->waits = false;
     request->ended(request, status);
 }
 
 bool dli_lane_carry(dl_client_t *client, dli_lane_kind_t kind) {
     bool has_one = client->lanes[kind].first != NULL;
     if (has_one) {
-        carry(client, &client->lanes[kind], NULL);
+        dli_worker_t none = {.park = NULL};
+        carry(client, &client->lanes[kind], &none);
     }
     return has_one;
 }
