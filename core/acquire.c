@@ -322,10 +322,6 @@ static dli_next_t wait_until(dli_op_t *op, uint64_t until_ns, dli_step_fn then) 
     return dli_op_stop_reason(op) == DL_OK ? DLI_WAIT : DLI_STEP;
 }
 
-static dli_next_t pause_until(dli_op_t *op, uint64_t until_ns) {
-    return wait_until(op, until_ns, try_step);
-}
-
 static dli_next_t look_again(dli_op_t *op) {
     op->last_try = dli_now() >= op->deadline_ns;
     return try_step(op);
@@ -368,7 +364,7 @@ static dli_next_t rested_step(dli_op_t *op) {
     if (!has_turn(op) || now >= gate->busy_ns + RIVALS_NS) {
         return try_step(op);
     }
-    return pause_until(op, now + draw_ns(0, dli_min(4 * gate->turn_ns, DLI_PASS_NS)));
+    return wait_until(op, now + draw_ns(0, dli_min(4 * gate->turn_ns, DLI_PASS_NS)), try_step);
 }
 
 static dli_next_t wait_for_release(dli_op_t *op) {
@@ -463,7 +459,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     if (op->request.refused && (ends_ns - again_ns) / 2 < op->took_ns) {
         return end(op, status); /* a clear no counts: the next one, cut off, would be in doubt */
     }
-    return pause_until(op, again_ns);
+    return wait_until(op, again_ns, try_step);
 }
 
 static dli_next_t tried_step(dli_op_t *op) {
@@ -549,8 +545,7 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
         return fail(op, status);
     }
     uint64_t now = dli_now();
-    dli_gate_expire(gate, now);
-    dli_hold_t *hold = dli_gate_find(gate, &op->owner);
+    dli_hold_t *hold = dli_gate_find(gate, &op->owner, now);
     if (hold != NULL && hold->state == DLI_HOLD_LOST) {
         dli_fail(&op->err, DL_ELOST, "it was lost with %u level%s still entered; unlock %s first",
                  (unsigned)hold->levels, hold->levels == 1 ? "" : "s", hold->levels == 1 ? "it" : "them");
@@ -559,7 +554,7 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
     if (hold != NULL) {
         return reenter(op, hold);
     }
-    if (!op->queued && dli_gate_is_free(gate)) {
+    if (!op->queued && gate->current == NULL && !dli_gate_is_wanted(gate)) {
         gate->active = op;
     }
     if (has_turn(op)) {

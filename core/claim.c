@@ -35,10 +35,6 @@ dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owne
     return claim;
 }
 
-void dli_claim_ref(dli_claim_t *claim) {
-    claim->refs++;
-}
-
 void dli_claim_unref(dli_claim_t *claim) {
     if (claim == NULL || --claim->refs > 0) {
         return;

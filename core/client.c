@@ -148,9 +148,8 @@ static dl_status_t open_state(dl_client_t *client, const dl_option_value_t *valu
     dl_status_t status =
         client->driver->open(client->state, values, &client->env, dli_call_deadline(client), &inner);
     client->env.written = NULL;
-    if (status == DL_EUNKNOWN) {
-        status = inner.status =
-            DL_EIO; /* a reply was lost, but nothing was asked for that could now be held */
+    if (status == DL_EUNKNOWN) { /* nothing was asked for that could now be held */
+        status = inner.status = DL_EIO;
     }
     if (status != DL_OK) {
         client->driver->close(client->state, 0);

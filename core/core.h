@@ -735,12 +735,10 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,
 dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate);
 dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len); /* NULL: unused */
 void dli_gate_unref(dli_gate_t *gate);
-/* A starved loop must not keep a dead hold alive: one whose validity is over is lost. */
-void dli_gate_expire(dli_gate_t *gate, uint64_t now);
-/* The owner's hold at this gate, live or lost; NULL: none. */
-dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner);
+/* The owner's hold at this gate, live or lost; NULL: none. One whose validity is over is lost: a starved loop
+ * must not keep a dead hold alive. */
+dli_hold_t *dli_gate_find(dli_gate_t *gate, const dli_owner_t *owner, uint64_t now);
 bool dli_gate_is_wanted(const dli_gate_t *gate); /* somebody of this process tries, or is in the queue */
-bool dli_gate_is_free(const dli_gate_t *gate);
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op);
 void dli_gate_leave(dli_gate_t *gate, dli_op_t *op); /* its queue, or the turn */
 void dli_gate_polled(dli_gate_t *gate);              /* found busy: whose turn it is has to go on */
@@ -757,8 +755,7 @@ void dli_gates_end_watches(dl_client_t *client);
 /* claim.c */
 dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
                            const dli_owner_t *owner); /* NULL: no memory */
-void dli_claim_ref(dli_claim_t *claim);
-void dli_claim_unref(dli_claim_t *claim); /* NULL: nothing */
+void dli_claim_unref(dli_claim_t *claim);             /* NULL: nothing */
 void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
@@ -790,8 +787,7 @@ void dli_free_all(dl_client_t *client);
 
 /* hold.c */
 dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
-void dli_hold_ref(dli_hold_t *hold);
-void dli_hold_unref(dli_hold_t *hold); /* NULL: nothing */
+void dli_hold_unref(dli_hold_t *hold);                                /* NULL: nothing */
 /* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */
 bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
                     bool automatic, uint64_t max_hold_until_ns, uint64_t now);

@@ -70,7 +70,7 @@ void dli_event_route(dli_event_t *event) {
 static void push_of_hold(dli_event_t *event, dli_hold_t *hold) {
     event->entry = (dli_entry_t){.is_event = true, .of_hold = true};
     event->of.hold = hold;
-    dli_hold_ref(hold);
+    hold->refs++;
     dli_event_route(event);
 }
 

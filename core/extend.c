@@ -54,8 +54,7 @@ static dli_next_t extended(dli_op_t *op) {
 }
 
 dli_next_t dli_extend_step(dli_op_t *op) {
-    dli_gate_expire(op->gate, dli_now());
-    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner);
+    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner, dli_now());
     if (hold == NULL || hold->state == DLI_HOLD_LOST) {
         return dli_op_end(op, hold == NULL ? DL_ENOTOWNER : DL_ELOST);
     }

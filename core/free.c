@@ -122,7 +122,7 @@ void dli_free_try(dli_claim_t *claim) {
 }
 
 static void begin_freeing(dli_claim_t *claim, uint64_t until_ns) {
-    dli_claim_ref(claim);
+    claim->refs++;
     claim->freeing = true;
     claim->free_until_ns = until_ns;
 }

@@ -13,8 +13,8 @@ dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate) {
                             dli_table_after(&client->gates, gate != NULL ? &gate->link : NULL));
 }
 
-static dli_gate_t *find(dl_client_t *client, const char *name, size_t len, uint64_t hash) {
-    dli_chained_t *at = dli_table_find(&client->gates, hash);
+dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len) {
+    dli_chained_t *at = dli_table_find(&client->gates, dli_hash(name, len));
     for (; at != NULL; at = dli_table_next(at)) {
         dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, link, at);
         if (gate->name_len == len && memcmp(gate->name, name, len) == 0) {
@@ -22,10 +22,6 @@ static dli_gate_t *find(dl_client_t *client, const char *name, size_t len, uint6
         }
     }
     return NULL;
-}
-
-dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len) {
-    return find(client, name, len, dli_hash(name, len));
 }
 
 bool dli_gate_is_wanted(const dli_gate_t *gate) {
@@ -77,8 +73,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
 }
 
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
-    uint64_t hash = dli_hash(name, len);
-    dli_gate_t *gate = find(client, name, len, hash);
+    dli_gate_t *gate = dli_gate_find_name(client, name, len);
     if (gate != NULL) {
         gate->refs++;
         return gate;
@@ -97,7 +92,7 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     gate->name_len = len;
     gate->refs = 1;
     TAILQ_INIT(&gate->queue);
-    dli_table_add(&client->gates, &gate->link, hash);
+    dli_table_add(&client->gates, &gate->link, dli_hash(name, len));
     return gate;
 }
 
@@ -111,14 +106,11 @@ void dli_gate_unref(dli_gate_t *gate) {
     }
 }
 
-void dli_gate_expire(dli_gate_t *gate, uint64_t now) {
-    if (gate->current != NULL) {
-        (void)dli_hold_expire(gate->current, now);
+dli_hold_t *dli_gate_find(dli_gate_t *gate, const dli_owner_t *owner, uint64_t now) {
+    dli_hold_t *hold = gate->current;
+    if (hold != NULL) {
+        (void)dli_hold_expire(hold, now);
     }
-}
-
-dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner) {
-    dli_hold_t *hold;
     LIST_FOREACH(hold, &gate->lost, beside) {
         if (dli_owner_equal(&hold->owner, owner)) {
             return hold;
@@ -126,10 +118,6 @@ dli_hold_t *dli_gate_find(const dli_gate_t *gate, const dli_owner_t *owner) {
     }
     hold = gate->current;
     return hold != NULL && hold->state == DLI_HOLD_LIVE && dli_owner_equal(&hold->owner, owner) ? hold : NULL;
-}
-
-bool dli_gate_is_free(const dli_gate_t *gate) {
-    return gate->current == NULL && !dli_gate_is_wanted(gate);
 }
 
 void dli_gate_polled(dli_gate_t *gate) {

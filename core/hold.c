@@ -19,10 +19,6 @@ dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner) {
     return hold;
 }
 
-void dli_hold_ref(dli_hold_t *hold) {
-    hold->refs++;
-}
-
 void dli_hold_unref(dli_hold_t *hold) {
     if (hold != NULL && --hold->refs == 0) {
         dli_thread_unref(hold->owner.thread);
@@ -50,7 +46,7 @@ static void stand_on(dli_hold_t *hold, dli_claim_t *claim, bool automatic, uint6
 }
 
 static void begun(dli_hold_t *hold) {
-    dli_hold_ref(hold);
+    hold->refs++;
     hold->gate->current = hold;
     dli_claim_watch(hold->claim);
     hold->gate->client->stats.acquired++;

@@ -98,9 +98,9 @@ dli_next_t dli_op_end(dli_op_t *op, dl_status_t status) {
 }
 
 void dli_op_about(dli_op_t *op, dli_hold_t *hold) {
-    dli_hold_ref(hold);
+    hold->refs++;
     op->hold = hold;
-    dli_claim_ref(hold->claim);
+    hold->claim->refs++;
     op->claim = hold->claim;
 }
 

@@ -52,7 +52,7 @@ bool dli_pass(dli_hold_t *hold) {
         return false;
     }
     dli_hold_leave_claim(hold);
-    dli_claim_ref(claim);
+    claim->refs++;
     gate->passed = claim;
     dli_hold_end(hold);
     return true;

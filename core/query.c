@@ -20,8 +20,7 @@ static standing_t look(dl_lock_t *lock) {
     if (lock == NULL || !dli_lock_owner(lock, &owner) || dli_call_enter_always(lock->client) != DL_OK) {
         return standing;
     }
-    dli_gate_expire(lock->gate, dli_now());
-    dli_hold_t *hold = dli_gate_find(lock->gate, &owner);
+    dli_hold_t *hold = dli_gate_find(lock->gate, &owner, dli_now());
     if (hold != NULL) {
         standing.levels = hold->levels;
         standing.valid_ms = dli_hold_valid_ms(hold);

@@ -58,7 +58,7 @@ void dli_renew_count(dli_claim_t *claim) {
 
 void dli_renew_queue(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
-    dli_claim_ref(claim);
+    claim->refs++;
     claim->renew_queued = true;
     dli_claim_watch(claim);
     claim->next_due = NULL;

@@ -46,8 +46,7 @@ static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
 }
 
 dli_next_t dli_unlock_step(dli_op_t *op) {
-    dli_gate_expire(op->gate, dli_now());
-    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner);
+    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner, dli_now());
     if (hold == NULL) {
         return dli_op_end(op, DL_ENOTOWNER);
     }
