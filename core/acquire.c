@@ -185,7 +185,6 @@ static dli_next_t level_told(dli_op_t *op) {
     return reentered(op, op->level);
 }
 
-/* The owner already holds it: one level more, and a longer lease if it needs one. */
 static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
     dl_client_t *client = op->client;
     if (hold->levels >= client->level_limit) {
@@ -297,7 +296,7 @@ static dli_next_t try_step(dli_op_t *op) {
     return DLI_ASK;
 }
 
-/* A try was answered with yes, which may come too late for the call. */
+/* A yes, which may come too late for the call, or for its turn. */
 static dl_status_t take(dli_op_t *op) {
     uint64_t now = dli_now();
     dl_status_t status = dli_op_stop_reason(op);
@@ -356,8 +355,7 @@ static uint64_t look_again_ns(dli_op_t *op) {
     return wait_ns;
 }
 
-/* Others have had the time to ask. If any did, it draws how long they have it: not the same two take turns.
- */
+/* Others have had the time to ask. If any did, it draws how long they have it: no two are to take turns. */
 static dli_next_t rested_step(dli_op_t *op) {
     dli_gate_t *gate = op->gate;
     uint64_t now = dli_now();

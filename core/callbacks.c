@@ -38,7 +38,6 @@ bool dli_in_callback(const dl_client_t *client) {
     return client->callback_running && pthread_equal(pthread_self(), client->callback_thread);
 }
 
-/* With the mutex. */
 static dl_status_t start_thread(dl_client_t *client) {
     if (client->callbacks_started) {
         return DL_OK;

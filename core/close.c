@@ -123,7 +123,6 @@ static void end_threads(dl_client_t *client) {
     }
 }
 
-/* Frees everything that is held, and what unknown outcomes may have left. */
 static void end_holds(dl_client_t *client) {
     dli_gate_t *next;
     for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {

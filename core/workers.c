@@ -170,17 +170,16 @@ void dli_workers_stop(dl_client_t *client) {
     for (unsigned kind = 0; kind < DLI_LANES; kind++) {
         dli_lane_t *lane = &client->lanes[kind];
         dli_lock_client(client);
+        size_t count = lane->count;
+        lane->count = 0;
         lane->idle = NULL;
-        for (size_t i = 0; i < lane->count; i++) {
+        for (size_t i = 0; i < count; i++) {
             dli_sys->cond_broadcast(&lane->workers[i].has_work);
         }
         dli_unlock_client(client);
-        for (size_t i = 0; i < lane->count; i++) {
+        for (size_t i = 0; i < count; i++) {
             dli_sys->thread_join(lane->workers[i].thread);
             pthread_cond_destroy(&lane->workers[i].has_work);
         }
-        dli_lock_client(client);
-        lane->count = 0;
-        dli_unlock_client(client);
     }
 }
