@@ -76,7 +76,7 @@ dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
         }
         client->event_fn = fn;
         client->event_arg = arg;
-        dli_events_reader_changed(client);
+        dli_events_show(client);
     }
     dli_call_leave_and_unlock(client);
     return status;

@@ -502,7 +502,8 @@ struct dl_client {
     dli_free_t spare_free; /* free.c: where there is no memory */
 
     /* events.c */
-    int event_fd; /* readable while events wait */
+    int event_fd;      /* readable while events wait */
+    bool events_shown; /* by it */
     dli_entry_t *events, *events_last;
     size_t event_count;
     dl_queue_t *event_queue; /* where they go instead; it has a reference on the client */
@@ -866,8 +867,8 @@ void dli_event_give(dli_event_t *event, dl_event_t *out); /* and it is gone */
 void dli_event_discard(dli_event_t *event);
 dl_client_t *dli_event_client(const dli_event_t *event);
 void dli_events_free(dl_client_t *client);
-/* event_fn or event_queue was changed: what waits goes to the new reader. */
-void dli_events_reader_changed(dl_client_t *client);
+/* To the descriptor or the callback: whether events wait. */
+void dli_events_show(dl_client_t *client);
 
 /* queue.c: with the client's mutex */
 void dli_queue_put_op(dli_op_t *op); /* a completion, to be taken */

@@ -11,6 +11,17 @@
 /* Of the text of one that is not a loss, as long as dl_event_t's. */
 #define TEXT_SIZE sizeof(((dl_event_t *)0)->text)
 
+void dli_events_show(dl_client_t *client) {
+    bool is_shown = client->events != NULL && client->event_fn == NULL;
+    if (is_shown != client->events_shown) {
+        client->events_shown = is_shown;
+        (is_shown ? dli_eventfd_raise : dli_eventfd_lower)(client->event_fd);
+    }
+    if (client->events != NULL && client->event_fn != NULL) {
+        dli_sys->cond_broadcast(&client->callbacks_changed);
+    }
+}
+
 static dli_event_t *pop(dl_client_t *client) {
     dli_entry_t *entry = client->events;
     if (entry == NULL) {
@@ -18,9 +29,7 @@ static dli_event_t *pop(dl_client_t *client) {
     }
     client->events = entry->next;
     client->event_count--;
-    if (client->events == NULL && client->event_fn == NULL) {
-        dli_eventfd_lower(client->event_fd);
-    }
+    dli_events_show(client);
     return (dli_event_t *)(void *)entry;
 }
 
@@ -60,11 +69,7 @@ void dli_event_route(dli_event_t *event) {
         dli_event_discard(pop(client));
         client->stats.events_dropped++;
     }
-    if (client->event_fn != NULL) {
-        dli_sys->cond_broadcast(&client->callbacks_changed);
-    } else if (first) {
-        dli_eventfd_raise(client->event_fd);
-    }
+    dli_events_show(client);
 }
 
 static void push_of_hold(dli_event_t *event, dli_hold_t *hold) {
@@ -142,18 +147,6 @@ bool dli_event_take(dl_client_t *client, dl_event_t *out) {
 void dli_events_free(dl_client_t *client) {
     while (client->events != NULL) {
         dli_event_discard(pop(client));
-    }
-}
-
-void dli_events_reader_changed(dl_client_t *client) {
-    if (client->events == NULL) {
-        return;
-    }
-    if (client->event_fn != NULL) {
-        dli_eventfd_lower(client->event_fd);
-        dli_sys->cond_broadcast(&client->callbacks_changed);
-    } else {
-        dli_eventfd_raise(client->event_fd);
     }
 }
 

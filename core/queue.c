@@ -327,10 +327,8 @@ void dli_queue_leave(dl_client_t *client) {
 static void link_client(dl_queue_t *queue, dl_client_t *client) {
     dli_entry_t *waiting = client->events;
     client->events = client->events_last = NULL;
-    if (waiting != NULL && client->event_fn == NULL) {
-        dli_eventfd_lower(client->event_fd);
-    }
     client->event_fn = NULL;
+    dli_events_show(client);
     client->refs++;
     client->event_queue = queue;
     pthread_mutex_lock(&queue->mutex);
