@@ -113,8 +113,7 @@ static void leave_line(dli_op_t *op) {
     dli_claim_t *claim = dli_claim_new(op->client, op->gate, &op->owner);
     op->gate->in_line = false;
     if (claim != NULL) {
-        claim->hold_id =
-            atomic_fetch_add(&op->client->last_hold_id, 1) + 1; /* which the server has never seen */
+        claim->hold_id = atomic_fetch_add(&op->client->last_hold_id, 1) + 1; /* new to the server */
         dli_free_add(claim, false, dli_now() + LINE_NS);
         dli_claim_unref(claim);
     }
