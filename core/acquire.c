@@ -382,7 +382,7 @@ static dli_next_t watched_step(dli_op_t *op) {
         op->gate->watch = op->with.watch;
         dli_loop_listen_anew(op->client);
     }
-    if (!op->granted) {
+    if (!has_turn(op)) {
         dli_gate_wake(op->gate);
         return back_to_its_turn(op);
     }

@@ -763,7 +763,6 @@ void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
 
 /* renew.c */
-int64_t dli_renew_every(const dli_claim_t *claim);
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
 void dli_renew_count(dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);

@@ -105,10 +105,8 @@ void dli_op_about(dli_op_t *op, dli_hold_t *hold) {
 }
 
 void dli_op_leave(dli_op_t *op) {
-    if (op->claim != NULL) {
-        dli_claim_unref(op->claim);
-        op->claim = NULL;
-    }
+    dli_claim_unref(op->claim);
+    op->claim = NULL;
     unlink_op(op);
     dli_call_leave(op->client);
 }
@@ -171,9 +169,7 @@ static void run(dli_op_t *op) {
 
 /* Releases the mutex. */
 static void end_run(dli_op_t *op) {
-    if (op->hold != NULL) {
-        dli_hold_unref(op->hold);
-    }
+    dli_hold_unref(op->hold);
     dli_lock_unref_and_unlock(op->lock);
 }
 
@@ -295,9 +291,7 @@ static void complete(dli_op_t *op) {
         return;
     }
     dli_op_give_up(op);
-    if (op->hold != NULL) {
-        dli_hold_unref(op->hold);
-    }
+    dli_hold_unref(op->hold);
     if (op->lock != NULL) {
         dli_lock_unref(op->lock); /* not the last: the client is not closed while operations run */
     }
@@ -479,9 +473,7 @@ void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
 }
 
 void dli_op_free_and_unlock(dli_op_t *op) {
-    if (op->hold != NULL) {
-        dli_hold_unref(op->hold);
-    }
+    dli_hold_unref(op->hold);
     dl_lock_t *lock = op->lock;
     free(op);
     dli_lock_unref_and_unlock(lock);

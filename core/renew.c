@@ -9,7 +9,7 @@ static bool is_automatic(const dli_claim_t *claim) {
     return claim->hold->auto_level > 0;
 }
 
-int64_t dli_renew_every(const dli_claim_t *claim) {
+static int64_t renew_every(const dli_claim_t *claim) {
     const dl_client_t *client = claim->client;
     if (is_automatic(claim)) {
         return client->renew_every_ms;
@@ -33,7 +33,7 @@ static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64
  * that a renewal would not lengthen it. */
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
     const dl_client_t *client = claim->client;
-    uint64_t every_ns = dli_ms(dli_renew_every(claim));
+    uint64_t every_ns = dli_ms(renew_every(claim));
     uint64_t lease_ns = dli_ms(client->lease_ms);
     if (client->session || claim->valid_until_ns <= now + lease_ns) {
         return begin_of_slice(client, now + every_ns, every_ns);
@@ -46,7 +46,7 @@ void dli_renew_count(dli_claim_t *claim) {
     /* Explicit leases are not renewed, but a session that may end early is asked if it lives. */
     bool wanted = claim->hold != NULL && (is_automatic(claim) || client->session);
     if (wanted && !claim->renew_counted) {
-        int64_t every_ms = dli_renew_every(claim);
+        int64_t every_ms = renew_every(claim);
         if (client->renewed++ == 0 || every_ms < client->shortest_renew_ms) {
             client->shortest_renew_ms = every_ms;
         }
@@ -81,7 +81,7 @@ static bool is_still_wanted(dli_claim_t *claim, uint64_t now) {
     }
     if (claim->busy) {
         /* An extension is under way on its connection; it is as good as a ping. */
-        claim->renew_due_ns = now + dli_ms(dli_renew_every(claim)) / 4;
+        claim->renew_due_ns = now + dli_ms(renew_every(claim)) / 4;
         return false;
     }
     return true;
@@ -124,7 +124,7 @@ static void note_failure(dli_claim_t *claim, dl_status_t status, uint64_t now) {
                        "the server has not confirmed a renewal; trying again");
     }
     /* Ten tries a period, at least 10 ms and at most 1 s apart. */
-    int64_t pause_ms = dli_renew_every(claim) / 10;
+    int64_t pause_ms = renew_every(claim) / 10;
     pause_ms = pause_ms < 10 ? 10 : pause_ms > 1000 ? 1000 : pause_ms;
     claim->renew_due_ns = now + dli_ms(pause_ms);
     dli_claim_watch(claim);
