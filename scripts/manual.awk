@@ -4,6 +4,7 @@
 # usage: awk -v folder=DIR -v date=DATE -v release=TEXT -f manual.awk dlock.h driver.h
 #
 # Functions without an empty line between them share a page, named after the first; pages of the others' names lead there.
+# NAME has the line that stands alone before them, or else the first sentence of the first comment.
 # What is defined between two such groups is explained on the page of the second. The header as a whole, with the
 # comment that stands alone, is libdlock(3). All of driver.h is one page, dl_driver(3).
 #
@@ -59,14 +60,19 @@ function prose(comment,    lines, n, i, line, indent, at, list, column, text) {
     return text (list ? ".El\n" : "")
 }
 
-# Its first sentence, for NAME.
+# Its first sentence, for NAME. Names and abbreviations stay as they are.
 function summary(comment) {
     gsub(/`/, "", comment)
     gsub(/[ \n]+/, " ", comment)
     sub(/^ /, "", comment)
     if (match(comment, /[;.]( |$)/)) comment = substr(comment, 1, RSTART - 1)
+    if (comment ~ /^DL_/) {
+        print "manual.awk: what is said first of a function is a status: " comment >"/dev/stderr"
+        failed = 1
+        exit 1
+    }
     gsub(/"/, "\\(dq", comment)
-    return tolower(substr(comment, 1, 1)) substr(comment, 2)
+    return comment ~ /^[^ ]*[A-Z][^ ]*[A-Z]/ ? comment : tolower(substr(comment, 1, 1)) substr(comment, 2)
 }
 
 # ---- declarations -----------------------------------------------------------------------------------
@@ -89,7 +95,7 @@ function list_of(items) {
 }
 
 # The members of a struct or an enum, each with the comment before it or behind it.
-function members(code,    lines, n, i, line, at, member, said, items, stop) {
+function members(code,    lines, n, i, line, at, member, said, items, stop, outer) {
     stop = code ~ /^typedef enum/ ? "[,;]$" : ";$"
     sub(/^[^{]*\{/, "", code)
     sub(/\}[^}]*$/, "", code)
@@ -104,6 +110,13 @@ function members(code,    lines, n, i, line, at, member, said, items, stop) {
         }
         gsub(/^ +| +$/, "", line)
         if (line ~ /^DL_STATUS_MAP/) items = items statuses
+        if (line == "union {") {
+            outer = items
+            items = line = ""
+        } else if (line ~ /^\} /) {
+            items = outer item("union" substr(line, 2, length(line) - 2)) list_of(items)
+            line = ""
+        }
         if (line != "" && line !~ /^#|^[A-Z_]+\(/) member = member (member == "" ? "" : " ") line
         if (inside || (member !~ stop && i < n)) continue
         gsub(/[;,]$| = .*/, "", member)
@@ -153,7 +166,8 @@ function begin_page(name, about,    i) {
     page = pages[++page_count] = name
     header[name] = FILENAME
     sub(/.*\//, "", header[name])
-    about_line[name] = summary(about)
+    about_line[name] = summary(alone != "" ? alone : about)
+    alone = ""
     types[name] = waiting
     for (i in homeless) home[i] = name
     split("", homeless)
@@ -162,15 +176,15 @@ function begin_page(name, about,    i) {
 
 function end_group() {
     end_constants()
-    # A comment that stands alone is about the whole header, if it is more than a line.
+    # A comment that stands alone is about the whole header, if it is more than a line, and about the next page if not.
     if (comment ~ /\n/) {
         sub(/^\n/, "", comment)
         title = comment
         sub(/\n.*/, "", title)
         sub(/^[^\n]*\n+/, "", comment)
         calls[whole] = ".Ss " title "\n" prose(comment) calls[whole]
-    }
-    comment = group_about = ""
+    } else if (comment != "") alone = comment ~ /^----/ ? "" : comment
+    comment = ""
     page = whole == "libdlock" ? "" : whole
 }
 
@@ -178,7 +192,6 @@ function declare(    flat, name, about) {
     flat = code
     gsub(/\n *(#[^\n]*)?/, " ", flat)
     gsub(/ +/, " ", flat)
-    if (comment != "" && group_about == "") group_about = comment
     if (code !~ /^#/) end_constants()
     if (code ~ /^#define DL_STATUS_MAP/) {
         read_statuses(code)
@@ -203,7 +216,7 @@ function declare(    flat, name, about) {
     } else if (code ~ /^DL_API/) {
         match(flat, /dl_[a-z0-9_]+\(/)
         name = substr(flat, RSTART, RLENGTH - 1)
-        if (page == "") begin_page(name, comment ~ /^DL_/ ? group_about : comment)
+        if (page == "") begin_page(name, comment)
         names[page] = names[page] (names[page] == "" ? "" : " ") name
         synopsis[page] = synopsis[page] prototype(flat)
         calls[page] = calls[page] ".Ss " name "\n" prose(comment)
@@ -244,13 +257,18 @@ function write_page(name,    file, n, i, list, body) {
     if (name == "libdlock") {
         printf "Programs are built by\n.Pp\n.Dl cc program.c $(pkg-config --cflags --libs dlock)\n" > file
         printf ".Ss Functions\n.Bl -tag -width Ds -compact\n" > file
-        for (i = 1; i <= page_count; i++)
-            if (pages[i] != name) printf ".It Xr %s 3\n%s\n", pages[i], about_line[pages[i]] > file
+        for (i = 1; i <= page_count; i++) {
+            if (pages[i] == name) continue
+            # Of functions, all; dl_driver(3) is none itself.
+            list_all = pages[i] == "dl_driver" ? "dl_driver " names[pages[i]] : names[pages[i]]
+            gsub(/ /, " 3 , Xr ", list_all)
+            printf ".It Xr %s 3\n%s\n", list_all, about_line[pages[i]] > file
+        }
         printf ".El\n" > file
     }
     printf "%s%s", body, (types[name] == "" ? "" : ".Sh TYPES AND CONSTANTS\n" types[name]) > file
     printf ".Sh SEE ALSO\n%s",
-        (name == "libdlock" ? ".Xr dlock 1 ,\n.Xr dlock.yaml 5\n" : see_also(name) ".Xr libdlock 3\n") > file
+        (name == "libdlock" ? ".Xr dlock 1 ,\n.Xr dlock.yaml 5\n.Pp\nWhole programs are in\n.Pa share/doc/dlock/examples\nbelow the prefix (/usr, /usr/local).\n" : see_also(name) ".Xr libdlock 3\n") > file
     close(file)
 }
 
@@ -273,4 +291,4 @@ code == "" && !/^(#define|typedef|DL_API)/ { next }
     else ended = /;/
     if (ended) declare()
 }
-END { for (i = 1; i <= page_count; i++) write_page(pages[i]) }
+END { for (i = 1; !failed && i <= page_count; i++) write_page(pages[i]) }

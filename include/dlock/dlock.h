@@ -82,6 +82,8 @@ typedef struct dl_error {
     char message[248]; /* one line of UTF-8 without secrets, always terminated */
 } dl_error_t;
 
+/* Names and texts of statuses, and the library's version. */
+
 /* The status' name, such as "DL_EBUSY"; "DL_UNKNOWN_STATUS" for a number that is none. Static text. */
 DL_API const char *dl_status_name(dl_status_t status);
 /* One line that says what the status means. Static text. */
@@ -93,6 +95,8 @@ DL_API const char *dl_version(void);
 
 /* One opened backend: connections, background threads, and the uuid that owners are named after. */
 typedef struct dl_client dl_client_t;
+
+/* Opens and closes backends. */
 
 /*
  * Opens the backend named `backend` of the configuration file at `path`.
@@ -145,7 +149,7 @@ typedef struct dl_client_info_data {
 #define DL_CLIENT_INFO_INIT \
     { sizeof(dl_client_info_t), "", "", "", 0, 0, 0, 0, 0, "" }
 
-/* Fills `info`. DL_EINVAL, DL_EFORKED. No I/O. */
+/* Fills `info` with what was opened: backend, driver, times. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info);
 
 /* Counters since the client was opened. Times are totals in microseconds. */
@@ -178,7 +182,7 @@ typedef struct dl_client_stats_data {
 #define DL_CLIENT_STATS_INIT \
     { sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Fills `stats`, a consistent snapshot. DL_EINVAL, DL_EFORKED. No I/O. */
+/* Fills `stats`, a consistent snapshot of the counters. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats);
 
 typedef enum dl_log_level {
@@ -208,6 +212,8 @@ typedef struct dl_lock_handle dl_lock_t; /* a tag of its own: C++ knows dl_lock 
 #define DL_LEVEL_MAX 1000000000u   /* how often one owner may enter one lock */
 #define DL_OWNER_MAX 95            /* bytes in an owner's text */
 
+/* Makes and ends handles on locks. */
+
 /*
  * Makes a handle on the lock `name`; several handles on one name are the same lock. No I/O.
  * DL_EINVAL (name empty, longer than 255 bytes, or one that the driver keeps for itself), DL_ENOMEM,
@@ -227,9 +233,11 @@ DL_API DL_MUST_CHECK dl_status_t dl_lock_open_owned(dl_client_t *client, const c
  */
 DL_API void dl_lock_close(dl_lock_t *lock);
 
-/* Ends waits from another thread. One object may serve many calls at once. */
+/* Ends waits from another thread. */
+
+/* One object may serve many calls at once. */
 typedef struct dl_cancel dl_cancel_t;
-/* DL_ENOMEM, DL_ELIMIT (no descriptor). */
+/* Makes one. DL_ENOMEM, DL_ELIMIT (no descriptor). */
 DL_API DL_MUST_CHECK dl_status_t dl_cancel_new(dl_cancel_t **cancel, dl_error_t *err);
 /* Ends every wait that uses `cancel`, now and later, with DL_ECANCELED. For good; async-signal-safe. */
 DL_API void dl_cancel_trigger(dl_cancel_t *cancel);
@@ -247,6 +255,8 @@ typedef struct dl_acquire_opts {
 } dl_acquire_opts_t;
 #define DL_ACQUIRE_OPTS_INIT \
     { sizeof(dl_acquire_opts_t), DL_WAIT_FOREVER, DL_LEASE_AUTO, 0, NULL }
+
+/* Acquires, unlocks and extends locks. */
 
 /*
  * Enters the lock for the calling owner. When the owner already holds it, this is one level more:
@@ -296,6 +306,8 @@ DL_API dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err);
  */
 DL_API DL_MUST_CHECK dl_status_t dl_extend(dl_lock_t *lock, int64_t lease_ms, dl_error_t *err);
 
+/* What the calling owner holds, and for how long yet. */
+
 /* How long the calling owner may still act as the holder, in ms rounded down; 0: not held or lost.
  * Local arithmetic, no I/O. Ask again before every step that matters. */
 DL_API int64_t dl_valid_ms(dl_lock_t *lock);
@@ -320,6 +332,8 @@ typedef struct dl_lock_info {
 } dl_lock_info_t;
 #define DL_LOCK_INFO_INIT \
     { sizeof(dl_lock_info_t), 0, 0, "", 0, -1, 0, 0, "" }
+
+/* Shows who holds locks on the server, and frees them by force. */
 
 /* Asks the server who holds the lock. DL_OK also when nobody does. DL_ENOTSUP, DL_EIO, ... Longest:
  * call_timeout. */
@@ -354,6 +368,8 @@ DL_API dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *
  * again changes nothing. path and backend as in dl_client_open. DL_ENOTSUP: it needs nothing. */
 DL_API dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn,
                                    void *arg, dl_error_t *err);
+
+/* Reports the library's drivers and a configuration's backends. */
 
 /* Called once a driver; the strings are static. Non-zero stops. */
 typedef int (*dl_driver_fn)(void *arg, const char *name, uint32_t caps, const char *summary);
@@ -394,6 +410,8 @@ typedef struct dl_event {
 #define DL_EVENT_INIT \
     { sizeof(dl_event_t), (dl_event_kind_t)0, DL_OK, "", "", 0, 0, 0, "" }
 
+/* Takes a client's events, or has a callback get them. */
+
 /* A descriptor that is readable while events wait. Belongs to the client; only poll it. -1 after fork. */
 DL_API int dl_event_fd(dl_client_t *client);
 /* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks); DL_EINVAL, DL_EFORKED. */
@@ -417,7 +435,9 @@ DL_API dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void 
  */
 typedef struct dl_queue dl_queue_t;
 
-/* DL_ENOMEM, DL_ELIMIT (no descriptor). */
+/* Makes and frees queues of completions. */
+
+/* Makes an empty queue. DL_ENOMEM, DL_ELIMIT (no descriptor). */
 DL_API DL_MUST_CHECK dl_status_t dl_queue_new(dl_queue_t **queue, dl_error_t *err);
 /*
  * Cancels what is under way, without waiting for it: its tags never come back. What was acquired and not
@@ -467,6 +487,8 @@ typedef struct dl_completion {
  */
 DL_API size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max);
 
+/* Begins operations whose completions come by a queue, and cancels them. */
+
 /*
  * Begin as dl_acquire, dl_unlock, dl_extend and dl_inspect do, and do not wait. `id`, when not NULL, receives
  * a number for dl_op_cancel. opts->cancel must be NULL. Validity, times and results are those of the blocking
@@ -491,10 +513,10 @@ DL_API DL_MUST_CHECK dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *q
 DL_API dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id);
 
 /*
- * Has the client's events come out of this queue, in one order with its completions: the loss of a lock never
- * comes before the completion that it was acquired by. NULL: dl_event_next gives them again. A callback is
- * taken away. Events that wait for dl_event_next go along; those that wait in another queue stay there, to be
- * taken. Those that wait when the client closes are dropped.
+ * Has the client's events come out of this queue. They come in one order with its completions: the loss of a
+ * lock never before the completion that it was acquired by. NULL: dl_event_next gives them again. A callback
+ * is taken away. Events that wait for dl_event_next go along; those that wait in another queue stay there, to
+ * be taken. Those that wait when the client closes are dropped.
  * DL_EINVAL, DL_ECLOSED, DL_EFORKED.
  */
 DL_API dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client);

@@ -38,3 +38,5 @@ build_dir=$work
 mkdir "$work/man3"
 awk -v folder="$work/man3" -f "$source_dir/scripts/manual.awk" "$work/dlock.h"
 page_of dl_planted && page_of dl_token && ! page_of dl_valid_ms 2>/dev/null || die "self-check: the page of a function is not found"
+sed -i 's|^/\* Fills `info`.*|/* DL_EINVAL. */|' "$work/dlock.h"
+! awk -v folder="$work/man3" -f "$source_dir/scripts/manual.awk" "$work/dlock.h" 2>/dev/null || die "self-check: a page may begin with a status"
