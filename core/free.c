@@ -27,7 +27,8 @@ static bool has_been_tried(const dli_claim_t *claim) {
     return claim->free != NULL && claim->free->pause_ns > FIRST_PAUSE_NS;
 }
 
-/* A client that closes asks a server that does not answer for call_timeout after its last answer. */
+/* A client that closes asks for call_timeout from then, or from the last answer of the server if that is
+ * later. */
 static uint64_t last_try_until(const dl_client_t *client) {
     return dli_max(client->close_began_ns, atomic_load(&client->last_answer_ns)) +
            dli_ms(client->call_timeout_ms);

@@ -124,7 +124,10 @@ dl_status_t dli_check_lease(int64_t lease_ms, dl_error_t *err) {
 }
 
 dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opts, dl_error_t *err) {
-    if (given == NULL || !dli_layout_has(&dli_layout_acquire_opts, given->size)) {
+    if (given == NULL) {
+        return dli_fail(err, DL_EINVAL, "no options");
+    }
+    if (!dli_layout_has(&dli_layout_acquire_opts, given->size)) {
         return dli_fail(err, DL_EINVAL, "the options were not made by DL_ACQUIRE_OPTS_INIT");
     }
     *opts = (dl_acquire_opts_t)DL_ACQUIRE_OPTS_INIT;

@@ -82,7 +82,8 @@ static dl_status_t check(const dl_lock_t *lock, const dl_queue_t *queue, dl_erro
         return dli_fail_plain(err, DL_EFORKED);
     }
     if (!lock->owned) {
-        return dli_fail(err, DL_EINVAL, "a queue needs handles of dl_lock_open_owned: a task is no thread");
+        return dli_fail(err, DL_EINVAL,
+                        "a queue needs a handle of dl_lock_open_owned: its operations belong to no thread");
     }
     return DL_OK;
 }

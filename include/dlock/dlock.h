@@ -107,9 +107,10 @@ typedef struct dl_client dl_client_t;
  *          configuration does not define it, it is an SQLite file of the calling user (root's is under
  *          /var/lib/dlock, whatever HOME and XDG_STATE_HOME say), and needs no configuration file at all.
  *
- * Returns DL_OK; DL_ECONFIG (no file, bad file, unknown backend or driver: the message is
- * `file:line:column: what, and what was expected`), DL_EIO, DL_EAUTH, DL_EPROTO, DL_ENOTSUP (the
- * server is too old, the filesystem is not local), DL_ELIMIT, DL_ENOMEM. Longest: call_timeout.
+ * Returns DL_OK; DL_ECONFIG (no file, bad file, unknown backend or driver), DL_EIO, DL_EAUTH, DL_EPROTO,
+ * DL_ENOTSUP (the server is too old, the filesystem is not local), DL_ELIMIT, DL_ENOMEM. A message about a
+ * place in the file is `file:line:column: what, and what was expected`; others begin with `backend 'NAME':`,
+ * or name the file that is missing. Longest: call_timeout.
  */
 DL_API DL_MUST_CHECK dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **client,
                                                 dl_error_t *err);
@@ -121,7 +122,7 @@ DL_API DL_MUST_CHECK dl_status_t dl_client_open_text(const char *yaml, size_t le
  * background threads. Lock handles stay valid memory and answer DL_ECLOSED until they are closed.
  * Inside an event callback it may be called too; the callback's thread then ends after the callback.
  * In a forked child it closes descriptors only. The last call on the client.
- * Longest: call_timeout after the server's last answer.
+ * Longest: call_timeout from this call, or from the server's last answer if that is later.
  */
 DL_API void dl_client_close(dl_client_t *client);
 
@@ -250,7 +251,8 @@ typedef struct dl_acquire_opts {
     size_t size;         /* set by DL_ACQUIRE_OPTS_INIT */
     int64_t wait_ms;     /* DL_WAIT_FOREVER, 0 = one try, or up to DL_WAIT_MAX_MS */
     int64_t lease_ms;    /* DL_LEASE_AUTO or DL_LEASE_MIN_MS to DL_LEASE_MAX_MS */
-    int64_t max_hold_ms; /* 0 = the client's; after it renewal stops and the hold ends as lost */
+    int64_t max_hold_ms; /* 0 = the client's, or up to DL_LEASE_MAX_MS; after it renewal stops and the
+                            hold ends as lost */
     dl_cancel_t *cancel; /* NULL: none */
 } dl_acquire_opts_t;
 #define DL_ACQUIRE_OPTS_INIT \
@@ -260,7 +262,7 @@ typedef struct dl_acquire_opts {
 
 /*
  * Enters the lock for the calling owner. When the owner already holds it, this is one level more:
- * nothing is waited for, and the lease is only ever made longer.
+ * nothing is waited for, and the lease is only ever made longer. `opts` must not be NULL.
  *
  * Returns
  *   DL_OK         held, with validity left
@@ -480,10 +482,11 @@ typedef struct dl_completion {
 } dl_completion_t;
 
 /*
- * Moves up to `max` completions into `array`, oldest first, and returns how many. `size` is sizeof *array, as
- * the program was built with: who has an earlier release's gets as much, and what a later one's has more is
- * zeroed. It never blocks. Whether an acquired lock is valid is decided here: if its validity is over by now,
- * the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in a forked child.
+ * Moves up to `max` completions into `array`, oldest first, and returns how many. `size` is sizeof *array: a
+ * program that was built with an earlier release gets what that has, and of one built with a later release
+ * the rest is zeroed. It never blocks. Whether an acquired lock is valid is decided here: if its validity is
+ * over by now, the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in a forked
+ * child.
  */
 DL_API size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max);
 
