@@ -10,10 +10,10 @@
 
 static const char run_text[] =
     "\n"
-    "Waits for the lock, runs the command in a process group of its own, ends what\n"
-    "is left of the group, and frees the lock. The command has DLOCK_NAME and\n"
-    "DLOCK_TOKEN in its environment. Should the lock be lost, the whole group is\n"
-    "ended before it is.\n"
+    "Waits for the lock, runs the command, ends every process that it has started\n"
+    "and left behind (dlock(1) names the exceptions), and frees the lock. The command\n"
+    "has DLOCK_NAME and DLOCK_TOKEN in its environment. Should the lock be lost, the\n"
+    "command and all that it has started are ended before it is.\n"
     "\n"
     "Exit status: the command's own (128 + N when signal N ended it), or\n"
     "   75  the lock was not obtained in time\n"
@@ -101,7 +101,7 @@ static const char *more_text(const command_t *command) {
 static void print_options(unsigned bit, bool global) {
     int width = terminal_width(STDOUT_FILENO);
     for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
-        bool is_global = spec->commands == IN_ALL;
+        bool is_global = (spec->commands | IN_RUN) == IN_ALL; /* --json is all but of run */
         if ((spec->commands & bit) == 0 || is_global != global) {
             continue;
         }

@@ -25,6 +25,13 @@ const command_t *find_command(const char *name) {
     return NULL;
 }
 
+static int malformed(const option_spec_t *spec, const char *value, dli_scalar_t read) {
+    return usage_error("%s: '%s' %s, expected %s%s%s", spec->name, plain(value), dli_scalar_fault(read),
+                       read == DLI_SCALAR_FRACTION ? "whole milliseconds"
+                                                   : dli_scalar_expected(DL_OPTION_DURATION),
+                       spec->word != NULL ? ", or " : "", spec->word != NULL ? spec->word : "");
+}
+
 static int set_duration(const option_spec_t *spec, const char *value, int64_t *field) {
     if (spec->word != NULL && strcmp(value, spec->word) == 0) {
         *field = spec->word_ms;
@@ -33,9 +40,7 @@ static int set_duration(const option_spec_t *spec, const char *value, int64_t *f
     int64_t ms = 0;
     dli_scalar_t read = dli_scalar_read(DL_OPTION_DURATION, value, &ms);
     if (read != DLI_SCALAR_OK && read != DLI_SCALAR_TOO_LARGE) {
-        return usage_error("%s: '%s' is not a duration such as 30s (units: ms, s, m, h, d)%s%s", spec->name,
-                           plain(value), spec->word != NULL ? ", nor " : "",
-                           spec->word != NULL ? spec->word : "");
+        return malformed(spec, value, read);
     }
     if (read != DLI_SCALAR_OK || ms < spec->min_ms || ms > spec->max_ms) {
         return usage_error("%s: %s is out of range: %s to %s", spec->name, value,

@@ -65,6 +65,9 @@ static dli_scalar_t find_unit(const unit_t *units, const char *name, int64_t *fa
                                 strcmp(name, "MB") == 0 || strcmp(name, "GB") == 0)) {
         return DLI_SCALAR_DECIMAL_UNIT;
     }
+    if (*name == ' ') {
+        return DLI_SCALAR_SPACE;
+    }
     return *name == '\0' ? DLI_SCALAR_NO_UNIT : DLI_SCALAR_UNKNOWN_UNIT;
 }
 
@@ -148,6 +151,7 @@ const char *dli_scalar_fault(dli_scalar_t fault) {
         [DLI_SCALAR_MALFORMED] = "has the wrong form",
         [DLI_SCALAR_NEGATIVE] = "is negative",
         [DLI_SCALAR_NO_UNIT] = "has no unit",
+        [DLI_SCALAR_SPACE] = "has a space before the unit",
         [DLI_SCALAR_UNKNOWN_UNIT] = "has an unknown unit",
         [DLI_SCALAR_DECIMAL_UNIT] = "has a decimal unit",
         [DLI_SCALAR_FRACTION] = "is too fine",

@@ -10,6 +10,7 @@ typedef enum dli_scalar {
     DLI_SCALAR_MALFORMED, /* not of this form at all */
     DLI_SCALAR_NEGATIVE,  /* a duration or size below zero */
     DLI_SCALAR_NO_UNIT,
+    DLI_SCALAR_SPACE, /* before the unit */
     DLI_SCALAR_UNKNOWN_UNIT,
     DLI_SCALAR_DECIMAL_UNIT, /* kB, MB or GB, which mean 1000 to some and 1024 to others */
     DLI_SCALAR_FRACTION,     /* not a whole number of milliseconds or bytes */

@@ -90,7 +90,8 @@ WRONG_OPTION(missing_unit, "lease: 30", "12: 'lease' is '30', which has no unit,
 WRONG_OPTION(missing_unit_in_quotes, "lease: \"30\"", "12: 'lease' is '30', which has no unit, " DURATION)
 WRONG_OPTION(unknown_unit, "lease: 30sec", "12: 'lease' is '30sec', which has an unknown unit, " DURATION)
 WRONG_OPTION(unit_in_capitals, "lease: 30S", "12: 'lease' is '30S', which has an unknown unit, " DURATION)
-WRONG_OPTION(unit_after_a_space, "lease: 30 s", "12: 'lease' is '30 s', which has an unknown unit, " DURATION)
+WRONG_OPTION(unit_after_a_space, "lease: 30 s",
+             "12: 'lease' is '30 s', which has a space before the unit, " DURATION)
 WRONG_OPTION(word_for_a_duration, "lease: soon", "12: 'lease' is 'soon', " DURATION)
 WRONG_OPTION(point_without_decimals, "lease: 1.s", "12: 'lease' is '1.s', " DURATION)
 WRONG_OPTION(duration_too_fine, "lease: 200.5ms",
