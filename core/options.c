@@ -31,8 +31,9 @@ const dl_option_t dli_core_options[DLI_OPT_COUNT + 1] = {
     [DLI_OPT_PASS] = SWITCH("pass", "true",
                             "An unlock gives the lock to the next caller of this process without asking the "
                             "server, for 10 ms or 32 times in a row."),
-    [DLI_OPT_SPIN] = SWITCH("spin", "true",
-                            "A caller looks for its reply without sleeping for some 100 us, where that pays: "
-                            "Redis drivers, few callers at once, a server that is near."),
+    [DLI_OPT_SPIN] =
+        SWITCH("spin", "true",
+               "A caller looks for its reply without sleeping for up to twice the usual round trip, if "
+               "that is below 100 us, where it pays: Redis drivers, few callers at once."),
     [DLI_OPT_COUNT] = {.name = NULL},
 };

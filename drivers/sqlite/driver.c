@@ -14,9 +14,9 @@
 static const dl_option_t options[] = {
     [DLI_SQLITE_OPT_PATH] = {.name = "path",
                              .type = DL_OPTION_STRING,
-                             .help =
-                                 "The lock file, on a filesystem of this host alone; unset: the user's own, "
-                                 "$XDG_STATE_HOME/dlock/locks.db (root: /var/lib/dlock/locks.db)"},
+                             .help = "The lock file: an absolute path, on a filesystem of this host alone; "
+                                     "unset: the user's own, "
+                                     "$XDG_STATE_HOME/dlock/locks.db (root: /var/lib/dlock/locks.db)"},
     [DLI_SQLITE_OPT_CREATE] = {.name = "create",
                                .type = DL_OPTION_BOOL,
                                .default_text = "true",
