@@ -1,5 +1,4 @@
-/* stalls_cases.c - contract: a thread that stops, or jumps out of its call, in whatever place, holds up none
- * of the others. */
+/* stalls_cases.c - contract: a thread that stops, or jumps out of its call, in whatever place keeps nobody. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdatomic.h>
