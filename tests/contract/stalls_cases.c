@@ -1,4 +1,4 @@
-/* stalls_cases.c - contract: a thread that stops, or jumps out of its call, in whatever place keeps nobody. */
+/* stalls_cases.c - contract: a thread that stops or jumps out of its call, wherever it is, keeps nobody. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdatomic.h>
