@@ -19,6 +19,9 @@
 
 /* ---- the places ------------------------------------------------------------------------------- */
 
+/* What becomes of the thread: it stands still, or leaves its call. */
+typedef enum what { STOPS, JUMPS } what_t;
+
 /* A thread is stopped where it is about to wait, has waited or wakes another, and has no mutex of the core.
  * Where it is in the driver meanwhile, what it reads or sends there waits for it (docs/guarantees.md). */
 typedef struct scene {
@@ -27,7 +30,8 @@ typedef struct scene {
     int at;           /* which of the places that its threads come to, from 0 */
     atomic_int place; /* the next */
     _Atomic(dli_thread_t *) stands;
-    int jumps;
+    what_t what;
+    int64_t until_ms; /* somebody may use the hot name until then; with the mutex of `uses` */
     ct_latch_t *goes_on;
     ct_thread_t *thread; /* of the whole */
 } scene_t;
@@ -47,13 +51,13 @@ static int has_mutex(dl_client_t *client) {
 
 static void pass_place(void) {
     scene_t *s = here;
-    if (s == NULL || fault_inside > 0 || (s->jumps && asks > 0) || has_mutex(s->client) ||
+    if (s == NULL || fault_inside > 0 || (s->what == JUMPS && asks > 0) || has_mutex(s->client) ||
         atomic_fetch_add(&s->place, 1) != s->at) {
         return;
     }
     here = NULL;
     atomic_store(&s->stands, dli_thread_known());
-    if (s->jumps) {
+    if (s->what == JUMPS) {
         siglongjmp(back, 1);
     }
     ct_latch_wait(s->ct, s->goes_on, KEEP_MS);
@@ -80,6 +84,26 @@ static void wake_behind(atomic_uint *word) {
     inner->word_wake(word);
 }
 
+/* ---- exclusion -------------------------------------------------------------------------------- */
+
+static pthread_mutex_t uses = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whoever has it may do so for as long as it is told; it is not to be told so while another is. */
+static void begin_use(ct_t *ct, scene_t *s, dl_lock_t *lock) {
+    pthread_mutex_lock(&uses);
+    int64_t now_ms = ct_now_ms(ct), valid_ms = dl_valid_ms(lock), other_ms = s->until_ms - now_ms;
+    s->until_ms = valid_ms > 0 ? now_ms + valid_ms : s->until_ms;
+    pthread_mutex_unlock(&uses);
+    CT_CHECKF(valid_ms == 0 || other_ms <= 0, "two have '%d' at once, one for %lld ms, one for %lld ms",
+              s->at, (long long)valid_ms, (long long)other_ms);
+}
+
+static void end_use(scene_t *s) {
+    pthread_mutex_lock(&uses);
+    s->until_ms = 0;
+    pthread_mutex_unlock(&uses);
+}
+
 static void put_between(void) {
     static dli_sys_t table;
     inner = dli_sys;
@@ -93,22 +117,11 @@ static void put_between(void) {
 /* ---- who goes on ------------------------------------------------------------------------------ */
 
 typedef struct worker {
-    scene_t *scene; /* NULL: it is of another client */
+    scene_t *scene;
     dl_lock_t *lock;
+    int is_hot, may_stand;
     ct_thread_t *thread;
 } worker_t;
-
-static dl_status_t use_once(ct_t *ct, dl_lock_t *lock, dl_error_t *err) {
-    dl_status_t status = dl_lock(lock, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    scene_t *before = here;
-    here = NULL;
-    ct_sleep_ms(ct, 2);
-    here = before;
-    return dl_unlock(lock, err);
-}
 
 static dl_status_t extend(dl_lock_t *lock, dl_error_t *err) {
     return dl_extend(lock, DL_LEASE_AUTO, err);
@@ -120,37 +133,70 @@ static dl_status_t inspect(dl_lock_t *lock, dl_error_t *err) {
     return status == DL_ENOTSUP ? DL_OK : status;
 }
 
-/* Enters, extends, enters again and leaves, if it has the lock in time. */
-static dl_status_t use_fully(ct_t *ct, dl_lock_t *lock, dl_error_t *err) {
-    int64_t began_ms = ct_now_ms(ct);
-    dl_status_t status = dl_trylock_for(lock, WAIT_MS, DL_LEASE_AUTO, err);
-    if (here != NULL && ct_traits(ct) & CT_VIRTUAL) {
-        CT_LE(ct_now_ms(ct) - began_ms, WAIT_MS + 100);
+static dl_status_t keep(dl_lock_t *lock, dl_error_t *err) {
+    (void)lock;
+    (void)err;
+    (void)inner->poll(NULL, 0, inner->now_ns() + 2u * DLI_NS_PER_MS); /* this is no place */
+    return DL_OK;
+}
+
+typedef dl_status_t (*use_fn)(dl_lock_t *lock, dl_error_t *err);
+static const use_fn shortly[] = {keep, dl_unlock};
+static const use_fn fully[] = {dl_lock, extend, dl_unlock, inspect, dl_unlock};
+
+/* The last of these leaves it. */
+static dl_status_t use(ct_t *ct, const worker_t *w, const use_fn *calls, size_t n, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    if (w->is_hot) {
+        begin_use(ct, w->scene, w->lock);
     }
-    if (status == DL_ETIMEDOUT) {
-        return DL_OK;
-    }
-    static dl_status_t (*const calls[])(dl_lock_t *, dl_error_t *) = {dl_lock, extend, dl_unlock, inspect,
-                                                                      dl_unlock};
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0] && status == DL_OK; i++) {
-        status = calls[i](lock, err);
+    for (size_t i = 0; i < n && status == DL_OK; i++) {
+        if (w->is_hot && i + 1 == n) {
+            end_use(w->scene);
+        }
+        status = calls[i](w->lock, err);
     }
     return status;
+}
+
+static dl_status_t play_round(ct_t *ct, const worker_t *w, int number, dl_error_t *err) {
+    int64_t began_ms = ct_now_ms(ct), wait_ms = number % 2 == 0 ? DL_WAIT_FOREVER : WAIT_MS;
+    dl_status_t status = dl_trylock_for(w->lock, wait_ms, DL_LEASE_AUTO, err);
+    if (here != NULL && ct_traits(ct) & CT_VIRTUAL && wait_ms > 0) {
+        CT_LE(ct_now_ms(ct) - began_ms, WAIT_MS + 100);
+    }
+    if (status != DL_OK) {
+        return status == DL_ETIMEDOUT ? DL_OK : status;
+    }
+    return wait_ms > 0 ? use(ct, w, fully, sizeof fully / sizeof fully[0], err)
+                       : use(ct, w, shortly, sizeof shortly / sizeof shortly[0], err);
+}
+
+/* What a call that failed, or was left by a jump, has left. */
+static void leave(const worker_t *w) {
+    if (w->is_hot && dl_hold_count(w->lock) > 0) {
+        end_use(w->scene);
+    }
+    while (dl_hold_count(w->lock) > 0) {
+        (void)dl_unlock(w->lock, CT_ERR);
+    }
 }
 
 /* One that stood still may find that its call, or its hold, is over. */
 static void work(ct_t *ct, void *arg) {
     worker_t *w = arg;
-    here = w->scene;
+    here = w->may_stand ? w->scene : NULL;
     for (volatile int i = 0; i < ROUNDS; i++) {
+        dl_error_t err;
         if (sigsetjmp(back, 1) != 0) {
             ct_listener_leaves(ct, w->scene->client);
+            leave(w);
             continue;
         }
-        dl_error_t err;
-        dl_status_t status = i % 2 == 0 ? use_once(ct, w->lock, &err) : use_fully(ct, w->lock, &err);
-        int has_stood = w->scene != NULL && atomic_load(&w->scene->stands) == dli_thread_known();
-        CT_CHECKF(status == DL_OK || has_stood, "%s: %s", dl_status_name(status), err.message);
+        dl_status_t status = play_round(ct, w, i, &err);
+        int may_fail = atomic_load(&w->scene->stands) == dli_thread_known();
+        CT_CHECKF(status == DL_OK || may_fail, "%s: %s", dl_status_name(status), err.message);
+        leave(w);
     }
     here = NULL;
 }
@@ -193,7 +239,7 @@ static void play(ct_t *ct, void *arg) {
     worker_t workers[WORKERS];
     for (int i = 0; i < WORKERS; i++) {
         dl_lock_t *lock = ct_lock(ct, i == 0 ? s->other : s->client, i == 1 ? own : hot);
-        workers[i] = (worker_t){.scene = i > 0 ? s : NULL, .lock = lock};
+        workers[i] = (worker_t){.scene = s, .lock = lock, .is_hot = i != 1, .may_stand = i > 0};
         workers[i].thread = ct_thread(ct, work, &workers[i]);
     }
     int64_t long_ms = ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + GOES_ON_MS;
@@ -209,8 +255,8 @@ static void play(ct_t *ct, void *arg) {
     CT_EQ(ct_stats(ct, s->client).waiting_now, 0);
 }
 
-static void begin_scene(ct_t *ct, scene_t *s, int at, int jumps) {
-    *s = (scene_t){.ct = ct, .at = at, .jumps = jumps, .goes_on = ct_latch(ct, 1)};
+static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
+    *s = (scene_t){.ct = ct, .at = at, .what = what, .goes_on = ct_latch(ct, 1)};
     s->client = ct_open(ct, NULL);
     s->other = ct_open(ct, NULL);
     s->thread = ct_thread(ct, play, s);
@@ -227,12 +273,12 @@ static int end_scene(ct_t *ct, scene_t *s) {
     return s->stands != NULL;
 }
 
-static void stop_in_all_places(ct_t *ct, int jumps) {
+static void play_in_all_places(ct_t *ct, what_t what) {
     static scene_t scenes[SCENES];
     int stood = SCENES;
     for (int at = 0; stood == SCENES; at += SCENES) {
         for (int i = 0; i < SCENES; i++) {
-            begin_scene(ct, &scenes[i], at + i, jumps);
+            begin_scene(ct, &scenes[i], at + i, what);
         }
         stood = 0;
         for (int i = 0; i < SCENES; i++) {
@@ -245,7 +291,7 @@ static void stop_in_all_places(ct_t *ct, int jumps) {
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_BLOCKING | CT_REAL_TIME,
         .timeout_s = 180) {
     put_between();
-    stop_in_all_places(ct, 0);
+    play_in_all_places(ct, STOPS);
 }
 
 /* Here it costs no time, and the threads take turns otherwise each time. */
@@ -253,7 +299,7 @@ CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_t
         .traits = CT_BLOCKING | CT_VIRTUAL) {
     put_between();
     for (int i = 0; i < 3; i++) {
-        stop_in_all_places(ct, 0);
+        play_in_all_places(ct, STOPS);
     }
 }
 
@@ -279,7 +325,7 @@ static void jump_in_all_places(ct_t *ct) {
         ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
         ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
     }
-    stop_in_all_places(ct, 1);
+    play_in_all_places(ct, JUMPS);
 }
 
 CT_CASE(stalls, in_whatever_place_a_thread_jumps_the_others_go_on, .traits = CT_BLOCKING, .timeout_s = 180) {
