@@ -13,7 +13,7 @@
 #define ROUNDS 3
 #define WAIT_MS 200
 /* Scenes at once; each takes a few seconds, most of them asleep. */
-#define SCENES 16
+#define SCENES 32
 /* Somebody is late by a second, and is looked at a second later; more than one may be found out in turn. */
 #define GOES_ON_MS 12000
 
@@ -242,7 +242,8 @@ static void play(ct_t *ct, void *arg) {
         workers[i] = (worker_t){.scene = s, .lock = lock, .is_hot = i != 1, .may_stand = i > 0};
         workers[i].thread = ct_thread(ct, work, &workers[i]);
     }
-    int64_t long_ms = ct_call_timeout_ms(ct) + ct_server_lease_ms(ct, ct_lease_ms(ct)) + GOES_ON_MS;
+    int64_t lease_ms = ct_traits(ct) & CT_VIRTUAL ? ct_lease_ms(ct) : BRIEF_MS;
+    int64_t long_ms = 2000 + ct_server_lease_ms(ct, lease_ms) + GOES_ON_MS;
     use_queue(ct, ct_lock_owned(ct, s->client, queued, 1), long_ms);
     CT_AWAIT(ended(ct, workers) >= WORKERS - (atomic_load(&s->stands) != NULL) ||
                  is_holder(s->client, hot, atomic_load(&s->stands)),
@@ -257,8 +258,9 @@ static void play(ct_t *ct, void *arg) {
 
 static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
     *s = (scene_t){.ct = ct, .at = at, .what = what, .goes_on = ct_latch(ct, 1)};
-    s->client = ct_open(ct, NULL);
-    s->other = ct_open(ct, NULL);
+    const char *options = ct_traits(ct) & CT_VIRTUAL ? NULL : BRIEF "\ncall_timeout: 2s";
+    s->client = ct_open(ct, options);
+    s->other = ct_open(ct, options);
     s->thread = ct_thread(ct, play, s);
 }
 
@@ -284,7 +286,7 @@ static void play_in_all_places(ct_t *ct, what_t what) {
         for (int i = 0; i < SCENES; i++) {
             stood += end_scene(ct, &scenes[i]);
         }
-        CT_CHECK(at > 0 || stood == SCENES); /* else they hardly waited */
+        CT_CHECK(at > 0 || stood > 2 * WORKERS); /* else they hardly waited */
     }
 }
 
