@@ -66,10 +66,11 @@ static dl_loss_t loss_of(const dl_error_t *err) {
 /* ---- on its own connection ----------------------------------------------------------------------------- */
 
 static void build(const batch_t *b, const dl_renewal_t *r, dli_mysql_sql_t *sql) {
-    const dli_mysql_session_t *session = r->hold;
+    dli_mysql_session_t *session = r->hold;
     switch (session->step) {
     case DLI_MYSQL_STEP_PATIENCE:
-        dli_mysql_patience_sql(sql, dli_mysql_patience_for(r->lease_ms));
+        session->asked_s = dli_mysql_patience_for(r->lease_ms);
+        dli_mysql_patience_sql(sql, session->asked_s);
         break;
     case DLI_MYSQL_STEP_PING:
         /* Of markers the session sees only its own, as it reads what is committed: so an answer with the row
@@ -139,11 +140,17 @@ static void hear_end(batch_t *b, dl_renewal_t *r, bool done) {
         lose(b, r, DL_LOSS_EXPIRED);
         return;
     }
-    dli_mysql_conn_t *conn = dli_mysql_session_take(b->state, r->hold);
-    dli_mysql_conn_note_patience(conn, 0); /* an answer that was late may have been about that */
-    dli_mysql_link_give_back(b->mysql->link, conn);
+    dli_mysql_link_give_back(b->mysql->link, dli_mysql_session_take(b->state, r->hold));
     r->loss = DL_LOSS_EXPIRED;
     finish(r, DL_ELOST);
+}
+
+/* Also a late answer says what the connection has from now on, and takes to its next hold. */
+static void hear_patience(dli_mysql_session_t *session, bool done) {
+    if (session->asked_s > 0 && done) {
+        dli_mysql_conn_note_patience(session->conn, session->asked_s);
+    }
+    session->asked_s = 0;
 }
 
 static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error_t *err,
@@ -157,13 +164,13 @@ static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error
         return;
     }
     b->mysql->env->count(b->mysql->env->core, DL_COUNT_ROUND_TRIP, 1);
+    hear_patience(session, done);
     switch (session->step) {
     case DLI_MYSQL_STEP_EARLIER:
         begin(b, r);
         break;
     case DLI_MYSQL_STEP_PATIENCE:
         if (done) {
-            dli_mysql_conn_note_patience(session->conn, dli_mysql_patience_for(r->lease_ms));
             ask(b, r, DLI_MYSQL_STEP_PING);
         } else {
             finish(r, DL_EUNKNOWN);

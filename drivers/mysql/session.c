@@ -42,6 +42,7 @@ void dli_mysql_session_keep(dli_mysql_sessions_t *state, dli_mysql_session_t *se
     session->hold_id = request->hold_id;
     session->ends_ns = ends_ns;
     session->shown_ms = request->lease_ms;
+    session->asked_s = 0;
     session->step = DLI_MYSQL_STEP_NONE;
     session->name_len = request->name_len;
     memcpy(session->name, request->name, request->name_len);

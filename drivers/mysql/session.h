@@ -41,6 +41,7 @@ typedef struct dli_mysql_session {
     uint64_t hold_id;        /* whose conn is, and in the marker */
     uint64_t ends_ns;        /* when the lease is over */
     int64_t shown_ms;        /* the lease in the marker */
+    int64_t asked_s; /* the idle timeouts that conn was asked for, without an answer so far; 0: none */
     dli_mysql_step_t step;
     size_t name_len;
     char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1];

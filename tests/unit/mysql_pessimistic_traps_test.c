@@ -135,6 +135,43 @@ Test(mysql_pessimistic_traps, an_extension_without_an_answer_leaves_no_idle_time
     shut(&c);
 }
 
+Test(mysql_pessimistic_traps, an_extension_answered_late_leaves_no_idle_timeout_to_the_next_hold) {
+    client_t c;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_cancelled;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 20000);
+    cr_assert_eq(renew_hold(&h, 40000), DL_OK);
+    atomic_store(&hears_nothing, true);
+    cr_assert_eq(renew_hold(&h, 60000), DL_EUNKNOWN);
+    atomic_store(&hears_nothing, false);
+    cr_assert_eq(renew_hold(&h, 20000), DL_OK);
+    cr_assert_geq(patience_of(&h), 40, "the hold has so much left");
+    must_free(&h);
+    h = must_lock(&c, "orders", A, 2, 40000);
+    cr_assert_eq(patience_of(&h), 40);
+    must_free(&h);
+    shut(&c);
+}
+
+Test(mysql_pessimistic_traps, a_hold_that_ends_behind_a_late_extension_leaves_no_idle_timeout) {
+    client_t c;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_cancelled;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 1000);
+    atomic_store(&hears_nothing, true);
+    cr_assert_eq(renew_hold(&h, 60000), DL_EUNKNOWN);
+    atomic_store(&hears_nothing, false);
+    (void)poll(NULL, 0, 1100);
+    cr_assert_eq(renew_hold(&h, 1000), DL_ELOST);
+    drop_hold(&h);
+    h = must_lock(&c, "orders", A, 2, 1000);
+    cr_assert_eq(patience_of(&h), 1);
+    must_free(&h);
+    shut(&c);
+}
+
 /* ---- a break that the server does not see -------------------------------------------------------------- */
 
 static bool is_drawn(void) {
