@@ -148,6 +148,27 @@ Test(condemned_alone, a_connection_that_is_older_proves_the_run_without_asking) 
     end_killing(&killing);
 }
 
+/* A replica that took over may have the other's host name, port and data folder, but never its server_id. */
+Test(condemned_alone, a_twins_connections_are_not_killed) {
+    killing_t killing;
+    begin_killing(&killing);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing.conn);
+    mysql_hand_t *hand = make_hand(account);
+    facts.connection_id = mysql_hand_id(hand);
+    dli_mysql_condemned_add(&killing.condemned, &facts, env.now_ns());
+    (void)mysql_ask(server, "SET GLOBAL server_id=@@GLOBAL.server_id+1");
+    dli_mysql_conn_close(killing.conn);
+    cr_assert_eq(dli_mysql_conn_make(endpoint, DLI_MYSQL_ROLE_PLAIN, 600, &killing.conn, &err), DL_OK, "%s",
+                 err.message);
+    dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(15000), NULL};
+    cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
+                 DL_OK, "%s", err.message);
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    cr_assert_eq(killing.condemned.count, 0);
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
 Test(condemned, another_servers_connections_are_not_killed_here) {
     killing_t killing;
     begin_killing(&killing);

@@ -103,15 +103,17 @@ static bool is_on(const char *value) {
 
 static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts) {
     MYSQL_RES *rows;
+    /* Twins behind one address may have all but the numbers in common, which replication keeps apart. */
     dl_status_t status = ask(session,
                              "SELECT VERSION(),CONNECTION_ID(),@@GLOBAL.read_only,"
                              "0/*!80000 OR @@GLOBAL.super_read_only*/,@@GLOBAL.innodb_rollback_on_timeout,"
-                             "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir",
+                             "CONCAT_WS(':',@@GLOBAL.server_id/*!80000 ,@@GLOBAL.server_uuid*/,"
+                             "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir)",
                              &rows);
     if (status != DL_OK) {
         return status;
     }
-    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 8 ? mysql_fetch_row(rows) : NULL;
+    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 6 ? mysql_fetch_row(rows) : NULL;
     if (row == NULL || row[0] == NULL) {
         status = dl_driver_fail(session->err, DL_EPROTO, 0, "%s: it does not say what it is", session->label);
     } else {
@@ -121,8 +123,7 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
         facts->connection_id = dli_mysql_number(row[1]);
         facts->is_read_only = is_on(row[2]) || is_on(row[3]);
         facts->rollback_on_timeout = is_on(row[4]);
-        snprintf(facts->identity, sizeof facts->identity, "%s:%s%s", row[5] != NULL ? row[5] : "",
-                 row[6] != NULL ? row[6] : "", row[7] != NULL ? row[7] : "");
+        snprintf(facts->identity, sizeof facts->identity, "%s", row[5] != NULL ? row[5] : "");
     }
     if (rows != NULL) {
         mysql_free_result(rows);
