@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "link/settings.h"
 #include "setup.h"
 
 /* ---- options ---------------------------------------------------------------------------------------- */
@@ -125,22 +126,16 @@ static dl_status_t refuse(const dli_mysql_t *mysql, dl_status_t status, const ch
     return dl_driver_fail(err, status, 0, "%.80s: %s", mysql->endpoint->label, why);
 }
 
-/* The longest reason still fits an error's message behind a label. */
-#define TWO_WRITERS \
-    "row locks end at each node, so two nodes can grant the same lock; the commits clash later"
-
 dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_settings_t *settings,
                                    dl_error_t *err) {
     dli_mysql_facts_t facts;
     dli_mysql_link_facts(mysql->link, &facts);
     const char *group = dli_mysql_setting(settings, "group_replication_group_name");
     const char *format = dli_mysql_setting(settings, "binlog_format");
-    if (facts.is_galera) {
-        return refuse(mysql, DL_ENOTSUP, "it is a node of a Galera cluster: " TWO_WRITERS, err);
-    }
     if (group != NULL && group[0] != '\0' &&
         !dli_mysql_setting_is_on(settings, "group_replication_single_primary_mode")) {
-        return refuse(mysql, DL_ENOTSUP, "its replication group has several primaries: " TWO_WRITERS, err);
+        return refuse(mysql, DL_ENOTSUP,
+                      "its replication group has several primaries: " DLI_MYSQL_TWO_WRITERS, err);
     }
     if (facts.is_read_only || dli_mysql_setting_is_on(settings, "innodb_read_only")) {
         return refuse(mysql, DL_ENOTSUP,

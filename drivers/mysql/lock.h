@@ -15,6 +15,9 @@
 /* Server time in microseconds since 1970, as an unsigned number; the start of every token. The session's time
  * zone is UTC. Fixed at the start of its statement. */
 #define DLI_MYSQL_MICROS "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
+/* 0, or error 1690 where the server has become read-only: that stops no account with the right to write all
+ * the same, and others have their locks from its successor by now. Some servers say OFF for 0. */
+#define DLI_MYSQL_WRITABLE "(CAST(0 AS UNSIGNED)-(CONCAT(@@GLOBAL.read_only) NOT IN ('0','OFF')))"
 /* Behind the table in a statement about the rows of a list of names. Without it a server may go through the
  * whole table where it thinks that quicker, and lock or wait for rows that nobody has named. It still may
  * where the statement is about names only, since the index has all of these; so each is about another column

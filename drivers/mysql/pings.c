@@ -7,8 +7,8 @@
  * that is not to be extended is therefore looked for from outside, by its marker: else a holder with an
  * explicit lease would keep its lock for as long as its client lives.
  *
- * Nothing here has to write: a server whose tables are locked for a backup, or that has become read-only,
- * takes no lock away.
+ * Nothing here has to write: a server whose tables are locked for a backup takes no lock away. One that has
+ * become read-only does, at the lease's end: after a failover its successor knows nothing of the lock.
  */
 
 /* Of a larger batch so many at a time; the core's are not larger. */
@@ -75,8 +75,9 @@ static void build(const batch_t *b, const dl_renewal_t *r, dli_mysql_sql_t *sql)
     case DLI_MYSQL_STEP_PING:
         /* Of markers the session sees only its own, as it reads what is committed: so an answer with the row
          * proves that the transaction lives, and the row is still locked. */
-        dli_mysql_sql_add(sql, "SELECT 1 FROM $t WHERE name=$x AND owner=$s AND hold_id=$u", b->mysql->table,
-                          r->name, r->name_len, r->owner, r->hold_id);
+        dli_mysql_sql_add(sql,
+                          "SELECT " DLI_MYSQL_WRITABLE " FROM $t WHERE name=$x AND owner=$s AND hold_id=$u",
+                          b->mysql->table, r->name, r->name_len, r->owner, r->hold_id);
         break;
     case DLI_MYSQL_STEP_SHOW:
         dli_mysql_sql_add(sql, "UPDATE $t SET lease_ms=$i WHERE name=$x AND owner=$s AND hold_id=$u",

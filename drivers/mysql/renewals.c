@@ -183,6 +183,7 @@ static dl_status_t extend(batch_t *b, const chunk_t *c, dli_mysql_intent_t inten
     add_lease(&sql, c);
     dli_mysql_sql_add(&sql, " MICROSECOND)");
     add_alive(&sql, c);
+    dli_mysql_sql_add(&sql, " AND " DLI_MYSQL_WRITABLE "=0");
     dl_status_t status = run(b, &sql, intent, deadline_ns, &exchange);
     for (size_t i = 0; exchange.sent_ns != 0 && i < c->n; i++) {
         c->entries[i]->sent_ns = exchange.sent_ns;

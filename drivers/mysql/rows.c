@@ -72,7 +72,7 @@ void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, con
 
 void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
     dli_mysql_sql_add(sql,
-                      "$t<$u AND (owner IS NULL OR expires_at<=UTC_TIMESTAMP(6)"
+                      "$t<$u AND " DLI_MYSQL_WRITABLE "=0 AND (owner IS NULL OR expires_at<=UTC_TIMESTAMP(6)"
                       " OR (owner=$s AND hold_id<=$u))",
                       mysql->kind->token_column, DLI_MYSQL_TOKEN_END, r->owner, r->hold_id);
 }

@@ -37,7 +37,8 @@ dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request
     dli_mysql_sql_add(&sql,
                       "INSERT INTO $t(name,token,drawn_at)"
                       " SELECT $x,LAST_INSERT_ID(base.token),UTC_TIMESTAMP(6) FROM ("
-                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0))+$u AS token"
+                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0)," DLI_MYSQL_WRITABLE
+                      ")+$u AS token"
                       " FROM $t f WHERE f.name='') base"
                       " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
                       "token=LAST_INSERT_ID(GREATEST($t.token+$u,base.token))",

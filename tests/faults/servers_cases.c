@@ -247,6 +247,27 @@ CT_CASE(faults, row18_read_only_later, MYSQL) {
     expect_back(ct, wanted);
 }
 
+/* read_only does not stop the writes of all accounts; those of locks it has to. */
+CT_CASE(faults, row18_read_only_for_an_account_with_all_rights, MYSQL) {
+    (void)ct_mysql_own(ct, NULL);
+    (void)mysql_ask(ct_mysql(ct), "GRANT ALL PRIVILEGES ON *.* TO '" MYSQL_USER "'@'%%'");
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, c, "row 18 held"), *wanted = ct_lock(ct, c, "row 18");
+    introduce(ct, "row 18");
+    CT_OK(dl_lock(held, CT_ERR));
+    (void)mysql_ask(ct_mysql(ct), "SET GLOBAL read_only=1");
+    watch_t watch = start_watch(ct);
+    CT_STATUS(dl_trylock(wanted, CT_ERR), DL_ENOTSUP);
+    IN_TIME(watch, 0);
+    SAYS("read-only");
+    ct_expect_free(ct, "row 18", 0);
+    ct_expect_event(ct, c, DL_EVENT_LOST, "row 18 held", ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    CT_STATUS(dl_unlock(held, CT_ERR), DL_ELOST);
+    (void)mysql_ask(ct_mysql(ct), "SET GLOBAL read_only=0");
+    ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
+    expect_back(ct, wanted);
+}
+
 /* ---- row 33: the server asks for a file of ours ----------------------------------------------------- */
 
 CT_CASE(faults, row33_server_asks_for_a_local_file, MYSQL) {

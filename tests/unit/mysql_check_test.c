@@ -300,15 +300,25 @@ Test(mysql_check, a_node_of_a_galera_cluster_is_refused_with_the_reason) {
     if (library == NULL) {
         cr_skip_test("needs Galera's library, package galera-4");
     }
+    USE_OWN_SERVER(NULL, NULL);
+    dl_client_t *client;
+    dl_lock_t *lock;
+    cr_assert_eq(open_with("mysql-lease", ", create: true", &client, &err), DL_OK, "%s", err.message);
+    cr_assert_eq(dl_lock_open(client, "name", &lock, &err), DL_OK, "%s", err.message);
     snprintf(provider, sizeof provider, "--wsrep-provider=%s", library);
-    tear_down();
-    server = mysql_server_start(NULL, NULL, "--wsrep-on=ON", provider, "--wsrep-cluster-address=gcomm://",
-                                "--binlog-format=ROW",
-                                "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0", NULL);
+    mysql_server_kill(server);
+    mysql_server_arg(server, "--wsrep-on=ON");
+    mysql_server_arg(server, provider);
+    mysql_server_arg(server, "--wsrep-cluster-address=gcomm://");
+    mysql_server_arg(server, "--binlog-format=ROW");
+    mysql_server_arg(server, "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:0");
+    mysql_server_boot(server);
     while (strcmp(mysql_ask(server, "SHOW STATUS LIKE 'wsrep_ready'"), "wsrep_ready,ON") != 0) {
         sched_yield(); /* the case's own time limit ends it */
     }
-    mysql_database(server, database);
+    /* One that was open already. */
+    EXPECT_REFUSED(dl_trylock(lock, &err), DL_ENOTSUP, err, "the commits clash later");
+    dl_client_close(client);
     for (size_t i = 0; i < DRIVERS; i++) {
         EXPECT_REFUSED(try_open(drivers[i], ", create: true", &err), DL_ENOTSUP, err, "Galera");
         EXPECT_REFUSED(init_with(drivers[i], "", 0, &found, &err), DL_ENOTSUP, err,

@@ -27,7 +27,7 @@ Test(mysql_conn, learns_what_the_server_is) {
     snprintf(text, sizeof text, "%u.%u.%u", facts->version_number / 10000, facts->version_number / 100 % 100,
              facts->version_number % 100);
     cr_assert_eq(strncmp(facts->version, text, strlen(text)), 0, "%s, %s", facts->version, text);
-    cr_assert_not(facts->is_read_only || facts->is_galera || facts->rollback_on_timeout);
+    cr_assert_not(facts->is_read_only || facts->rollback_on_timeout);
     dli_mysql_conn_close(conn);
     dli_mysql_conn_close(NULL);
     cr_assert_eq(count_sockets(), before);

@@ -113,7 +113,8 @@ static const meaning_t meanings[] = {
     {1792, DL_ENOTSUP, READ_ONLY},
     {1836, DL_ENOTSUP, READ_ONLY},
     {3100, DL_ENOTSUP, READ_ONLY}, /* refused by replication */
-    {1021, DL_ELIMIT, NULL},       /* disk full */
+    {DLI_MYSQL_OUT_OF_RANGE, DL_ENOTSUP, "; if it is about read_only, the server has become read-only"},
+    {1021, DL_ELIMIT, NULL}, /* disk full */
     {1037, DL_ELIMIT, NULL},
     {1038, DL_ELIMIT, NULL},
     {1040, DL_ELIMIT, "; the server's max_connections is reached"},

@@ -22,6 +22,7 @@ enum {
     DLI_MYSQL_NO_SUCH_DATABASE = 1049,
     DLI_MYSQL_NO_SUCH_COLUMN = 1054,
     DLI_MYSQL_IDLE_TOO_LONG = 4031,   /* MySQL: wait_timeout was over */
+    DLI_MYSQL_OUT_OF_RANGE = 1690,    /* by DLI_MYSQL_WRITABLE: the server only reads */
     DLI_MYSQL_READ_ONLY_OR_SO = 1290, /* an option of the server prevents it; read_only is one */
     /* of the libraries */
     DLI_MYSQL_GONE = 2006, /* before it was sent */

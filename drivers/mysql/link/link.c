@@ -100,7 +100,8 @@ dli_mysql_guard_t *dli_mysql_link_guard(dli_mysql_link_t *link) {
 /* ---- on a connection that the caller has ------------------------------------------------------------- */
 
 static bool only_reads(const dli_mysql_answer_t *answer) {
-    return answer->error == READ_ONLY_OPTION || answer->error == READ_ONLY_ENGINE;
+    return answer->error == READ_ONLY_OPTION || answer->error == READ_ONLY_ENGINE ||
+           answer->error == DLI_MYSQL_OUT_OF_RANGE;
 }
 
 /* One statement, and what it says about the other connections. */

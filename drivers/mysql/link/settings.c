@@ -141,7 +141,7 @@ static dl_status_t judge_version(const session_t *session, const dli_mysql_facts
 }
 
 /* A build without Galera has no such variables, and selecting one would be an error. */
-static dl_status_t read_galera(const session_t *session, dli_mysql_facts_t *facts) {
+static dl_status_t judge_galera(const session_t *session) {
     MYSQL_RES *rows;
     bool is_wsrep = false, has_cluster = false;
     dl_status_t status = ask(
@@ -157,7 +157,11 @@ static dl_status_t read_galera(const session_t *session, dli_mysql_facts_t *fact
         }
     }
     mysql_free_result(rows);
-    facts->is_galera = is_wsrep && has_cluster;
+    if (is_wsrep && has_cluster) {
+        return dl_driver_fail(session->err, DL_ENOTSUP, 0,
+                              "%.80s: it is a node of a Galera cluster: " DLI_MYSQL_TWO_WRITERS,
+                              session->label);
+    }
     return DL_OK;
 }
 
@@ -177,7 +181,7 @@ dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_
         status = judge_version(&session, facts);
     }
     if (status == DL_OK && facts->is_mariadb) {
-        status = read_galera(&session, facts);
+        status = judge_galera(&session);
     }
     return status;
 }
