@@ -3,6 +3,9 @@
 #include "store.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 
 /* Pages of the write-ahead log that call for a checkpoint: 4 MiB, two syncs of the disk per 2000 short
  * holds. */
@@ -13,6 +16,8 @@
 #define PAUSE_MAX_NS (2 * (uint64_t)NS_PER_MS)
 /* Of SQLite's virtual machine, some microseconds. */
 #define STEPS_BETWEEN_LOOKS 200
+/* Two changes of a folder closer than this may have one time: 2 s on vfat. */
+#define CHANGES_APART_NS (3000 * (uint64_t)NS_PER_MS)
 /* Bytes in a row, a text or a definition; ours have a few hundred. */
 #define LONGEST 4096
 
@@ -308,14 +313,57 @@ dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned trie
     return status == DL_OK ? DL_OK : gave_up(store, status, kept_busy, err);
 }
 
+/* ---- is it all still there? ------------------------------------------------------------------------- */
+
+bool dli_store_stat(const dli_store_t *store, dli_part_t part, struct stat *file) {
+    static const char *const endings[] = {[DLI_MAIN] = "", [DLI_LOG] = "-wal", [DLI_INDEX] = "-shm"};
+    char name[DLI_PATH_LIMIT + 8];
+    snprintf(name, sizeof name, "%s%s", store->place.name, endings[part]);
+    return fstatat(store->place.folder, name, file, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+bool dli_store_stat_folder(const dli_store_t *store, struct stat *folder) {
+    char path[DLI_PATH_LIMIT + 1];
+    size_t len = (size_t)(store->place.name - store->place.path);
+    memcpy(path, store->place.path, len);
+    path[len] = '\0';
+    return stat(path, folder) == 0;
+}
+
 bool dli_store_moved(const dli_store_t *store) {
     struct stat now;
-    return stat(store->place.path, &now) != 0 || now.st_dev != store->dev || now.st_ino != store->ino;
+    bool moved = !dli_store_stat_folder(store, &now) || !dli_file_is(&now, store->folder);
+    for (dli_part_t part = DLI_MAIN; part < DLI_PARTS && !moved; part++) {
+        moved = !dli_store_stat(store, part, &now) || !dli_file_is(&now, store->parts[part]);
+    }
+    return moved;
 }
+
+/* The same at the price of one look, at the folder: no name in it changes without the time of its change. */
+static bool has_moved(dli_connection_t *c) {
+    struct stat now;
+    if (!dli_store_stat_folder(c->store, &now) || !dli_file_is(&now, c->store->folder)) {
+        return true;
+    }
+    bool same = now.st_ctim.tv_sec == c->changed.tv_sec && now.st_ctim.tv_nsec == c->changed.tv_nsec;
+    if (same && c->settled) {
+        return false;
+    }
+    uint64_t now_ns = c->store->env->now_ns();
+    if (!same) {
+        c->changed = now.st_ctim;
+        c->changed_ns = now_ns;
+    }
+    bool moved = dli_store_moved(c->store);
+    c->settled = same && !moved && now_ns - c->changed_ns >= CHANGES_APART_NS;
+    return moved;
+}
+
+/* ---- an attempt ------------------------------------------------------------------------------------- */
 
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg) {
     int rc = end_left_over(c);
-    if (rc == SQLITE_OK && dli_store_moved(c->store)) {
+    if (rc == SQLITE_OK && has_moved(c)) {
         return DLI_RC_MOVED;
     }
     if (rc == SQLITE_OK && (!c->looked || c->stale)) {

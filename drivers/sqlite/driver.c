@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,20 +48,32 @@ static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, 
 
 /* Notes which file it is that the connection has opened. */
 static int identify(dli_store_t *store) {
-    struct stat file;
+    struct stat folder, file;
     int moved = 1;
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     if (rc == SQLITE_OK &&
-        (moved || fstatat(store->place.folder, store->place.name, &file, AT_SYMLINK_NOFOLLOW) != 0)) {
+        (moved || !dli_store_stat_folder(store, &folder) || !dli_store_stat(store, DLI_MAIN, &file))) {
         rc = DLI_RC_MOVED;
     }
     if (rc == SQLITE_OK) {
-        store->dev = file.st_dev;
-        store->ino = file.st_ino;
+        store->folder = dli_file_id(&folder);
+        store->parts[DLI_MAIN] = dli_file_id(&file);
         store->user = file.st_uid;
         store->group = file.st_gid;
     }
     return rc;
+}
+
+/* And what beside it, once the connections have that open. */
+static int identify_log(dli_store_t *store) {
+    for (dli_part_t part = DLI_LOG; part < DLI_PARTS; part++) {
+        struct stat file;
+        if (!dli_store_stat(store, part, &file)) {
+            return DLI_RC_MOVED;
+        }
+        store->parts[part] = dli_file_id(&file);
+    }
+    return SQLITE_OK;
 }
 
 static dl_status_t open_one(dli_connection_t *c, dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
@@ -98,6 +109,9 @@ static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made
     }
     for (unsigned tries = 0; status == DL_OK; tries++) {
         rc = dli_schema_look(&store->renewals);
+        if (rc == SQLITE_OK) {
+            rc = identify_log(store);
+        }
         if (rc == SQLITE_OK) {
             return dli_tokens_adopt(store, limits, err);
         }
@@ -146,8 +160,9 @@ static void close_both(dli_store_t *store) {
     uint64_t deadline_ns = store->env->now_ns() + (uint64_t)store->env->call_timeout_ms * NS_PER_MS;
     dli_guard_enter(&guard, store->env, &store->place, (dli_limits_t){.deadline_ns = deadline_ns});
     /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
-     * to the next one to open it, which has to read it. A short log is read faster. */
-    if (atomic_load(&store->wal_frames) >= LOG_LEFT) {
+     * to the next one to open it, which has to read it. A short log is read faster. A log that nobody else
+     * sees is not copied over what they have written since. */
+    if (atomic_load(&store->wal_frames) >= LOG_LEFT && !dli_store_moved(store)) {
         sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
     }
     dli_connection_close(&store->renewals);

@@ -12,7 +12,7 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
                               path);
     case DLI_RC_MOVED & 0xff:
         return dl_driver_fail(err, DL_EIO, 0,
-                              "the lock file was moved, replaced or deleted while in use;"
+                              "the lock file, or its log, was moved, replaced or deleted while in use;"
                               " close the client and open it again: %s",
                               path);
     case SQLITE_FULL:

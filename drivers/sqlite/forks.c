@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,10 +18,7 @@
  */
 struct dli_fork_node {
     dli_store_t *store;
-    dev_t dev;
-    ino_t ino;
-    dev_t index_dev; /* its log's index; under list_mutex */
-    ino_t index_ino;
+    dli_file_id_t file, index; /* the latter under list_mutex */
     dli_fork_node_t *next;
 };
 
@@ -74,7 +70,7 @@ static void add_handlers(void) {
 
 static void renumber(struct stat *file) {
     for (const dli_fork_node_t *node = inherited; node != NULL; node = node->next) {
-        if (node->dev == file->st_dev && node->ino == file->st_ino) {
+        if (dli_file_is(file, node->file)) {
             file->st_dev += (dev_t)generation << 40;
             return;
         }
@@ -111,39 +107,30 @@ static bool put_ours(void) {
 
 /* ---- opening and closing ---------------------------------------------------------------------------- */
 
-static bool look_at(const dli_store_t *store, const char *ending, struct stat *file) {
-    char name[DLI_PATH_LIMIT + 8];
-    snprintf(name, sizeof name, "%s%s", store->place.name, ending);
-    return fstatat(store->place.folder, name, file, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-/* A client of ours that has this index of a log open; the mutex is held. */
-static const dli_fork_node_t *find_user(const struct stat *index) {
-    const dli_fork_node_t *node = live;
-    while (node != NULL && (node->index_ino != index->st_ino || node->index_dev != index->st_dev)) {
-        node = node->next;
-    }
-    return node;
-}
-
 /*
- * Another file was at this path, and a client of ours has it open still, with the log's index that is there
- * now. SQLite sees no lock of its own process: it would cut that index under the other's mapping, and lose
- * its own locks on it when that one closes.
+ * A client of ours has this file open with another index of its log, or this index with another file; the
+ * mutex is held. SQLite has one index for all connections of a process to a file, and other processes by now
+ * another. Of the locks of its own process on an index it sees none: it would cut that index under the
+ * other's mapping, and lose its own locks on it when that one closes.
  */
-static bool is_in_use_by_another(const dli_store_t *store) {
-    struct stat file, index;
-    if (!look_at(store, "", &file) || !look_at(store, "-shm", &index)) {
+static bool is_in_use_otherwise(const dli_store_t *store) {
+    struct stat file, index = {.st_ino = 0};
+    if (!dli_store_stat(store, DLI_MAIN, &file)) {
         return false;
     }
-    const dli_fork_node_t *node = find_user(&index);
-    return node != NULL && (node->ino != file.st_ino || node->dev != file.st_dev);
+    (void)dli_store_stat(store, DLI_INDEX, &index);
+    const dli_fork_node_t *node = live;
+    while (node != NULL &&
+           (node->index.ino == 0 || dli_file_is(&file, node->file) == dli_file_is(&index, node->index))) {
+        node = node->next;
+    }
+    return node != NULL;
 }
 
 bool dli_forks_has_log(const dli_store_t *store) {
     struct stat index;
     pthread_mutex_lock(&list_mutex);
-    bool is_there = look_at(store, "-shm", &index) && !is_in_use_by_another(store);
+    bool is_there = dli_store_stat(store, DLI_INDEX, &index) && !is_in_use_otherwise(store);
     pthread_mutex_unlock(&list_mutex);
     return is_there;
 }
@@ -163,12 +150,12 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
             dl_driver_fail(err, DL_ENOTSUP, 0,
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
         free(node);
-    } else if (is_in_use_by_another(store)) {
-        status =
-            dl_driver_fail(err, DL_EIO, 0,
-                           "the lock file was replaced while this process has it open; close the clients "
-                           "that use the old one first: %s",
-                           dli_place_text(&store->place));
+    } else if (is_in_use_otherwise(store)) {
+        status = dl_driver_fail(
+            err, DL_EIO, 0,
+            "the lock file, or its log, was replaced while this process has it open; close the "
+            "clients that use the old one first: %s",
+            dli_place_text(&store->place));
         free(node);
     } else {
         dli_turn_try(&store->calls.turn);
@@ -182,16 +169,11 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
 }
 
 void dli_forks_opened(dli_store_t *store) {
-    store->fork_node->dev = store->dev;
-    store->fork_node->ino = store->ino;
+    store->fork_node->file = store->parts[DLI_MAIN];
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
-    struct stat index;
     pthread_mutex_lock(&list_mutex);
-    if (store->ino != 0 && look_at(store, "-shm", &index)) {
-        store->fork_node->index_dev = index.st_dev;
-        store->fork_node->index_ino = index.st_ino;
-    }
+    store->fork_node->index = store->parts[DLI_INDEX];
     pthread_mutex_unlock(&list_mutex);
 }
 

@@ -94,6 +94,10 @@ static void judge_moved(dli_store_t *store, batch_t *b, dli_limits_t limits) {
         settle(b, DL_ELOST, false);
         return;
     }
+    if (rc == 0 && dli_file_is(&now, store->parts[DLI_MAIN])) { /* others have another log */
+        settle(b, dli_store_moved(store) ? DL_ELOST : DL_EIO, false);
+        return;
+    }
     dli_store_t *there = calloc(1, sizeof *there);
     if (there == NULL) {
         return;

@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <fcntl.h>
 #include <string.h>
 
 /* The first bytes of an SQLite file, by its published format. */
@@ -29,7 +28,7 @@ static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *e
     struct stat now; /* SQLite itself takes a file of one byte for an empty one */
     unsigned char header[HEADER_SIZE] = {0};
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_FILE_POINTER, &file);
-    if (rc == SQLITE_OK && fstatat(store->place.folder, store->place.name, &now, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (rc == SQLITE_OK && !dli_store_stat(store, DLI_MAIN, &now)) {
         rc = DLI_RC_MOVED;
     }
     *empty = rc == SQLITE_OK && now.st_size == 0;

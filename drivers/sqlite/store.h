@@ -68,6 +68,10 @@ typedef struct dli_connection {
     uint64_t token;       /* drawn by dl_token: the first */
     uint64_t ceiling_for; /* dl_token failed because this token would pass the ceiling; 0: it did not */
     int64_t busy_ns;      /* noted by dl_busy: when the holder's lease ends */
+    /* What was known of the folder at the last look at the files in it. */
+    struct timespec changed; /* when it was changed last */
+    uint64_t changed_ns;     /* when that was seen first */
+    bool settled;            /* any further change has another time */
 } dli_connection_t;
 
 /* ---- place.c: where the file is --------------------------------------------------------------------- */
@@ -86,14 +90,29 @@ static inline const char *dli_place_text(const dli_place_t *place) {
 
 /* ---- driver.c: the state ---------------------------------------------------------------------------- */
 
+/* The file, and what SQLite keeps beside it for as long as somebody has it open. */
+typedef enum dli_part { DLI_MAIN, DLI_LOG, DLI_INDEX, DLI_PARTS } dli_part_t;
+
+typedef struct dli_file_id {
+    dev_t dev;
+    ino_t ino;
+} dli_file_id_t;
+
+static inline dli_file_id_t dli_file_id(const struct stat *file) {
+    return (dli_file_id_t){.dev = file->st_dev, .ino = file->st_ino};
+}
+
+static inline bool dli_file_is(const struct stat *file, dli_file_id_t id) {
+    return file->st_dev == id.dev && file->st_ino == id.ino;
+}
+
 typedef struct dli_wake dli_wake_t;
 typedef struct dli_fork_node dli_fork_node_t;
 
 typedef struct dli_store {
     const dl_driver_env_t *env; /* NULL: never opened */
     dli_place_t place;
-    dev_t dev; /* the file at the path when it was opened */
-    ino_t ino;
+    dli_file_id_t folder, parts[DLI_PARTS]; /* at the path when it was opened; ino 0: not known yet */
     uid_t user;
     gid_t group;
     char boot[64];          /* which boot of the host this is */
@@ -125,7 +144,7 @@ static inline int64_t dli_store_ms(int64_t left_ns) {
 /* ---- connection.c ----------------------------------------------------------------------------------- */
 
 /* More result codes of an attempt, outside SQLite's range. */
-#define DLI_RC_MOVED (-1)   /* the file is not at its path any more */
+#define DLI_RC_MOVED (-1)   /* the file, or what is beside it, is not at its path any more */
 #define DLI_RC_FOREIGN (-2) /* the file has definitions that are not ours */
 
 /* One attempt with the turn held. SQLITE_BUSY means that nothing was done, and it is made again. */
@@ -145,7 +164,7 @@ void dli_connection_close(dli_connection_t *c);
 void dli_connection_forget(dli_connection_t *c);
 
 /* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it:
- * DLI_RC_MOVED where the file is not at its path any more, whose log may be another's now. */
+ * DLI_RC_MOVED where the file is not at its path any more, or others have another log by now. */
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg);
 /* Runs `attempt` until the file is not busy. DL_OK: it ended with *rc. Otherwise nothing was done: DL_EIO
  * at the deadline, DL_ECANCELED; err is filled. */
@@ -162,7 +181,10 @@ int dli_connection_step(sqlite3_stmt *statement);
 int dli_connection_do(dli_connection_t *c, dli_sql_t which);
 /* Copies the log into the file once it is `times` as long as wanted. Best effort; no turn is held. */
 void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits);
-/* The file at the path is not the one that was opened. */
+/* false: it is not there. */
+bool dli_store_stat(const dli_store_t *store, dli_part_t part, struct stat *file);
+bool dli_store_stat_folder(const dli_store_t *store, struct stat *folder);
+/* The file at the path is not the one that was opened, or not with the log that it was opened with. */
 bool dli_store_moved(const dli_store_t *store);
 /* For loops that have the turn already: DL_OK after a pause if `rc` says busy, otherwise the failure. */
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,

@@ -351,3 +351,35 @@ CT_CASE(faults, row34_file_moved_away_underneath, SQLITE) {
 CT_CASE(faults, row34_file_replaced_underneath, SQLITE) {
     replace(ct, 1);
 }
+
+static void take_as_another(ct_t *ct, void *status) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_STATUS(dl_trylock(ct_lock(ct, c, "row 34"), CT_ERR), *(dl_status_t *)status);
+}
+
+/* The file stays, but not what is beside it. Another process makes that anew, and finds `seen`. */
+static void remove_beside(ct_t *ct, const char *first, const char *second, dl_status_t seen) {
+    char path[PATH_SIZE], beside[PATH_SIZE + 8];
+    dl_client_t *a = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, a, "row 34"), *more = ct_lock(ct, a, "row 34 more");
+    path_of(ct, a, path);
+    CT_OK(dl_lock(held, CT_ERR));
+    snprintf(beside, sizeof beside, "%s%s", path, first);
+    CT_EQ(unlink(beside), 0);
+    snprintf(beside, sizeof beside, "%s%s", path, second);
+    CT_CHECK(*second == '\0' || unlink(beside) == 0);
+    ct_process_wait(ct, ct_fork(ct, take_as_another, &seen));
+    CT_STATUS(dl_trylock(more, CT_ERR), DL_EIO);
+    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34", ct_lease_ms(ct) + ct_tolerance_ms(ct));
+    CT_STATUS(dl_unlock(held, CT_ERR), DL_ELOST);
+    ct_close(ct, a);
+    CT_OK(dl_trylock(ct_lock(ct, ct_open(ct, NULL), "row 34 more"), CT_ERR));
+}
+
+CT_CASE(faults, row34_log_removed_underneath, SQLITE) {
+    remove_beside(ct, "-wal", "-shm", DL_OK);
+}
+
+CT_CASE(faults, row34_index_removed_underneath, SQLITE) {
+    remove_beside(ct, "-shm", "", DL_EBUSY); /* the log is read again */
+}

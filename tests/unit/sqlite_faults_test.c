@@ -231,6 +231,41 @@ Test(sqlite_faults, the_log_of_a_file_that_was_replaced_is_left_alone) {
     must_close(&c);
 }
 
+/* However long the folder was quiet before; and the client that finds out is in the way of none that comes.
+ */
+Test(sqlite_faults, a_log_that_was_removed_is_noticed) {
+    static const char *const endings[] = {"-wal", "-shm"};
+    for (unsigned which = 1; which <= 3; which++) {
+        client_t c;
+        char message[256], beside[256];
+        must_open(&c, UUID_A);
+        for (uint64_t hold_id = 1; hold_id <= 300; hold_id++) { /* a log that closing would copy */
+            cr_assert_eq(take(&c, "orders", A, hold_id, 30000, NULL), DL_OK);
+            clock_ahead_ns += 20 * (int64_t)MS;
+        }
+        for (size_t i = 0; i < 2; i++) {
+            snprintf(beside, sizeof beside, "%s%s", path, endings[i]);
+            cr_assert((which >> i & 1) == 0 || unlink(beside) == 0);
+        }
+        cr_assert_eq(take(&c, "invoices", A, 2, 30000, NULL), DL_EIO);
+        cr_assert_has(c.err.message, "moved, replaced or deleted");
+        cr_assert_eq(renew(&c, "orders", A, 300, 30000), DL_ELOST);
+        cr_assert_eq(take(&c, "invoices", A, 2, 30000, NULL), DL_EIO, "once more");
+        if (which >= 2) { /* SQLite has one index for all of a process */
+            cr_assert_eq(open_at(path, message, sizeof message), DL_EIO);
+            cr_assert_has(message, "replaced while this process has it open");
+        }
+        if (which == 3) {
+            cr_assert_eq(ended(spawn(take_anew, NULL)), 0, "the lock is not free to others");
+        }
+        must_close(&c);
+        must_open(&c, UUID_A);
+        cr_assert_eq(take(&c, "orders", A, 301, 30000, NULL), which == 3 ? DL_EBUSY : DL_OK, "%u", which);
+        must_close(&c);
+        delete_all();
+    }
+}
+
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {
     char message[256], command[512];
     write_file(path,

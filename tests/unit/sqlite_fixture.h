@@ -209,6 +209,15 @@ static inline void tear_down(void) {
     delete_folder(folder);
 }
 
+static inline void delete_all(void) {
+    static const char *const endings[] = {"", "-wal", "-shm", "-journal"};
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "%s%s", path, endings[i]);
+        (void)unlink(name);
+    }
+}
+
 /* Runs SQL on the file by a connection of a child process, which has its own locks. */
 static inline int sql_in_child(void *sql) {
     sqlite3 *db = NULL;

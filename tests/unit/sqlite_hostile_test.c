@@ -22,15 +22,6 @@ static void make_file(void) {
     must_close(&c);
 }
 
-static void delete_all(void) {
-    static const char *const endings[] = {"", "-wal", "-shm", "-journal"};
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        char name[160];
-        snprintf(name, sizeof name, "%s%s", path, endings[i]);
-        (void)unlink(name);
-    }
-}
-
 /* An hour passes while somebody looks at the clock often enough. */
 static uint64_t ticking_now(void) {
     clock_ahead_ns += (int64_t)MS;
