@@ -32,6 +32,7 @@ typedef struct state {
     end_cause_t cause;
     pid_t group;
     bool leader_reaped;
+    note_t start; /* not done yet; kind 0: none */
     uint64_t valid_until_ns, grace_ns, margin_ns;
     uint64_t kill_at_ns; /* PHASE_TERM */
     uint64_t give_up_ns; /* PHASE_KILL */
@@ -74,11 +75,17 @@ static void begin_kill(state_t *state, end_cause_t cause) {
     tell(state, NOTE_KILL, (int)state->cause);
 }
 
-static void start_command(state_t *state, const note_t *note) {
-    state->valid_until_ns = note->valid_until_ns;
-    state->grace_ns = note->grace_ns;
-    state->margin_ns = note->margin_ns;
-    state->group = group_start(state->launch, note->token, note->number != 0, &state->exec_fd);
+/* We may have been stopped since we were told to. */
+static void start_command(state_t *state) {
+    if (state->start.kind == 0) {
+        return;
+    }
+    if (now_ns() >= ns_before(state->valid_until_ns, state->margin_ns)) {
+        state->cause = END_OF_VALIDITY;
+        finish(state, 0);
+    }
+    state->group = group_start(state->launch, state->start.token, state->start.number != 0, &state->exec_fd);
+    state->start.kind = 0;
     if (state->group < 0) {
         tell(state, NOTE_NOT_STARTED, errno);
         finish(state, 0);
@@ -95,26 +102,33 @@ static void start_command(state_t *state, const note_t *note) {
 static void take_note(state_t *state, const note_t *note) {
     switch (note->kind) {
     case NOTE_START:
-        start_command(state, note);
+        state->start = *note;
+        state->valid_until_ns = note->valid_until_ns;
+        state->grace_ns = note->grace_ns;
+        state->margin_ns = note->margin_ns;
         break;
     case NOTE_VALID:
         state->valid_until_ns = note->valid_until_ns;
         break;
     case NOTE_SIGNAL:
+        start_command(state);
         if (state->phase != PHASE_IDLE && !state->leader_reaped) {
             (void)kill(-state->group, note->number);
         }
         break;
     case NOTE_LOST:
-        if (state->phase != PHASE_IDLE) {
-            begin_kill(state, END_LOST);
+        if (state->phase == PHASE_IDLE) {
+            state->cause = END_LOST;
+            finish(state, 0);
         }
+        begin_kill(state, END_LOST);
         break;
     default:
         break; /* what the keeper itself says */
     }
 }
 
+/* The start waits for what else there is: a later validity, or that the lock is gone. */
 static void take_notes(state_t *state) {
     note_t note;
     note_got_t got = NOTE_NONE;
@@ -123,10 +137,11 @@ static void take_notes(state_t *state) {
     }
     if (got == NOTE_GONE) {
         if (state->phase == PHASE_IDLE) {
-            _exit(0); /* dlock did not get the lock */
+            _exit(0); /* dlock did not get the lock, or is gone again */
         }
         begin_kill(state, END_ORPHANED);
     }
+    start_command(state);
 }
 
 static void take_exec_failure(state_t *state) {

@@ -283,6 +283,83 @@ Test(command_end, dlock_and_keeper_stopped_beyond_the_lease_kill_at_once_when_co
     cr_assert_lt(family.grandchild_end_ns - continued_ns, 500000000u);
 }
 
+/* Its keeper is its only child as long as there is no command. */
+static pid_t keeper_of(const program_t *program) {
+    char name[64];
+    int pid = 0;
+    (void)snprintf(name, sizeof name, "/proc/%d/task/%d/children", (int)program->pid, (int)program->pid);
+    FILE *file = fopen(name, "re");
+    cr_assert(file != NULL && fscanf(file, "%d", &pid) == 1, "no child");
+    (void)fclose(file);
+    return pid;
+}
+
+static void hold(program_t *holder) {
+    start(holder, "run", "x", "--", "sh", "-c", "echo held 1 >&9; read x", NULL);
+    (void)read_pid(holder, "held");
+}
+
+/* One that waits for the holder gets the lock, but its keeper, returned, does not run. */
+static pid_t get_with_stopped_keeper(program_t *program, program_t *holder) {
+    read_error_until(program, "waiting for 'x'");
+    pid_t keeper = keeper_of(program);
+    (void)kill(keeper, SIGSTOP);
+    (void)finish(holder);
+    read_error_until(program, "holding 'x'");
+    return keeper;
+}
+
+Test(command_end, both_stopped_before_the_command_begins_do_not_begin_it_beyond_the_lease) {
+    program_t holder, program, other;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--lease", "1s", "--", "echo", "ran", NULL);
+    pid_t keeper = get_with_stopped_keeper(&program, &holder);
+    (void)usleep(50000); /* the keeper is told to begin */
+    (void)kill(program.pid, SIGSTOP);
+    (void)dlock(&other, "run", "x", "--wait", "10s", "--", "true", NULL);
+    expect_status(&other, 0);
+    int keeper_end = watched(keeper);
+    (void)kill(keeper, SIGCONT);
+    (void)await_end(keeper_end);
+    (void)kill(program.pid, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_str_empty(program.out_text, "the command ran without the lock");
+    cr_assert_null(strstr(program.err_text, "started process"), "%s", program.err_text);
+    cr_assert_has(program.err_text, "the lock was lost before the command was started; nothing was run");
+}
+
+/* As long as the lock is renewed, the keeper only hears of the lease that it began with too late. */
+Test(command_end, a_keeper_stopped_before_the_command_begins_begins_it_while_the_lock_is_renewed) {
+    program_t holder, program;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--", "echo", "ran", NULL);
+    pid_t keeper = get_with_stopped_keeper(&program, &holder);
+    uint64_t first_ms = last_instant_ms(program.err_text, "valid until ");
+    while (now_boot_ns() / 1000000u < first_ms) {
+        read_more_error(&program);
+    }
+    (void)kill(keeper, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 0);
+    cr_assert_str_eq(program.out_text, "ran\n");
+}
+
+Test(command_end, a_keeper_stopped_before_the_command_begins_does_not_begin_it_without_the_lock) {
+    program_t holder, program, unlock;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--", "echo", "ran", NULL);
+    pid_t keeper = get_with_stopped_keeper(&program, &holder);
+    (void)dlock(&unlock, "unlock", "--force", "x", NULL);
+    read_error_until(&program, "the lock is lost");
+    (void)usleep(20000); /* the keeper is told */
+    (void)kill(keeper, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_str_empty(program.out_text, "the command ran without the lock");
+    cr_assert_has(program.err_text, "the lock was lost before the command was started; nothing was run");
+}
+
 /* ---- what the command leaves behind -------------------------------------------------------------- */
 
 Test(command_end, what_the_command_leaves_behind_ends_before_the_lock_is_free) {
