@@ -30,7 +30,7 @@
 
 typedef struct dli_waiter {
     pthread_cond_t cond;
-    bool granted; /* the turn was handed over */
+    bool queued; /* false: it came too late for its turn, and has to queue again */
     uint64_t since_ns;
     struct dli_waiter *next;
 } dli_waiter_t;
@@ -38,6 +38,7 @@ typedef struct dli_waiter {
 typedef struct dli_turn {
     pthread_mutex_t mutex;
     bool taken;
+    uint64_t kept_until_ns; /* a free turn is the first waiter's, if there is one, until then; 0: anybody's */
     dli_waiter_t *first, *last;
 } dli_turn_t;
 
@@ -46,7 +47,7 @@ void dli_turn_init(dli_turn_t *turn);
  * taken even after the deadline. */
 dl_status_t dli_turn_take(dli_turn_t *turn, const dl_driver_env_t *env, uint64_t deadline_ns,
                           const dl_stop_t *stop);
-/* Takes it if it is free. */
+/* Takes it if it is free, and kept for nobody. */
 bool dli_turn_try(dli_turn_t *turn);
 void dli_turn_give(dli_turn_t *turn, const dl_driver_env_t *env);
 

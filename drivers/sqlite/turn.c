@@ -3,9 +3,10 @@
 #include "store.h"
 
 /* A free turn goes to whoever asks first, which keeps a running thread running. A waiter that has been passed
- * over for this long gets the turn handed over. */
+ * over for this long gets the turn kept. */
 #define PATIENCE_NS (2 * (uint64_t)NS_PER_MS)
-/* A condition cannot be waited for together with a descriptor, so that a cancel is looked for this often. */
+/* A condition cannot be waited for together with a descriptor, so that a cancel is looked for this often. And
+ * a turn is kept for this long: the thread that it is kept for need not be running. */
 #define LOOK_EVERY_NS (20 * (uint64_t)NS_PER_MS)
 
 void dli_turn_init(dli_turn_t *turn) {
@@ -14,6 +15,8 @@ void dli_turn_init(dli_turn_t *turn) {
 }
 
 static void enqueue(dli_turn_t *turn, dli_waiter_t *waiter) {
+    waiter->queued = true;
+    waiter->next = NULL;
     if (turn->last != NULL) {
         turn->last->next = waiter;
     } else {
@@ -23,6 +26,7 @@ static void enqueue(dli_turn_t *turn, dli_waiter_t *waiter) {
 }
 
 static void dequeue(dli_turn_t *turn, dli_waiter_t *waiter) {
+    waiter->queued = false;
     dli_waiter_t *before = NULL;
     for (dli_waiter_t *w = turn->first; w != waiter; w = w->next) {
         before = w;
@@ -37,37 +41,57 @@ static void dequeue(dli_turn_t *turn, dli_waiter_t *waiter) {
     }
 }
 
+/* With the mutex held. `me` is NULL, or queued; then it is in the queue no more. */
+static bool get(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env) {
+    if (turn->taken) {
+        return false;
+    }
+    dli_waiter_t *first = turn->first;
+    if (turn->kept_until_ns != 0 && first != NULL && first != me) {
+        if (env->now_ns() < turn->kept_until_ns) {
+            return false;
+        }
+        dequeue(turn, first);
+    }
+    if (me != NULL) {
+        dequeue(turn, me);
+    }
+    turn->taken = true;
+    turn->kept_until_ns = 0;
+    return true;
+}
+
 static bool stopped(const dl_driver_env_t *env, const dl_stop_t *stop) {
     struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
     return (stop->fd[0] >= 0 || stop->fd[1] >= 0) && env->poll(fds, 2, 0) > 0;
+}
+
+/* The same for one that may have come too late, and then queues again. */
+static bool get_late(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env) {
+    if (!me->queued) {
+        enqueue(turn, me);
+    }
+    return get(turn, me, env);
 }
 
 /* With the mutex held. Ends with the turn taken or the waiter gone from the queue. */
 static dl_status_t wait_for(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env,
                             uint64_t deadline_ns, const dl_stop_t *stop) {
     for (;;) {
-        uint64_t until_ns = deadline_ns;
         uint64_t look_ns = env->now_ns() + LOOK_EVERY_NS;
-        if (stop != NULL && look_ns < until_ns) {
-            until_ns = look_ns;
-        }
-        env->cond_wait(&me->cond, &turn->mutex, until_ns);
-        dl_status_t status = DL_OK;
-        if (!me->granted && turn->taken) {
-            pthread_mutex_unlock(&turn->mutex);
-            if (stop != NULL && stopped(env, stop)) {
-                status = DL_ECANCELED;
-            } else if (env->now_ns() >= deadline_ns) {
-                status = DL_ETIMEDOUT;
-            }
-            pthread_mutex_lock(&turn->mutex);
-        }
-        if (me->granted) {
+        env->cond_wait(&me->cond, &turn->mutex, look_ns < deadline_ns ? look_ns : deadline_ns);
+        if (get_late(turn, me, env)) {
             return DL_OK;
         }
-        if (!turn->taken) {
-            turn->taken = true;
-            dequeue(turn, me);
+        pthread_mutex_unlock(&turn->mutex);
+        dl_status_t status = DL_OK;
+        if (stop != NULL && stopped(env, stop)) {
+            status = DL_ECANCELED;
+        } else if (env->now_ns() >= deadline_ns) {
+            status = DL_ETIMEDOUT;
+        }
+        pthread_mutex_lock(&turn->mutex);
+        if (get_late(turn, me, env)) {
             return DL_OK;
         }
         if (status != DL_OK) {
@@ -81,9 +105,7 @@ dl_status_t dli_turn_take(dli_turn_t *turn, const dl_driver_env_t *env, uint64_t
                           const dl_stop_t *stop) {
     dl_status_t status = DL_OK;
     pthread_mutex_lock(&turn->mutex);
-    if (!turn->taken) {
-        turn->taken = true;
-    } else {
+    if (!get(turn, NULL, env)) {
         dli_waiter_t me = {.since_ns = env->now_ns()};
         env->cond_init(&me.cond);
         enqueue(turn, &me);
@@ -96,8 +118,8 @@ dl_status_t dli_turn_take(dli_turn_t *turn, const dl_driver_env_t *env, uint64_t
 
 bool dli_turn_try(dli_turn_t *turn) {
     pthread_mutex_lock(&turn->mutex);
-    bool got = !turn->taken;
-    turn->taken = true;
+    bool got = !turn->taken && turn->kept_until_ns == 0;
+    turn->taken |= got;
     pthread_mutex_unlock(&turn->mutex);
     return got;
 }
@@ -105,13 +127,10 @@ bool dli_turn_try(dli_turn_t *turn) {
 void dli_turn_give(dli_turn_t *turn, const dl_driver_env_t *env) {
     pthread_mutex_lock(&turn->mutex);
     dli_waiter_t *first = turn->first;
-    if (first != NULL && env->now_ns() - first->since_ns > PATIENCE_NS) {
-        first->granted = true;
-        dequeue(turn, first);
-    } else {
-        turn->taken = false;
-    }
+    turn->taken = false;
     if (first != NULL) {
+        uint64_t now_ns = env->now_ns();
+        turn->kept_until_ns = now_ns - first->since_ns > PATIENCE_NS ? now_ns + LOOK_EVERY_NS : 0;
         env->cond_broadcast(&first->cond);
     }
     pthread_mutex_unlock(&turn->mutex);

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sqlite_fixture.h"
 
+#include "drivers/sqlite/store.h"
+
 TestSuite(sqlite, .init = set_up, .fini = tear_down, .timeout = 60);
 
 /* ---- registry --------------------------------------------------------------------------------------- */
@@ -457,4 +459,93 @@ Test(sqlite, init_makes_the_file_or_says_what_it_would_do) {
     cr_assert_has(again.all, "nothing to do");
     cr_assert_eq(open_options(&c, UUID_A, path, 0), DL_OK);
     must_close(&c);
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------ */
+
+static _Thread_local bool stands_still;
+static int goes_on[2];
+
+/* A thread that is not let run when it is woken, by a debugger for example. */
+static int cond_wait_standing(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
+    int rc = cond_wait_shifted(cond, mutex, deadline_ns);
+    if (stands_still) {
+        char byte;
+        pthread_mutex_unlock(mutex);
+        (void)!read(goes_on[0], &byte, 1);
+        pthread_mutex_lock(mutex);
+        stands_still = false;
+    }
+    return rc;
+}
+
+typedef struct standing {
+    client_t *c;
+    dl_status_t (*call)(client_t *);
+    dl_status_t status;
+} standing_t;
+
+static dl_status_t take_theirs(client_t *c) {
+    return take(c, "theirs", A, 2, 30000, NULL);
+}
+
+static dl_status_t renew_orders(client_t *c) {
+    return renew(c, "orders", A, 1, 30000);
+}
+
+static void *call_standing(void *arg) {
+    standing_t *standing = arg;
+    stands_still = true;
+    standing->status = standing->call(standing->c);
+    return NULL;
+}
+
+static int do_nothing(void *unused) {
+    (void)unused;
+    return 0;
+}
+
+/* The thread waits for the turn, and has waited for long when it is its turn. */
+static pthread_t let_stand(standing_t *standing, dli_turn_t *turn) {
+    pthread_t thread;
+    bool waits = false;
+    cr_assert(dli_turn_try(turn));
+    cr_assert_eq(pthread_create(&thread, NULL, call_standing, standing), 0);
+    while (!waits) {
+        poll_shifted(NULL, 0, in_ms(5));
+        pthread_mutex_lock(&turn->mutex);
+        waits = turn->first != NULL;
+        pthread_mutex_unlock(&turn->mutex);
+    }
+    poll_shifted(NULL, 0, in_ms(5));
+    dli_turn_give(turn, &standing->c->env);
+    return thread;
+}
+
+Test(sqlite, a_thread_that_does_not_run_when_its_turn_has_come_keeps_no_other_out) {
+    client_t c;
+    must_open(&c, UUID_A);
+    cr_assert_eq(pipe(goes_on), 0);
+    c.env.cond_wait = cond_wait_standing;
+    dli_store_t *store = c.state;
+    standing_t calls = {.c = &c, .call = take_theirs}, renewals = {.c = &c, .call = renew_orders};
+    uint64_t from_ns = now_shifted();
+    pthread_t caller = let_stand(&calls, &store->calls.turn);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK, "%s", c.err.message);
+    pthread_t renewer = let_stand(&renewals, &store->renewals.turn);
+    cr_assert_eq(renew_orders(&c), DL_OK);
+    for (uint64_t hold_id = 3; hold_id < 100; hold_id++) { /* only once late */
+        cr_assert_eq(take(&c, "orders", A, hold_id, 30000, NULL), DL_OK, "%s", c.err.message);
+        poll_shifted(NULL, 0, in_ms(1));
+    }
+    cr_assert_eq(ended(spawn(do_nothing, NULL)), 0);
+    cr_assert_lt(now_shifted() - from_ns, 1000 * MS);
+    cr_assert_eq(write(goes_on[1], "xx", 2), 2);
+    cr_assert_eq(pthread_join(caller, NULL), 0);
+    cr_assert_eq(pthread_join(renewer, NULL), 0);
+    cr_assert_eq(calls.status, DL_OK);
+    cr_assert_eq(renewals.status, DL_ELOST, "that hold is over");
+    must_close(&c);
+    close(goes_on[0]);
+    close(goes_on[1]);
 }
