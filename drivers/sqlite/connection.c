@@ -330,41 +330,61 @@ bool dli_store_stat_folder(const dli_store_t *store, struct stat *folder) {
     return stat(path, folder) == 0;
 }
 
-bool dli_store_moved(const dli_store_t *store) {
-    struct stat now;
-    bool moved = !dli_store_stat_folder(store, &now) || !dli_file_is(&now, store->folder);
-    for (dli_part_t part = DLI_MAIN; part < DLI_PARTS && !moved; part++) {
-        moved = !dli_store_stat(store, part, &now) || !dli_file_is(&now, store->parts[part]);
+/* With errno, if it is not there. In another root directory the path means nothing. */
+static int compare(const dli_store_t *store, bool is_there, const struct stat *now, dli_file_id_t id) {
+    struct stat root;
+    if (is_there && dli_file_is(now, id)) {
+        return SQLITE_OK;
     }
-    return moved;
+    if (!is_there && errno != ENOENT && errno != ENOTDIR) {
+        return DLI_RC_HIDDEN;
+    }
+    return stat("/", &root) == 0 && dli_file_is(&root, store->root) ? DLI_RC_MOVED : DLI_RC_HIDDEN;
+}
+
+static int look_at_folder(const dli_store_t *store, struct stat *now) {
+    return compare(store, dli_store_stat_folder(store, now), now, store->folder);
+}
+
+int dli_store_look(const dli_store_t *store) {
+    struct stat now;
+    int rc = look_at_folder(store, &now);
+    for (dli_part_t part = DLI_MAIN; part < DLI_PARTS && rc == SQLITE_OK; part++) {
+        rc = compare(store, dli_store_stat(store, part, &now), &now, store->parts[part]);
+    }
+    return rc;
 }
 
 /* The same at the price of one look, at the folder: no name in it changes without the time of its change. */
-static bool has_moved(dli_connection_t *c) {
+static int look_again(dli_connection_t *c) {
     struct stat now;
-    if (!dli_store_stat_folder(c->store, &now) || !dli_file_is(&now, c->store->folder)) {
-        return true;
+    int rc = look_at_folder(c->store, &now);
+    if (rc != SQLITE_OK) {
+        return rc;
     }
     bool same = now.st_ctim.tv_sec == c->changed.tv_sec && now.st_ctim.tv_nsec == c->changed.tv_nsec;
     if (same && c->settled) {
-        return false;
+        return SQLITE_OK;
     }
     uint64_t now_ns = c->store->env->now_ns();
     if (!same) {
         c->changed = now.st_ctim;
         c->changed_ns = now_ns;
     }
-    bool moved = dli_store_moved(c->store);
-    c->settled = same && !moved && now_ns - c->changed_ns >= CHANGES_APART_NS;
-    return moved;
+    rc = dli_store_look(c->store);
+    c->settled = same && rc == SQLITE_OK && now_ns - c->changed_ns >= CHANGES_APART_NS;
+    return rc;
 }
 
 /* ---- an attempt ------------------------------------------------------------------------------------- */
 
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg) {
     int rc = end_left_over(c);
-    if (rc == SQLITE_OK && has_moved(c)) {
-        return DLI_RC_MOVED;
+    if (rc == SQLITE_OK) {
+        rc = look_again(c);
+        if (rc != SQLITE_OK) {
+            return rc;
+        }
     }
     if (rc == SQLITE_OK && (!c->looked || c->stale)) {
         rc = dli_schema_look(c);
@@ -415,7 +435,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
 static void checkpoint(dli_store_t *store) {
     sqlite3_stmt *unused;
     if (!store->calls.looked || !store->renewals.looked || end_left_over(&store->calls) != SQLITE_OK ||
-        dli_store_moved(store)) {
+        dli_store_look(store) != SQLITE_OK) {
         return;
     }
     if (dli_connection_do(&store->calls, DLI_SQL_BEGIN) != SQLITE_OK) {

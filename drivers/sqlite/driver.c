@@ -48,14 +48,15 @@ static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, 
 
 /* Notes which file it is that the connection has opened. */
 static int identify(dli_store_t *store) {
-    struct stat folder, file;
+    struct stat root, folder, file;
     int moved = 1;
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (rc == SQLITE_OK &&
-        (moved || !dli_store_stat_folder(store, &folder) || !dli_store_stat(store, DLI_MAIN, &file))) {
+    if (rc == SQLITE_OK && (moved || stat("/", &root) != 0 || !dli_store_stat_folder(store, &folder) ||
+                            !dli_store_stat(store, DLI_MAIN, &file))) {
         rc = DLI_RC_MOVED;
     }
     if (rc == SQLITE_OK) {
+        store->root = dli_file_id(&root);
         store->folder = dli_file_id(&folder);
         store->parts[DLI_MAIN] = dli_file_id(&file);
         store->user = file.st_uid;
@@ -162,7 +163,7 @@ static void close_both(dli_store_t *store) {
     /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
      * to the next one to open it, which has to read it. A short log is read faster. A log that nobody else
      * sees is not copied over what they have written since. */
-    if (atomic_load(&store->wal_frames) >= LOG_LEFT && !dli_store_moved(store)) {
+    if (atomic_load(&store->wal_frames) >= LOG_LEFT && dli_store_look(store) == SQLITE_OK) {
         sqlite3_db_config(store->calls.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
     }
     dli_connection_close(&store->renewals);

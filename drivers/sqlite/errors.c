@@ -15,6 +15,12 @@ dl_status_t dli_connection_fail(const dli_store_t *store, int rc, bool maybe_don
                               "the lock file, or its log, was moved, replaced or deleted while in use;"
                               " close the client and open it again: %s",
                               path);
+    case DLI_RC_HIDDEN & 0xff:
+        return dl_driver_fail(
+            err, DL_EAUTH, 0,
+            "cannot look at the lock file any more: if the process has another user, or another "
+            "root directory, than before, open the client after that change: %s",
+            path);
     case SQLITE_FULL:
         return dl_driver_fail(err, DL_EIO, rc, "no space left for the lock file %s", path);
     case SQLITE_READONLY:

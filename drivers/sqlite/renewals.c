@@ -95,7 +95,7 @@ static void judge_moved(dli_store_t *store, batch_t *b, dli_limits_t limits) {
         return;
     }
     if (rc == 0 && dli_file_is(&now, store->parts[DLI_MAIN])) { /* others have another log */
-        settle(b, dli_store_moved(store) ? DL_ELOST : DL_EIO, false);
+        settle(b, dli_store_look(store) == DLI_RC_MOVED ? DL_ELOST : DL_EIO, false);
         return;
     }
     dli_store_t *there = calloc(1, sizeof *there);
@@ -109,7 +109,8 @@ static void judge_moved(dli_store_t *store, batch_t *b, dli_limits_t limits) {
     }
     dli_folder_close(&there->place);
     free(there);
-    if (!dli_store_moved(store)) { /* any more: it was our own file, and its log was not looked at */
+    if (dli_store_look(store) ==
+        SQLITE_OK) { /* any more: it was our own file, and its log was not looked at */
         settle(b, DL_EIO, false);
     }
 }

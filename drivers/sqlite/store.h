@@ -113,7 +113,7 @@ typedef struct dli_fork_node dli_fork_node_t;
 typedef struct dli_store {
     const dl_driver_env_t *env; /* NULL: never opened */
     dli_place_t place;
-    dli_file_id_t folder, parts[DLI_PARTS]; /* at the path when it was opened; ino 0: not known yet */
+    dli_file_id_t root, folder, parts[DLI_PARTS]; /* at the path when it was opened; ino 0: not known yet */
     uid_t user;
     gid_t group;
     char boot[64];          /* which boot of the host this is */
@@ -146,6 +146,7 @@ static inline int64_t dli_store_ms(int64_t left_ns) {
 
 /* More result codes of an attempt, outside SQLite's range. */
 #define DLI_RC_MOVED (-1)   /* the file, or what is beside it, is not at its path any more */
+#define DLI_RC_HIDDEN (-3)  /* nobody lets us look whether it is */
 #define DLI_RC_FOREIGN (-2) /* the file has definitions that are not ours */
 
 /* One attempt with the turn held. SQLITE_BUSY means that nothing was done, and it is made again. */
@@ -165,7 +166,8 @@ void dli_connection_close(dli_connection_t *c);
 void dli_connection_forget(dli_connection_t *c);
 
 /* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it:
- * DLI_RC_MOVED where the file is not at its path any more, or others have another log by now. */
+ * DLI_RC_MOVED where the file is not at its path any more, or others have another log by now; or
+ * DLI_RC_HIDDEN. */
 int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg);
 /* Runs `attempt` until the file is not busy. DL_OK: it ended with *rc. Otherwise nothing was done: DL_EIO
  * at the deadline, DL_ECANCELED; err is filled. */
@@ -185,8 +187,9 @@ void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits);
 /* false: it is not there. */
 bool dli_store_stat(const dli_store_t *store, dli_part_t part, struct stat *file);
 bool dli_store_stat_folder(const dli_store_t *store, struct stat *folder);
-/* The file at the path is not the one that was opened, or not with the log that it was opened with. */
-bool dli_store_moved(const dli_store_t *store);
+/* SQLITE_OK: the file at the path is the one that was opened, with the log that it was opened with;
+ * DLI_RC_MOVED, DLI_RC_HIDDEN. */
+int dli_store_look(const dli_store_t *store);
 /* For loops that have the turn already: DL_OK after a pause if `rc` says busy, otherwise the failure. */
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
                                  dl_error_t *err);

@@ -409,6 +409,51 @@ Test(sqlite_faults, a_file_that_may_not_be_written_is_a_matter_of_permission) {
     cr_assert_eq(ended(spawn(open_as_nobody, &expected)), 0);
 }
 
+/* What a daemon does after it has opened its files. 0, or where it went wrong. */
+static int see_less_after(int (*change)(void)) {
+    client_t c;
+    if (open_options(&c, UUID_A, path, 1) != DL_OK || take(&c, "orders", A, 1, 30000, NULL) != DL_OK) {
+        return 1;
+    }
+    if (change() != 0) {
+        return 2;
+    }
+    if (take(&c, "invoices", A, 2, 30000, NULL) != DL_EAUTH ||
+        strstr(c.err.message, "another user, or another root") == NULL) {
+        fprintf(stderr, "%s\n", c.err.message);
+        return 3;
+    }
+    return renew(&c, "orders", A, 1, 30000) == DL_EAUTH ? 0 : 4;
+}
+
+static int become_nobody(void) {
+    return setuid(65534);
+}
+
+static int change_root(void) {
+    char root[128];
+    snprintf(root, sizeof root, "%s/root", folder);
+    return mkdir(root, 0755) != 0 ? -1 : chroot(root);
+}
+
+static int drop_user(void *unused) {
+    (void)unused;
+    return see_less_after(become_nobody);
+}
+
+static int drop_root(void *unused) {
+    (void)unused;
+    return see_less_after(change_root);
+}
+
+Test(sqlite_faults, a_folder_that_cannot_be_looked_at_any_more_is_not_taken_for_moved) {
+    if (geteuid() != 0) {
+        cr_skip("needs root to become somebody else");
+    }
+    cr_assert_eq(ended(spawn(drop_user, NULL)), 0);
+    cr_assert_eq(ended(spawn(drop_root, NULL)), 0);
+}
+
 Test(sqlite_faults, two_clients_of_a_process_do_not_drop_each_others_locks) {
     client_t a, b;
     must_open(&a, UUID_A);
