@@ -83,6 +83,7 @@ dl_status_t dli_mysql_prepare(dli_mysql_t *mysql, const dli_mysql_kind_t *kind,
     mysql->kind = kind;
     mysql->purge_after_ms = options[DLI_MYSQL_OPT_PURGE_AFTER].number;
     atomic_init(&mysql->acquired, 0);
+    atomic_init(&mysql->extending, 0);
     atomic_flag_clear(&mysql->purging);
     dl_status_t status = read_table(mysql, options, err);
     if (status == DL_OK) {

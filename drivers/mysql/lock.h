@@ -81,6 +81,7 @@ typedef struct dli_mysql {
     char purged[DL_NAME_MAX];                 /* the name behind which the next purge looks */
     size_t purged_len;
     atomic_uint_fast64_t wary_until_ns; /* renewals expect rows that others keep locked */
+    atomic_int extending;               /* so many callers extend a hold just now */
 } dli_mysql_t;
 
 /* ---- client.c: opening and closing ------------------------------------------------------------------- */

@@ -17,11 +17,15 @@
  * expect more of them. */
 #define BOLD_NS (500 * (uint64_t)DLI_NS_PER_MS)
 #define WARY_NS (60000 * (uint64_t)DLI_NS_PER_MS)
+/* So many callers at a time extend their holds in the lane of renewals. Each may have to wait for a row that
+ * is kept locked, and the renewals of all other holds must find a connection there. */
+#define EXTENDING_MAX 2
 /* No answer yet. No renewal ends like this. */
 #define OPEN DL_EBUSY
 
 typedef struct batch {
     dli_mysql_t *mysql;
+    dli_mysql_lane_t lane;
     dl_renewal_t *renewals;
     size_t n, open;
     uint64_t deadline_ns;
@@ -86,8 +90,7 @@ static void add_lease(dli_mysql_sql_t *sql, const chunk_t *c) {
 static dl_status_t run(batch_t *b, const dli_mysql_sql_t *sql, dli_mysql_intent_t intent,
                        uint64_t deadline_ns, dli_mysql_exchange_t *exchange) {
     dl_error_t err;
-    *exchange =
-        (dli_mysql_exchange_t){.lane = DLI_MYSQL_RENEWALS, .intent = intent, .deadline_ns = deadline_ns};
+    *exchange = (dli_mysql_exchange_t){.lane = b->lane, .intent = intent, .deadline_ns = deadline_ns};
     return dli_mysql_run(b->mysql, exchange, sql, "renewing", "", &err);
 }
 
@@ -333,11 +336,19 @@ static void renew_one(batch_t *b) {
 }
 
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
-    batch_t b = {.mysql = state, .renewals = renewals, .n = n, .deadline_ns = deadline_ns};
+    dli_mysql_t *mysql = state;
+    const int by_caller = n == 1 && renewals->sent_ns == 0;
+    bool has_room = atomic_fetch_add(&mysql->extending, by_caller) < EXTENDING_MAX || !by_caller;
+    batch_t b = {.mysql = mysql,
+                 .lane = has_room ? DLI_MYSQL_RENEWALS : DLI_MYSQL_CALLS,
+                 .renewals = renewals,
+                 .n = n,
+                 .deadline_ns = deadline_ns};
     begin(&b);
     if (n > 1) {
         renew_many(&b);
     } else {
         renew_one(&b);
     }
+    atomic_fetch_sub(&mysql->extending, by_caller);
 }

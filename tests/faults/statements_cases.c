@@ -1,5 +1,6 @@
 /* statements_cases.c - faults of rows and tables that other transactions keep (rows 20 and 28). */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,6 +95,62 @@ CT_CASE(faults, row20_held_row_kept_by_a_foreign_transaction, MYSQL, .needs = DL
     CT_STATUS(dl_unlock(kept, CT_ERR), DL_ELOST);
     let_row_go(hand);
     ct_expect_free(ct, "row 20 kept", FREE_MS + ct_tolerance_ms(ct));
+}
+
+#define EXTENDERS 24
+#define LONG_MS 60000
+
+/* Threads that extend locks whose rows are kept. */
+typedef struct extenders {
+    dl_client_t *client;
+    ct_latch_t *ready, *go, *end;
+    atomic_int begun;
+} extenders_t;
+
+static void extend_in_vain(ct_t *ct, void *arg) {
+    extenders_t *e = arg;
+    char name[32];
+    snprintf(name, sizeof name, "row 20 kept %d", atomic_fetch_add(&e->begun, 1));
+    dl_lock_t *lock = ct_lock(ct, e->client, name);
+    take(ct, lock, LONG_MS);
+    ct_latch_down(ct, e->ready);
+    ct_latch_wait(ct, e->go, 5000);
+    while (!ct_latch_open(ct, e->end)) {
+        dl_status_t status = dl_extend(lock, LONG_MS, NULL);
+        if (status != DL_OK) {
+            expect_refused(ct, status);
+        }
+    }
+}
+
+CT_CASE(faults, row20_extensions_of_kept_rows_delay_no_renewal, MYSQL, .needs = DL_CAP_LEASE) {
+    extenders_t e = {.client = ct_open(ct, "lease: 2s\ncall_timeout: 2s\nmax_total: 8"),
+                     .ready = ct_latch(ct, EXTENDERS),
+                     .go = ct_latch(ct, 1),
+                     .end = ct_latch(ct, 1)};
+    dl_lock_t *other = ct_lock(ct, e.client, "row 20 other");
+    ct_thread_t *threads[EXTENDERS];
+    for (int i = 0; i < EXTENDERS; i++) {
+        threads[i] = ct_thread(ct, extend_in_vain, &e);
+    }
+    ct_latch_wait(ct, e.ready, 5000);
+    CT_OK(dl_lock(other, CT_ERR));
+    mysql_hand_t *hand = mysql_hand(ct_mysql(ct), NULL);
+    (void)mysql_hand_ask(hand, "BEGIN");
+    for (int i = 0; i < EXTENDERS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "row 20 kept %d", i);
+        touch_row(ct, hand, name, "FOR UPDATE");
+    }
+    ct_latch_down(ct, e.go);
+    ct_no_event(ct, e.client, DL_EVENT_LOST, NULL, 4000);
+    CT_EQ(ct_stats(ct, e.client).renewals_failed, 0);
+    ct_latch_down(ct, e.end);
+    let_row_go(hand);
+    for (int i = 0; i < EXTENDERS; i++) {
+        ct_join(ct, threads[i]);
+    }
+    CT_OK(dl_unlock(other, CT_ERR));
 }
 
 /* Nobody can write there. */
