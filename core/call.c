@@ -205,6 +205,7 @@ void dli_call_prepare(dli_op_t *op) {
     }
     if (op->ask == DLI_ASK_RENEW) {
         op->with.renewal = dli_call_renewal_of(op->claim, op->lease_ms);
+        op->with.renewal.by_caller = 1;
         request->renewals = &op->with.renewal;
         request->n = 1;
     }

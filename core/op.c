@@ -167,12 +167,6 @@ static void run(dli_op_t *op) {
     dli_op_leave(op);
 }
 
-/* Releases the mutex. */
-static void end_run(dli_op_t *op) {
-    dli_hold_unref(op->hold);
-    dli_lock_unref_and_unlock(op->lock);
-}
-
 /*
  * The operation of a blocking call is in its thread's record, not on its stack, so that a jump out of the
  * call (siglongjmp) leaves it whole. The thread ends it with its next call to the same client, or as it ends.
@@ -194,8 +188,7 @@ static void end_left(dli_op_t *op) {
     op->asks = op->sleeps = false;
     run(op);
     dli_op_give_up(op);
-    end_run(op);
-    free(op);
+    dli_op_free_and_unlock(op);
 }
 
 /* Neither the driver nor a thread that sleeps makes a call to this client. The log's function may. */
@@ -224,17 +217,31 @@ void dli_end_calls(dli_thread_t *thread) {
     }
 }
 
-static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
+static void keep(dli_thread_t *thread, dli_op_t *op) {
+    free(thread->spare); /* of a call inside this one */
+    thread->spare = op;
+}
+
+/* A jump may leave it as soon as the mutex is released. */
+static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_lock_info_t *info,
+                        dl_error_t *err) {
     dl_status_t status = dli_op_enter(op, lock, err);
     if (status != DL_OK) {
+        keep(thread, op);
         return status;
     }
     op->outer = thread->calls;
     thread->calls = op;
     run(op);
+    status = dli_error_give(err, &op->err, op->status);
+    if (info != NULL) {
+        *info = *op->info;
+    }
+    dli_hold_unref(op->hold);
     thread->calls = op->outer;
-    end_run(op);
-    return dli_error_give(err, &op->err, op->status);
+    keep(thread, op);
+    dli_lock_unref_and_unlock(lock);
+    return status;
 }
 
 dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
@@ -251,13 +258,7 @@ dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_
         return dli_fail_plain(err, DL_ENOMEM);
     }
     fill(op, asked);
-    dl_status_t status = call(thread, op, lock, err);
-    if (info != NULL) {
-        *info = *op->info;
-    }
-    free(thread->spare); /* of a call inside this one */
-    thread->spare = op;
-    return status;
+    return call(thread, op, lock, info, err);
 }
 
 /* ---- carried by whoever has the mutex ------------------------------------------------------------ */

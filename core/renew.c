@@ -111,7 +111,6 @@ static void take_batch(dl_client_t *client, uint64_t now) {
         claim->hung_up = false;
         client->batch[client->batch_len] =
             dli_call_renewal_of(claim, is_automatic(claim) ? client->lease_ms : 0);
-        client->batch[client->batch_len].sent_ns = UINT64_MAX; /* no caller's */
         client->batch_claims[client->batch_len++] = claim;
     }
 }

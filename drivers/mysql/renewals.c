@@ -337,7 +337,7 @@ static void renew_one(batch_t *b) {
 
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
     dli_mysql_t *mysql = state;
-    const int by_caller = n == 1 && renewals->sent_ns == 0;
+    const int by_caller = n == 1 && renewals->by_caller;
     bool has_room = atomic_fetch_add(&mysql->extending, by_caller) < EXTENDING_MAX || !by_caller;
     batch_t b = {.mysql = mysql,
                  .lane = has_room ? DLI_MYSQL_RENEWALS : DLI_MYSQL_CALLS,

@@ -160,7 +160,8 @@ typedef struct dl_renewal {
     void *hold;
     dl_status_t status; /* DL_OK, DL_ELOST (the server says it is not this hold), DL_EUNKNOWN, DL_EIO, ... */
     dl_loss_t loss;     /* with DL_ELOST; DL_LOSS_NOT_OURS unless the driver changes it */
-    uint64_t sent_ns; /* by the driver; before: 0 where a caller extends it, UINT64_MAX where the core does */
+    int by_caller;      /* a caller extends it; 0: the core renews it, and must not wait for callers */
+    uint64_t sent_ns;
 } dl_renewal_t;
 
 typedef struct dl_watch dl_watch_t; /* the driver's own; it defines the struct */

@@ -243,7 +243,7 @@ static void play(ct_t *ct, void *arg) {
         workers[i].thread = ct_thread(ct, work, &workers[i]);
     }
     int64_t lease_ms = ct_traits(ct) & CT_VIRTUAL ? ct_lease_ms(ct) : BRIEF_MS;
-    int64_t long_ms = 2000 + ct_server_lease_ms(ct, lease_ms) + GOES_ON_MS;
+    int64_t long_ms = 4000 + ct_server_lease_ms(ct, lease_ms) + GOES_ON_MS;
     use_queue(ct, ct_lock_owned(ct, s->client, queued, 1), long_ms);
     CT_AWAIT(ended(ct, workers) >= WORKERS - (atomic_load(&s->stands) != NULL) ||
                  is_holder(s->client, hot, atomic_load(&s->stands)),
@@ -258,7 +258,7 @@ static void play(ct_t *ct, void *arg) {
 
 static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
     *s = (scene_t){.ct = ct, .at = at, .what = what, .goes_on = ct_latch(ct, 1)};
-    const char *options = ct_traits(ct) & CT_VIRTUAL ? NULL : BRIEF "\ncall_timeout: 2s";
+    const char *options = ct_traits(ct) & CT_VIRTUAL ? NULL : BRIEF "\ncall_timeout: 4s";
     s->client = ct_open(ct, options);
     s->other = ct_open(ct, options);
     s->thread = ct_thread(ct, play, s);

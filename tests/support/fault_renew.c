@@ -50,8 +50,6 @@ static void send_now(fault_state_t *state, fault_run_t *runs, dl_renewal_t *entr
             entries[i].loss = batch[count].loss;
             entries[i].sent_ns = batch[count].sent_ns;
             count++;
-        } else {
-            entries[i].sent_ns = runs[i].call.begin_ns;
         }
     }
     alloc_real_free(batch);
@@ -124,6 +122,7 @@ void fault_batch_run(fault_batch_t *batch, dl_renewal_t *renewals) {
     for (size_t i = 0; i < batch->n; i++) {
         fault_enter(&batch->runs[i]);
         batch->runs[i].call.begin_ns = dli_sys->now_ns(); /* of its waits */
+        renewals[i].sent_ns = batch->runs[i].call.begin_ns;
         renewals[i].status = DL_EUNKNOWN;
     }
     send_now(state, batch->runs, renewals, batch->n, deadline_ns);
