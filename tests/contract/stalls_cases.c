@@ -342,11 +342,13 @@ static void lock_and_stop(ct_t *ct, void *arg) {
     CT_OK(dl_unlock(w->lock, CT_ERR));
 }
 
+#define SLEEPS_AT_ONCE LASTING "\nspin: false"
+
 /* Both replies come on one connection, which the thread that stops was to read. Another reads in time. */
 CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
         .traits = CT_BLOCKING | CT_REAL_TIME | CT_BACKEND) {
     dl_client_t *client =
-        ct_open(ct, ct_call_timeout_ms(ct) > 950 ? LASTING : LASTING "\ncall_timeout: 950ms");
+        ct_open(ct, ct_call_timeout_ms(ct) > 950 ? SLEEPS_AT_ONCE : SLEEPS_AT_ONCE "\ncall_timeout: 950ms");
     scene_t s = {.ct = ct, .client = client, .goes_on = ct_latch(ct, 1)};
     put_between();
     dl_queue_t *queue = new_queue(ct);
