@@ -86,25 +86,26 @@ static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
 }
 
 /* Of a client whose holds outlast a machine that stands still for a while, and are renewed often. */
-#define LASTING "lease: 60s\nrenew_every: 100ms"
-#define LASTING_EVERY_MS 100
+#define LASTING "lease: 60s\nrenew_every: 200ms"
+#define LASTING_EVERY_MS 200
 /* The same for one whose lease a case waits for. */
 #define BRIEF "lease: 3s\nrenew_every: 200ms"
 #define BRIEF_MS 3000
 
-/* The next renewal finds a lock of this name gone. A short lease that runs out might do so before it was had.
- */
-static inline void lose_by_renewal(ct_t *ct, const char *name) {
-    ct_fault_t gone = {.op = CT_OP_RENEW, .mode = CT_ANSWER, .status = DL_ELOST, .name = name};
-    ct_fault_add(ct, &gone);
+/* Renewals find a lock of this name gone: the first that is answered in time. A short lease that runs out
+ * might do so before it was had. For ct_fault_end, once it is lost. */
+static inline int lose_by_renewal(ct_t *ct, const char *name) {
+    ct_fault_t gone = {.op = CT_OP_RENEW, .mode = CT_ANSWER, .status = DL_ELOST, .name = name, .count = -1};
+    return ct_fault_add(ct, &gone);
 }
 
 /* Takes a lock of a LASTING client, and returns when it is lost. */
 static inline void lose(ct_t *ct, dl_client_t *c, const char *name) {
     uint64_t before = ct_stats(ct, c).lost;
-    lose_by_renewal(ct, name);
+    int gone = lose_by_renewal(ct, name);
     take(ct, ct_lock_owned(ct, c, name, 1), DL_LEASE_AUTO);
     CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, before + 1, 5000);
+    ct_fault_end(ct, gone);
 }
 
 /* dl_client_close has begun; a handle or a call keeps the client. */

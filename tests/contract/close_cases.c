@@ -251,7 +251,7 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     suicide_t s = {ct, c, ct_latch(ct, 1)};
     CT_EQ(dl_client_on_event(c, close_inside, &s), DL_OK);
     ct_forget(ct, c);
-    lose_by_renewal(ct, "lost");
+    (void)lose_by_renewal(ct, "lost");
     take(ct, lost, DL_LEASE_AUTO);
     ct_latch_wait(ct, s.closed, 5000);
     end_caller(ct, &waiter, DL_ECLOSED);

@@ -39,7 +39,8 @@ typedef struct scene {
 static const dli_sys_t *inner;
 static _Thread_local scene_t *here; /* NULL: this thread stops nowhere */
 static _Thread_local sigjmp_buf back;
-static _Thread_local int asks; /* a driver that blocks: nobody can jump out of that */
+static _Thread_local int
+    asks; /* a driver that blocks, where nobody can jump out, and that may have mutexes */
 
 static int has_mutex(dl_client_t *client) {
     if (pthread_mutex_trylock(&client->mutex) != 0) {
@@ -51,7 +52,7 @@ static int has_mutex(dl_client_t *client) {
 
 static void pass_place(void) {
     scene_t *s = here;
-    if (s == NULL || fault_inside > 0 || (s->what == JUMPS && asks > 0) || has_mutex(s->client) ||
+    if (s == NULL || fault_inside > 0 || asks > 0 || has_mutex(s->client) ||
         atomic_fetch_add(&s->place, 1) != s->at) {
         return;
     }
@@ -104,7 +105,23 @@ static void end_use(scene_t *s) {
     pthread_mutex_unlock(&uses);
 }
 
-static void put_between(void) {
+static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks++;
+}
+
+static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks--;
+}
+
+static void put_between(ct_t *ct, what_t what) {
+    static const ct_op_t ops[] = {CT_OP_TRY,     CT_OP_RELEASE, CT_OP_RENEW,
+                                  CT_OP_INSPECT, CT_OP_WATCH,   CT_OP_UNWATCH};
     static dli_sys_t table;
     inner = dli_sys;
     table = *dli_sys;
@@ -112,6 +129,12 @@ static void put_between(void) {
     table.word_wait = wait_between;
     table.word_wake = wake_behind;
     dli_sys = &table;
+    bool may_stop_there = what == STOPS && ct_traits(ct) & CT_VIRTUAL;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND) && !may_stop_there;
+         i++) {
+        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
+        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
+    }
 }
 
 /* ---- who goes on ------------------------------------------------------------------------------ */
@@ -292,46 +315,22 @@ static void play_in_all_places(ct_t *ct, what_t what) {
 
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_BLOCKING | CT_REAL_TIME,
         .timeout_s = 180) {
-    put_between();
+    put_between(ct, STOPS);
     play_in_all_places(ct, STOPS);
 }
 
 /* Here it costs no time, and the threads take turns otherwise each time. */
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_take_turns,
         .traits = CT_BLOCKING | CT_VIRTUAL) {
-    put_between();
+    put_between(ct, STOPS);
     for (int i = 0; i < 3; i++) {
         play_in_all_places(ct, STOPS);
     }
 }
 
-static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks++;
-}
-
-static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks--;
-}
-
-static void jump_in_all_places(ct_t *ct) {
-    static const ct_op_t ops[] = {CT_OP_TRY,     CT_OP_RELEASE, CT_OP_RENEW,
-                                  CT_OP_INSPECT, CT_OP_WATCH,   CT_OP_UNWATCH};
-    put_between();
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND); i++) {
-        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
-        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
-    }
-    play_in_all_places(ct, JUMPS);
-}
-
 CT_CASE(stalls, in_whatever_place_a_thread_jumps_the_others_go_on, .traits = CT_BLOCKING, .timeout_s = 180) {
-    jump_in_all_places(ct);
+    put_between(ct, JUMPS);
+    play_in_all_places(ct, JUMPS);
 }
 
 static void lock_and_stop(ct_t *ct, void *arg) {
@@ -350,7 +349,7 @@ CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
     dl_client_t *client =
         ct_open(ct, ct_call_timeout_ms(ct) > 950 ? SLEEPS_AT_ONCE : SLEEPS_AT_ONCE "\ncall_timeout: 950ms");
     scene_t s = {.ct = ct, .client = client, .goes_on = ct_latch(ct, 1)};
-    put_between();
+    put_between(ct, STOPS);
     dl_queue_t *queue = new_queue(ct);
     dl_lock_t *task = ct_lock_owned(ct, s.client, "task", 1);
     worker_t w = {.scene = &s, .lock = ct_lock(ct, s.client, "thread")};
