@@ -557,6 +557,8 @@ void dli_tidy(dl_client_t *client);
 /* Wakes who was to be woken, before this thread is counted on for something else: it may be stopped, or leave
  * by a jump. Releases the mutex meanwhile. */
 void dli_wake_first(dl_client_t *client);
+/* A jump of this thread may have left it in that, amid what it does for the client (NULL: for any). */
+void dli_end_waking(const dl_client_t *client);
 /* Without what was put aside: for what a driver calls, with its own mutexes held. */
 void dli_unlock_client_at_once(dl_client_t *client);
 /* Before a wait with a condition variable, which releases the mutex by itself. */

@@ -70,6 +70,10 @@ static bool can_drop(const dl_client_t *client) {
     return client->dead != NULL && (!punctual || client->inner != NULL);
 }
 
+static bool has_chores_here(const dl_client_t *client) {
+    return can_drop(client) || (dli_has_chores(client) && !punctual);
+}
+
 static void do_chores(dl_client_t *client) {
     dli_claim_t *dead = client->dead;
     dli_log_line_t *lines = punctual ? NULL : client->log_lines;
@@ -95,21 +99,49 @@ void dli_wake_first(dl_client_t *client) {
     }
 }
 
+/* The client that has this thread in busy_outside while it wakes others. */
+static _Thread_local dl_client_t *waking;
+
+static void end_outside(dl_client_t *client) {
+    if (--client->busy_outside == 0 && client->closing) {
+        dli_sys->cond_broadcast(&client->changed);
+    }
+}
+
+static void wake_outside(dl_client_t *client) {
+    dl_client_t *left = waking; /* by a jump: that client stays until this thread ends it */
+    client->busy_outside -= left == client;
+    waking = left == NULL ? client : left;
+    dli_wake_first(client);
+    waking = waking == client ? NULL : left;
+}
+
+void dli_end_waking(const dl_client_t *client) {
+    dl_client_t *left = waking;
+    if (left != NULL && (client == NULL || left == client) && !dli_forked(left)) {
+        waking = NULL;
+        dli_lock_client(left);
+        end_outside(left);
+        dli_unlock_client(left);
+    }
+}
+
 void dli_tidy(dl_client_t *client) {
     dli_run_ready(client);
-    while (has_calls(client) || can_drop(client) || (dli_has_chores(client) && !punctual)) {
-        dli_wake_first(client);
+    while (has_calls(client) || has_chores_here(client)) {
         client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
         if (client->to_flush) {
             dli_requests_flush(client);
         }
-        dli_gates_unwatch(client);
-        if (can_drop(client) || (dli_has_chores(client) && !punctual)) {
+        if (client->unwatch != NULL) {
+            wake_outside(client);
+            dli_gates_unwatch(client);
+        }
+        if (has_chores_here(client)) {
+            wake_outside(client);
             do_chores(client);
         }
-        if (--client->busy_outside == 0 && client->closing) {
-            dli_sys->cond_broadcast(&client->changed);
-        }
+        end_outside(client);
         dli_run_ready(client);
     }
     if (dli_has_chores(client)) {

@@ -206,10 +206,12 @@ static bool end_one_left(dli_thread_t *thread, const dl_client_t *client) {
 
 void dli_op_end_left(const dl_client_t *client) {
     dli_thread_t *thread = dli_thread_known();
+    dli_end_waking(client);
     while (thread != NULL && end_one_left(thread, client)) {}
 }
 
 void dli_end_calls(dli_thread_t *thread) {
+    dli_end_waking(NULL);
     while (thread->calls != NULL) {
         dli_op_t *op = thread->calls;
         thread->calls = op->outer;

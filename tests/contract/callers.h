@@ -3,6 +3,8 @@
 #ifndef CALLERS_H
 #define CALLERS_H
 
+#include <signal.h>
+
 #include "support/contract.h"
 
 typedef struct caller {
@@ -106,6 +108,33 @@ static inline void lose(ct_t *ct, dl_client_t *c, const char *name) {
     take(ct, ct_lock_owned(ct, c, name, 1), DL_LEASE_AUTO);
     CT_AWAIT_THAT(ct_stats(ct, c).lost, ==, before + 1, 5000);
     ct_fault_end(ct, gone);
+}
+
+/* Not 0 while this thread is in an op of a driver that blocks: it may have mutexes, and cannot be left. */
+static _Thread_local volatile sig_atomic_t asks_here;
+
+static inline void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks_here++;
+}
+
+static inline void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
+    (void)ct;
+    (void)call;
+    (void)arg;
+    asks_here--;
+}
+
+/* From now on. Of a backend no thread stands in an op. */
+static inline void mark_asking(ct_t *ct) {
+    static const ct_op_t ops[] = {CT_OP_TRY,     CT_OP_RELEASE, CT_OP_RENEW,
+                                  CT_OP_INSPECT, CT_OP_WATCH,   CT_OP_UNWATCH};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND); i++) {
+        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
+        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
+    }
 }
 
 /* dl_client_close has begun; a handle or a call keeps the client. */

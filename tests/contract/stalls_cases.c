@@ -39,8 +39,6 @@ typedef struct scene {
 static const dli_sys_t *inner;
 static _Thread_local scene_t *here; /* NULL: this thread stops nowhere */
 static _Thread_local sigjmp_buf back;
-static _Thread_local int
-    asks; /* a driver that blocks, where nobody can jump out, and that may have mutexes */
 
 static int has_mutex(dl_client_t *client) {
     if (pthread_mutex_trylock(&client->mutex) != 0) {
@@ -52,7 +50,7 @@ static int has_mutex(dl_client_t *client) {
 
 static void pass_place(void) {
     scene_t *s = here;
-    if (s == NULL || fault_inside > 0 || asks > 0 || has_mutex(s->client) ||
+    if (s == NULL || fault_inside > 0 || asks_here || has_mutex(s->client) ||
         atomic_fetch_add(&s->place, 1) != s->at) {
         return;
     }
@@ -105,23 +103,7 @@ static void end_use(scene_t *s) {
     pthread_mutex_unlock(&uses);
 }
 
-static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks++;
-}
-
-static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks--;
-}
-
 static void put_between(ct_t *ct, what_t what) {
-    static const ct_op_t ops[] = {CT_OP_TRY,     CT_OP_RELEASE, CT_OP_RENEW,
-                                  CT_OP_INSPECT, CT_OP_WATCH,   CT_OP_UNWATCH};
     static dli_sys_t table;
     inner = dli_sys;
     table = *dli_sys;
@@ -129,11 +111,8 @@ static void put_between(ct_t *ct, what_t what) {
     table.word_wait = wait_between;
     table.word_wake = wake_behind;
     dli_sys = &table;
-    bool may_stop_there = what == STOPS && ct_traits(ct) & CT_VIRTUAL;
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND) && !may_stop_there;
-         i++) {
-        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL);
-        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
+    if (what == JUMPS || ct_traits(ct) & CT_REAL_TIME) {
+        mark_asking(ct);
     }
 }
 

@@ -33,7 +33,7 @@ static void stand_still(void) {
 /* The real table, but a signal finds out whether this thread sleeps in a call and does nothing but that: its
  * time may just have been over, and then it may have a mutex, or ask the server. */
 static dli_sys_t marks;
-static _Thread_local volatile sig_atomic_t sleeps_here, asks_here;
+static _Thread_local volatile sig_atomic_t sleeps_here;
 
 static int poll_marked(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     sleeps_here = 1;
@@ -46,20 +46,6 @@ static void wait_marked(atomic_uint *word, uint64_t deadline_ns) {
     sleeps_here = 1;
     dli_sys_real.word_wait(word, deadline_ns);
     sleeps_here = 0;
-}
-
-static void begin_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks_here++;
-}
-
-static void end_asking(ct_t *ct, const ct_call_t *call, void *arg) {
-    (void)ct;
-    (void)call;
-    (void)arg;
-    asks_here--;
 }
 
 static int only_sleeps(void) {
@@ -88,15 +74,11 @@ static void end_signals(void) {
 
 /* Before clients are opened. */
 static void on_signal(ct_t *ct, void (*handler)(int)) {
-    static const ct_op_t ops[] = {CT_OP_TRY, CT_OP_WATCH, CT_OP_UNWATCH};
     marks = dli_sys_real;
     marks.poll = poll_marked;
     marks.word_wait = wait_marked;
     dli_sys = &marks;
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0] && !(ct_traits(ct) & CT_BACKEND); i++) {
-        ct_hook(ct, ops[i], CT_BEFORE, NULL, begin_asking, NULL); /* of a backend no thread stands in one */
-        ct_hook(ct, ops[i], CT_AFTER, NULL, end_asking, NULL);
-    }
+    mark_asking(ct);
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
