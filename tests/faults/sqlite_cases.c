@@ -353,6 +353,7 @@ CT_CASE(faults, row34_file_replaced_underneath, SQLITE) {
 }
 
 static void take_as_another(ct_t *ct, void *status) {
+    (void)ct_recv(ct, NULL);
     dl_client_t *c = ct_open(ct, NULL);
     CT_STATUS(dl_trylock(ct_lock(ct, c, "row 34"), CT_ERR), *(dl_status_t *)status);
 }
@@ -360,6 +361,7 @@ static void take_as_another(ct_t *ct, void *status) {
 /* The file stays, but not what is beside it. Another process makes that anew, and finds `seen`. */
 static void remove_beside(ct_t *ct, const char *first, const char *second, dl_status_t seen) {
     char path[PATH_SIZE], beside[PATH_SIZE + 8];
+    ct_process_t *another = ct_fork(ct, take_as_another, &seen);
     dl_client_t *a = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, a, "row 34"), *more = ct_lock(ct, a, "row 34 more");
     path_of(ct, a, path);
@@ -368,7 +370,8 @@ static void remove_beside(ct_t *ct, const char *first, const char *second, dl_st
     CT_EQ(unlink(beside), 0);
     snprintf(beside, sizeof beside, "%s%s", path, second);
     CT_CHECK(*second == '\0' || unlink(beside) == 0);
-    ct_process_wait(ct, ct_fork(ct, take_as_another, &seen));
+    ct_send(ct, another, 0);
+    ct_process_wait(ct, another);
     CT_STATUS(dl_trylock(more, CT_ERR), DL_EIO);
     ct_expect_event(ct, a, DL_EVENT_LOST, "row 34", ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_STATUS(dl_unlock(held, CT_ERR), DL_ELOST);
