@@ -62,7 +62,7 @@ static int note_random(void *buf, size_t len) {
     return dli_sys_real.random(buf, len);
 }
 
-/* Each failure draws its pause: 20 ms at most, doubled up to half a second. */
+/* Each failure draws its pause: 20 ms at most, doubled up to a quarter of a second. */
 Test(redis_subscriber_faults, attempts_to_connect_become_rare) {
     hearer_t w;
     kill_server(&server);

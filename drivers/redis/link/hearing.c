@@ -1,199 +1,209 @@
-/* hearing.c - what a subscriber says to the server, and what its answers and messages mean. */
+/* hearing.c - the channels of a subscriber, what it says to the server, and what the answers mean. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
+#include "hearing.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "hearing.h"
+/* ---- channels --------------------------------------------------------------------------------------- */
 
-/* Channels of one SUBSCRIBE. */
-#define CHUNK 256
-#define FIRST_DUES 64
-
-/* ---- pending answers -------------------------------------------------------------------------------- */
-
-static bool grow(dli_dues_t *dues) {
-    size_t cap = dues->cap == 0 ? FIRST_DUES : dues->cap * 2;
-    dli_due_t *ring = malloc(cap * sizeof *ring);
-    if (ring == NULL) {
-        return false;
+/* By FNV-1a. */
+static struct dli_channel_bucket *bucket_of(dli_subscriber_t *s, const char *name, size_t len) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < len; i++) {
+        hash = (hash ^ (unsigned char)name[i]) * 16777619u;
     }
-    for (size_t i = 0; i < dues->len; i++) {
-        ring[i] = dues->ring[(dues->at + i) & (dues->cap - 1)];
-    }
-    free(dues->ring);
-    *dues = (dli_dues_t){.ring = ring, .cap = cap, .len = dues->len};
-    return true;
+    return &s->buckets[(hash ^ hash >> 16) % DLI_CHANNEL_BUCKETS];
 }
 
-/* false: out of memory. */
-static bool push(dli_dues_t *dues, dli_due_t due) {
-    if (dues->len == dues->cap && !grow(dues)) {
-        return false;
+static bool is_named(const dli_channel_t *channel, const char *name, size_t len) {
+    return channel->len == len && memcmp(channel->name, name, len) == 0;
+}
+
+static dli_channel_t *find(dli_subscriber_t *s, const char *name, size_t len) {
+    dli_channel_t *channel = LIST_FIRST(bucket_of(s, name, len));
+    while (channel != NULL && !is_named(channel, name, len)) {
+        channel = LIST_NEXT(channel, of_bucket);
     }
-    dues->ring[(dues->at + dues->len++) & (dues->cap - 1)] = due;
-    return true;
+    return channel;
 }
 
-/* The oldest; there is one. */
-static dli_due_t pop(dli_dues_t *dues) {
-    dli_due_t due = dues->ring[dues->at];
-    dues->at = (dues->at + 1) & (dues->cap - 1);
-    dues->len--;
-    return due;
+static void move(dli_subscriber_t *s, dli_channel_t *channel, dli_channel_state_t state) {
+    TAILQ_REMOVE(&s->lists[channel->state], channel, of_state);
+    channel->state = state;
+    TAILQ_INSERT_TAIL(&s->lists[state], channel, of_state);
 }
 
-/* ---- saying: the mutex is held ---------------------------------------------------------------------- */
-
-/* Notes in the commands that memory is missing, if it is. */
-static void expect(dli_subscriber_t *s, dli_due_t due) {
-    if (s->dues.len == 0) {
-        s->asked_ns = s->env->now_ns();
+static dli_channel_t *add(dli_subscriber_t *s, const char *name, size_t len) {
+    dli_channel_t *channel = calloc(1, sizeof *channel + len);
+    if (channel != NULL) {
+        channel->len = len;
+        memcpy(channel->name, name, len);
+        LIST_INSERT_HEAD(bucket_of(s, name, len), channel, of_bucket);
+        TAILQ_INSERT_TAIL(&s->lists[DLI_CHANNEL_UNSAID], channel, of_state);
+        s->count++;
     }
-    if (!push(&s->dues, due)) {
-        s->commands.out_of_memory = true;
-    } else if (due.channel != NULL) {
-        due.channel->due++;
-    }
+    return channel;
 }
 
-static dli_slice_t name_of(const dli_channel_t *channel) {
-    return (dli_slice_t){channel->name, channel->len};
+static void forget(dli_subscriber_t *s, dli_channel_t *channel) {
+    TAILQ_REMOVE(&s->lists[channel->state], channel, of_state);
+    LIST_REMOVE(channel, of_bucket);
+    s->count--;
+    free(channel);
 }
 
-/* One SUBSCRIBE for the oldest that are wanted. A refusal hits all of a command, so who was refused among
- * others is asked for alone. */
-static void say_subscribe(dli_subscriber_t *s) {
-    dli_slice_t argv[CHUNK + 1] = {dli_slice("SUBSCRIBE")};
-    dli_channel_t *chosen[CHUNK];
-    size_t n = 0;
-    dli_channel_t *channel;
-    while (n < CHUNK && (channel = s->channels.wanted.first) != NULL) {
-        if (channel->alone && n > 0) {
-            break;
-        }
-        dli_channels_move(&s->channels, channel, DLI_CHANNEL_ASKED);
-        channel->is_subscribed = true;
-        chosen[n++] = channel;
-        argv[n] = name_of(channel);
-        if (channel->alone) {
-            break;
+/* Of a loss only who heard. */
+static void tell(const dli_channel_t *channel, bool hears) {
+    dli_watcher_t *watcher;
+    LIST_FOREACH(watcher, &channel->watchers, at) {
+        if (hears || watcher->hears) {
+            watcher->hears = hears;
+            watcher->heard(watcher, hears);
         }
     }
-    dli_commands_add(&s->commands, n + 1, argv);
-    for (size_t i = 0; i < n; i++) {
-        expect(s, (dli_due_t){DLI_DUE_SUBSCRIBE, chosen[i], n - i});
+}
+
+void dli_hearing_init(dli_subscriber_t *s) {
+    for (size_t i = 0; i < DLI_CHANNEL_STATES; i++) {
+        TAILQ_INIT(&s->lists[i]);
     }
 }
 
-static void say_unsubscribe(dli_subscriber_t *s, dli_channel_t *channel) {
-    dli_channels_move(&s->channels, channel, DLI_CHANNEL_LEAVING);
-    channel->is_subscribed = false;
-    dli_commands_add(&s->commands, 2, (dli_slice_t[]){dli_slice("UNSUBSCRIBE"), name_of(channel)});
-    expect(s, (dli_due_t){DLI_DUE_UNSUBSCRIBE, channel, 1});
+bool dli_hearing_join(dli_subscriber_t *s, const char *name, size_t len, dli_watcher_t *watcher) {
+    dli_channel_t *channel = find(s, name, len);
+    if (channel == NULL) {
+        channel = add(s, name, len);
+    } else if (channel->state == DLI_CHANNEL_LIVE) {
+        move(s, channel, DLI_CHANNEL_UNSAID);
+    }
+    watcher->channel = channel;
+    watcher->hears = false;
+    if (channel != NULL) {
+        LIST_INSERT_HEAD(&channel->watchers, watcher, at);
+    }
+    return channel != NULL;
 }
+
+void dli_hearing_leave(dli_subscriber_t *s, dli_watcher_t *watcher) {
+    dli_channel_t *channel = watcher->channel;
+    if (channel == NULL) {
+        return;
+    }
+    watcher->channel = NULL;
+    LIST_REMOVE(watcher, at);
+    bool is_last = LIST_EMPTY(&channel->watchers);
+    if (is_last && channel->state == DLI_CHANNEL_LIVE) {
+        move(s, channel, DLI_CHANNEL_UNSAID);
+    } else if (is_last && channel->state == DLI_CHANNEL_UNSAID && !channel->is_subscribed) {
+        forget(s, channel);
+    }
+}
+
+void dli_hearing_reset(dli_subscriber_t *s) {
+    TAILQ_CONCAT(&s->lists[DLI_CHANNEL_UNSAID], &s->lists[DLI_CHANNEL_ASKED], of_state);
+    TAILQ_CONCAT(&s->lists[DLI_CHANNEL_UNSAID], &s->lists[DLI_CHANNEL_LIVE], of_state);
+    dli_channel_t *next, *channel = TAILQ_FIRST(&s->lists[DLI_CHANNEL_UNSAID]);
+    for (; channel != NULL; channel = next) {
+        next = TAILQ_NEXT(channel, of_state);
+        channel->state = DLI_CHANNEL_UNSAID;
+        channel->is_subscribed = false;
+        tell(channel, false);
+        if (LIST_EMPTY(&channel->watchers)) {
+            forget(s, channel);
+        }
+    }
+}
+
+/* ---- saying ----------------------------------------------------------------------------------------- */
 
 void dli_hearing_speak(dli_subscriber_t *s, uint64_t now) {
-    while (s->channels.unwanted.first != NULL) {
-        say_unsubscribe(s, s->channels.unwanted.first);
+    dli_channel_t *channel;
+    s->asked_ns = dli_hearing_owes(s) ? s->asked_ns : now;
+    while ((channel = TAILQ_FIRST(&s->lists[DLI_CHANNEL_UNSAID])) != NULL) {
+        channel->is_subscribed = !LIST_EMPTY(&channel->watchers);
+        move(s, channel, DLI_CHANNEL_ASKED);
+        const dli_slice_t argv[] = {dli_slice(channel->is_subscribed ? "SUBSCRIBE" : "UNSUBSCRIBE"),
+                                    {channel->name, channel->len}};
+        dli_commands_add(&s->commands, 2, argv);
     }
-    while (s->channels.wanted.first != NULL) {
-        say_subscribe(s);
-    }
-    if (s->channels.count > 0 && s->dues.len == 0 && s->heard_ns + DLI_QUIET_NS <= now) {
-        dli_commands_add_words(&s->commands, "PING", (char *)NULL);
-        expect(s, (dli_due_t){DLI_DUE_PING, NULL, 1});
+    if (s->count > 0 && !dli_hearing_owes(s) && s->heard_ns + DLI_QUIET_NS <= now) {
+        dli_commands_add_words(&s->commands, "PING", NULL);
+        s->pinged = true;
     }
 }
 
-/* ---- hearing: the mutex is held --------------------------------------------------------------------- */
+/* ---- hearing ---------------------------------------------------------------------------------------- */
 
 static bool is_text(const redisReply *reply, const char *text) {
     return (reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS) &&
            strlen(text) == reply->len && strncasecmp(reply->str, text, reply->len) == 0;
 }
 
-/* Takes the oldest answer off the queue. A channel that is left with nothing is forgotten. True: the answer
- * is the last word on its channel; while more are due, a later command will change what it says. */
-static bool settle(dli_subscriber_t *s, dli_due_t *due) {
-    *due = pop(&s->dues);
-    dli_channel_t *channel = due->channel;
-    if (channel == NULL || --channel->due > 0) {
-        return false;
+/* The answer about it is there. Watchers may have come or gone meanwhile. */
+static void settle(dli_subscriber_t *s, dli_channel_t *channel) {
+    bool is_wanted = !LIST_EMPTY(&channel->watchers);
+    if (is_wanted != channel->is_subscribed) {
+        move(s, channel, DLI_CHANNEL_UNSAID);
+    } else if (is_wanted) {
+        move(s, channel, DLI_CHANNEL_LIVE);
+        tell(channel, true); /* something may have been missed before */
+    } else {
+        forget(s, channel);
     }
-    if (channel->state == DLI_CHANNEL_LEAVING) {
-        dli_channels_forget(&s->channels, channel);
-        return false;
-    }
-    return channel->state == DLI_CHANNEL_ASKED;
 }
 
-static void hear_refusal(dli_subscriber_t *s, const redisReply *reply) {
-    dli_due_t due;
-    size_t together = s->dues.ring[s->dues.at].rest;
-    for (size_t i = 0; i < together; i++) {
-        if (!settle(s, &due) || due.kind != DLI_DUE_SUBSCRIBE) {
-            continue;
-        }
-        if (together == 1) {
-            (void)dl_driver_fail(&s->why, DL_ENOTSUP, 0, "%s", reply->str);
-            s->refused = true;
-            dli_channels_refuse(&s->channels, due.channel);
-        } else if (LIST_EMPTY(&due.channel->watchers)) {
-            dli_channels_forget(&s->channels, due.channel);
-        } else {
-            due.channel->alone = true;
-            dli_channels_move(&s->channels, due.channel, DLI_CHANNEL_WANTED);
-        }
+/* The server does not let us: its watchers hear nothing, and the channel is gone. */
+static void refuse(dli_subscriber_t *s, dli_channel_t *channel, const char *why) {
+    dli_watcher_t *watcher;
+    (void)dl_driver_fail(&s->why, DL_ENOTSUP, 0, "%s", why);
+    s->refused = true;
+    while ((watcher = LIST_FIRST(&channel->watchers)) != NULL) {
+        LIST_REMOVE(watcher, at);
+        watcher->channel = NULL;
+        watcher->heard(watcher, false);
     }
+    forget(s, channel);
 }
 
 static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_error_t *err) {
-    if (s->dues.len == 0) {
-        return dli_reply_fail(reply, err);
-    }
-    dli_due_t due = s->dues.ring[s->dues.at];
-    if (due.kind != DLI_DUE_SUBSCRIBE) {
-        (void)settle(s, &due); /* a server that refuses a PING lives, too */
-        return DL_OK;
-    }
-    if (!dli_reply_is_error(reply, "NOPERM") && !dli_reply_is_error(reply, "ERR")) {
+    dli_channel_t *channel = TAILQ_FIRST(&s->lists[DLI_CHANNEL_ASKED]);
+    if (s->pinged) {
+        s->pinged = false; /* a server that refuses a PING lives, too */
+    } else if (channel != NULL && !channel->is_subscribed) {
+        settle(s, channel);
+    } else if (channel != NULL && (dli_reply_is_error(reply, "NOPERM") || dli_reply_is_error(reply, "ERR"))) {
+        refuse(s, channel, reply->str);
+    } else {
         return dli_reply_fail(reply, err); /* such as BUSY: it may pass */
     }
-    hear_refusal(s, reply);
     return DL_OK;
 }
 
 static void hear_message(dli_subscriber_t *s, const redisReply *name) {
-    dli_channel_t *channel = dli_channels_find(&s->channels, name->str, name->len);
+    const dli_channel_t *channel = find(s, name->str, name->len);
     if (channel != NULL && channel->state == DLI_CHANNEL_LIVE) {
-        dli_channels_tell(&s->channels, channel);
+        tell(channel, true);
     }
 }
 
-/* The confirmation of a SUBSCRIBE or an UNSUBSCRIBE: it has to be about the channel whose turn it is. */
-static dl_status_t hear_confirmation(dli_subscriber_t *s, dli_due_kind_t kind, const redisReply *reply,
+/* It has to be about the channel whose turn it is. */
+static dl_status_t hear_confirmation(dli_subscriber_t *s, bool subscribes, const redisReply *reply,
                                      dl_error_t *err) {
     const redisReply *name = reply->element[1];
-    dli_due_t due = s->dues.len > 0 ? s->dues.ring[s->dues.at] : (dli_due_t){0};
-    if (due.kind != kind || due.channel == NULL || due.channel->len != name->len ||
-        memcmp(due.channel->name, name->str, name->len) != 0) {
+    dli_channel_t *channel = TAILQ_FIRST(&s->lists[DLI_CHANNEL_ASKED]);
+    if (s->pinged || channel == NULL || channel->is_subscribed != subscribes ||
+        !is_named(channel, name->str, name->len)) {
         return dli_reply_unexpected(reply, "a subscription", err);
     }
-    if (settle(s, &due) && kind == DLI_DUE_SUBSCRIBE) {
-        due.channel->alone = false;
-        dli_channels_tell(&s->channels, due.channel); /* something may have been missed before */
-    }
+    settle(s, channel);
     return DL_OK;
 }
 
 static dl_status_t hear_pong(dli_subscriber_t *s, const redisReply *reply, dl_error_t *err) {
-    dli_due_t due;
-    if (s->dues.len == 0 || s->dues.ring[s->dues.at].kind != DLI_DUE_PING) {
-        return dli_reply_unexpected(reply, "PING", err);
-    }
-    (void)settle(s, &due);
-    return DL_OK;
+    dl_status_t status = s->pinged ? DL_OK : dli_reply_unexpected(reply, "PING", err);
+    s->pinged = false;
+    return status;
 }
 
 dl_status_t dli_hearing_hear(dli_subscriber_t *s, const redisReply *reply, dl_error_t *err) {
@@ -218,9 +228,7 @@ dl_status_t dli_hearing_hear(dli_subscriber_t *s, const redisReply *reply, dl_er
         hear_message(s, reply->element[1]);
         return DL_OK;
     }
-    if (is_text(kind, "subscribe")) {
-        return hear_confirmation(s, DLI_DUE_SUBSCRIBE, reply, err);
-    }
-    return is_text(kind, "unsubscribe") ? hear_confirmation(s, DLI_DUE_UNSUBSCRIBE, reply, err)
-                                        : dli_reply_unexpected(reply, "a subscription", err);
+    bool subscribes = is_text(kind, "subscribe");
+    return subscribes || is_text(kind, "unsubscribe") ? hear_confirmation(s, subscribes, reply, err)
+                                                      : dli_reply_unexpected(reply, "a subscription", err);
 }

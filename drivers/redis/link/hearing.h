@@ -1,55 +1,75 @@
-/* hearing.h - the state of a subscriber, and what it says and hears; for the subscriber only. */
+/* hearing.h - the state of a subscriber: its channels, what it says and what it hears; for it only. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DLI_REDIS_HEARING_H
 #define DLI_REDIS_HEARING_H
 
-#include "channels.h"
+#include "drivers/breaker.h"
+#include "subscriber.h"
 
 #define DLI_ONE_MS_NS ((uint64_t)1000000)
 /* So long without a word from the server, and it is asked whether it is there. */
 #define DLI_QUIET_NS (1000 * DLI_ONE_MS_NS)
+#define DLI_CHANNEL_BUCKETS 1024
 
-/* One answer that the server owes. */
-typedef enum dli_due_kind { DLI_DUE_SUBSCRIBE, DLI_DUE_UNSUBSCRIBE, DLI_DUE_PING } dli_due_kind_t;
-typedef struct dli_due {
-    dli_due_kind_t kind;
-    dli_channel_t *channel; /* NULL: of a PING */
-    size_t rest;            /* how many answers the command has left with this one: an error stands for all */
-} dli_due_t;
+/* A channel is on the list of its state, the oldest first. Of each one answer at most is to come. */
+typedef enum dli_channel_state {
+    DLI_CHANNEL_UNSAID, /* SUBSCRIBE or, without watchers, UNSUBSCRIBE has yet to be sent */
+    DLI_CHANNEL_ASKED,  /* it was; only who listens changes this list */
+    DLI_CHANNEL_LIVE,   /* confirmed: no message can be missed */
+    DLI_CHANNEL_STATES
+} dli_channel_state_t;
 
-/* A queue in a ring. */
-typedef struct dli_dues {
-    dli_due_t *ring;
-    size_t cap, at, len; /* cap is a power of two, or 0 */
-} dli_dues_t;
+struct dli_channel {
+    LIST_ENTRY(dli_channel) of_bucket;
+    TAILQ_ENTRY(dli_channel) of_state;
+    LIST_HEAD(, dli_watcher) watchers;
+    dli_channel_state_t state;
+    bool is_subscribed; /* SUBSCRIBE was the last that was sent */
+    size_t len;
+    char name[]; /* not terminated */
+};
 
 struct dli_subscriber {
     const dli_endpoint_t *endpoint;
     const dl_driver_env_t *env;
 
     pthread_mutex_t mutex; /* of the channels; nothing blocks under it */
-    dli_channels_t channels;
+    LIST_HEAD(dli_channel_bucket, dli_channel) buckets[DLI_CHANNEL_BUCKETS];
+    TAILQ_HEAD(, dli_channel) lists[DLI_CHANNEL_STATES];
+    size_t count;
 
     /* Of the one who listens. */
     dli_conn_t *conn; /* a forked child looks at it too: each change is one store */
     bool ready;       /* commands can be sent */
     bool was_ready;   /* the next connection is a reconnection */
-    dli_dues_t dues;
+    bool pinged;      /* the answer is to come, before those about channels */
     dli_commands_t commands;
-    uint64_t heard_ns; /* the last traffic from the server */
-    uint64_t asked_ns; /* since when the oldest answer is due */
-    uint64_t ready_ns; /* when it became ready */
-    uint64_t empty_ns; /* since when there is no channel; 0: there is one */
-    uint64_t retry_ns; /* no attempt to connect before */
-    unsigned attempts; /* for the backoff; a connection that dies young does not reset it */
-    dl_error_t why;    /* why it was lost, or a channel refused, last */
-    bool refused;      /* a channel was */
-    bool has_warned;   /* of that */
+    uint64_t heard_ns;     /* the last traffic from the server */
+    uint64_t asked_ns;     /* since when the oldest answer is due */
+    uint64_t ready_ns;     /* when it became ready */
+    uint64_t empty_ns;     /* since when there is no channel; 0: there is one */
+    dli_breaker_t breaker; /* no attempt to connect before; a connection that dies young does not mend it */
+    dl_error_t why;        /* why it was lost, or a channel refused, last */
+    bool refused;          /* a channel was */
+    bool has_warned;       /* of that */
 };
 
-/* Both with the mutex held. speak appends what is to be said now to `commands`. */
+/* All but init and owes with the mutex held. */
+void dli_hearing_init(dli_subscriber_t *subscriber);
+/* Joins the watcher to the channel, which is subscribed to anew: what came before is no news to it. false:
+ * out of memory. */
+bool dli_hearing_join(dli_subscriber_t *subscriber, const char *name, size_t len, dli_watcher_t *watcher);
+void dli_hearing_leave(dli_subscriber_t *subscriber, dli_watcher_t *watcher);
+/* Nothing is subscribed to any more: who heard is told so; what has watchers is asked for anew, the rest is
+ * forgotten. */
+void dli_hearing_reset(dli_subscriber_t *subscriber);
+/* Appends what is to be said now to `commands`. */
 void dli_hearing_speak(dli_subscriber_t *subscriber, uint64_t now);
 /* What the server said; anything but DL_OK: this connection is of no more use. */
 dl_status_t dli_hearing_hear(dli_subscriber_t *subscriber, const redisReply *reply, dl_error_t *err);
+/* Is an answer to come? */
+static inline bool dli_hearing_owes(const dli_subscriber_t *subscriber) {
+    return subscriber->pinged || !TAILQ_EMPTY(&subscriber->lists[DLI_CHANNEL_ASKED]);
+}
 
 #endif

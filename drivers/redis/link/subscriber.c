@@ -10,9 +10,6 @@
 
 #include "hearing.h"
 
-/* Pauses before an attempt to connect: exponential backoff with full jitter. */
-#define RETRY_FIRST_NS (20 * DLI_ONE_MS_NS)
-#define RETRY_MAX_NS (500 * DLI_ONE_MS_NS)
 /* A connection that lived so long was a good one. */
 #define GOOD_NS (1000 * DLI_ONE_MS_NS)
 /* A connection without channels is kept so long. */
@@ -28,6 +25,7 @@ dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_
     s->endpoint = endpoint;
     s->env = env;
     pthread_mutex_init(&s->mutex, NULL);
+    dli_hearing_init(s);
     *subscriber = s;
     return DL_OK;
 }
@@ -38,8 +36,7 @@ static void drop_connection(dli_subscriber_t *s) {
     atomic_signal_fence(memory_order_release);
     dli_conn_close(conn, false);
     dli_commands_clear(&s->commands);
-    s->dues.len = 0;
-    s->ready = false;
+    s->ready = s->pinged = false;
 }
 
 void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
@@ -53,8 +50,7 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
     }
     drop_connection(s);
     dli_commands_free(&s->commands);
-    free(s->dues.ring);
-    dli_channels_free(&s->channels);
+    dli_hearing_reset(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
@@ -62,14 +58,14 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
 dl_status_t dli_subscriber_watch(dli_subscriber_t *s, const char *channel, size_t len, dli_watcher_t *watcher,
                                  dl_error_t *err) {
     pthread_mutex_lock(&s->mutex);
-    bool joined = dli_channels_join(&s->channels, channel, len, watcher);
+    bool joined = dli_hearing_join(s, channel, len, watcher);
     pthread_mutex_unlock(&s->mutex);
     return joined ? DL_OK : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
 }
 
 void dli_subscriber_unwatch(dli_subscriber_t *s, dli_watcher_t *watcher) {
     pthread_mutex_lock(&s->mutex);
-    dli_channels_leave(&s->channels, watcher);
+    dli_hearing_leave(s, watcher);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -79,26 +75,18 @@ const char *dli_subscriber_why(const dli_subscriber_t *s) {
 
 /* ---- losing the connection -------------------------------------------------------------------------- */
 
-static uint64_t pause_ns(const dli_subscriber_t *s) {
-    uint64_t cap_ns = RETRY_FIRST_NS;
-    for (unsigned i = 0; i < s->attempts && cap_ns < RETRY_MAX_NS; i++) {
-        cap_ns *= 2;
-    }
-    cap_ns = cap_ns < RETRY_MAX_NS ? cap_ns : RETRY_MAX_NS;
-    uint64_t draw = 0;
-    return s->env->random(&draw, sizeof draw) == 0 ? draw % (cap_ns + 1) : cap_ns;
-}
-
 /* Or it could not be made. Who heard is told, since a message may be missed from now on. */
 static void lose(dli_subscriber_t *s, const dl_error_t *why) {
     uint64_t now = s->env->now_ns();
     bool was_ready = s->ready;
     s->why = *why;
-    s->attempts = was_ready && now - s->ready_ns >= GOOD_NS ? 0 : s->attempts + 1;
-    s->retry_ns = now + pause_ns(s);
+    if (was_ready && now - s->ready_ns >= GOOD_NS) {
+        (void)dli_breaker_mend(&s->breaker, now);
+    }
+    (void)dli_breaker_fail(&s->breaker, s->env, now, false, why);
     drop_connection(s);
     pthread_mutex_lock(&s->mutex);
-    dli_channels_reset(&s->channels);
+    dli_hearing_reset(s);
     pthread_mutex_unlock(&s->mutex);
     if (was_ready) {
         char text[400];
@@ -144,7 +132,7 @@ static uint64_t patience_ns(const dli_subscriber_t *s) {
 
 /* After hearing: the answer may have lain there all the time. */
 static dl_status_t check_silence(const dli_subscriber_t *s, dl_error_t *err) {
-    if (s->dues.len == 0 || s->env->now_ns() < s->asked_ns + patience_ns(s)) {
+    if (!dli_hearing_owes(s) || s->env->now_ns() < s->asked_ns + patience_ns(s)) {
         return DL_OK;
     }
     return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s does not answer", s->endpoint->label);
@@ -206,18 +194,18 @@ static dl_status_t speak(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
 
 static dl_status_t prepare(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
     pthread_mutex_lock(&s->mutex);
-    bool wanted = s->channels.count > 0;
+    bool wanted = s->count > 0;
     pthread_mutex_unlock(&s->mutex);
     s->empty_ns = wanted ? 0 : s->empty_ns != 0 ? s->empty_ns : now;
     if (!wanted && s->ready && s->empty_ns + EMPTY_NS <= now) {
         drop_connection(s);
-        s->attempts = 0;
+        (void)dli_breaker_mend(&s->breaker, now);
     }
     if (s->conn == NULL && !wanted) {
         s->was_ready = false; /* the next watcher begins anew */
     }
     dl_status_t status = DL_OK;
-    if (s->conn == NULL && wanted && s->retry_ns <= now) {
+    if (s->conn == NULL && wanted && s->breaker.closed_until_ns <= now) {
         status = begin_to_connect(s, now, err);
     }
     return status == DL_OK && s->ready ? speak(s, now, err) : status;
@@ -229,9 +217,9 @@ static uint64_t next_ns(const dli_subscriber_t *s) {
         return s->ready ? s->empty_ns + EMPTY_NS : DL_NO_DEADLINE;
     }
     if (!s->ready) {
-        return s->conn != NULL ? dli_conn_until(s->conn) : s->retry_ns;
+        return s->conn != NULL ? dli_conn_until(s->conn) : s->breaker.closed_until_ns;
     }
-    return s->dues.len > 0 ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS;
+    return dli_hearing_owes(s) ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS;
 }
 
 void dli_subscriber_fds(dli_subscriber_t *s, struct pollfd *fd, uint64_t *until_ns) {
