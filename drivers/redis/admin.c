@@ -161,9 +161,8 @@ static void ask_part(listing_t *l) {
     if (l->n > 0) {
         l->words[l->n] = dli_slice(only_locks ? "1" : "0");
         l->words[l->n + 1] = dli_redis_label_prefix(l->redis);
-        const dli_script_call_t call = {l->redis->layout->list, l->n, l->n + 2, l->words};
-        dli_commands_clear(&l->commands);
-        dli_script_encode(&l->commands, &call, true); /* nobody has loaded it */
+        dli_commands_clear(&l->commands); /* by its text, for nobody has loaded it */
+        dli_script_encode(&l->commands, l->redis->layout->list, true, l->n, l->n + 2, l->words);
         ask(l, &l->held, take_held);
     } else if (strcmp(l->cursor, "0") != 0) {
         ask_page(l);

@@ -43,12 +43,9 @@ static dli_exchange_t *exchange_of(dli_redis_request_t *wire) {
     return (dli_exchange_t *)(void *)wire;
 }
 
-/* All of it at once. */
-static void encode(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     (void)with_source;
-    if (i == 0) {
-        dli_commands_append(commands, exchange_of(wire)->commands);
-    }
+    dli_commands_append(commands, exchange_of(wire)->commands);
 }
 
 static void end(dli_exchange_t *x, dl_status_t status) {

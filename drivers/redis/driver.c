@@ -147,12 +147,10 @@ static dl_status_t load(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *er
     enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
     redisReply *replies[SCRIPTS + 1] = {NULL};
     dli_commands_t commands = {0};
-    const dli_slice_t argv[] = {dli_slice(redis->token_key)};
-    const dli_script_call_t look = {layout->inspect, 1, 1, argv};
     for (size_t i = 0; i < SCRIPTS; i++) {
         dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
     }
-    dli_script_encode(&commands, &look, false);
+    dli_redis_encode(redis, NULL, layout->inspect, "t|", NULL, false, &commands);
     dl_status_t status = greet(redis, 0, &commands, replies, deadline_ns, err);
     for (size_t i = 0; i < SCRIPTS && status == DL_OK; i++) {
         status = dli_redis_judge_loaded(scripts[i], replies[i], err);

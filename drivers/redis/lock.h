@@ -31,8 +31,6 @@ typedef struct dli_key {
     size_t len;
 } dli_key_t;
 
-typedef struct dli_redis dli_redis_t;
-
 /* What the layouts of a lock differ in. */
 typedef struct dli_layout {
     const char *driver; /* its name */
@@ -134,7 +132,11 @@ void dli_redis_unwatch(void *state, dl_watch_t *watch);
 size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns);
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n);
 
-/* requests.c: the ops of dli_backend_t */
+/* requests.c */
+/* The entry as a request. Can it be sent, with a lease of so much at most? */
+dl_request_t dli_renewal_request(const dl_renewal_t *renewal);
+dl_status_t dli_renewal_check(const dl_renewal_t *renewal, int64_t lease_max_ms);
+/* The ops of dli_backend_t. */
 void dli_redis_attach(void *state, const dli_backend_env_t *core);
 void dli_redis_begin(void *state, dli_request_t *request);
 bool dli_redis_withdraw(void *state, dli_request_t *request);

@@ -19,7 +19,7 @@ typedef struct ask {
     dli_redis_request_t wire; /* first */
     dli_redis_t *redis;
     dl_status_t status; /* what the replies mean */
-    size_t at;          /* RENEW: the entry that is encoded, or answered, next */
+    size_t at;          /* RENEW: the entry that is answered next */
     int64_t replicas;   /* TRY: so many know of it */
     bool sent;          /* as an earlier kind */
 } ask_t;
@@ -63,12 +63,6 @@ static bool judge_error(ask_t *a, const redisReply *reply) {
     return reply->type == REDIS_REPLY_ERROR;
 }
 
-static void encode_call(dli_commands_t *commands, const dli_script_t *script, size_t keys, size_t argc,
-                        const dli_slice_t *argv, bool with_source) {
-    dli_script_call_t call = {script, keys, argc, argv};
-    dli_script_encode(commands, &call, with_source);
-}
-
 /* ---- pipes ------------------------------------------------------------------------------------------ */
 
 /* Owners are numbered, one after the other. */
@@ -109,37 +103,6 @@ static bool is_durable(const ask_t *a) {
     return has_replicas(a->redis, &a->wire.asked->with);
 }
 
-static uint64_t block(const dl_request_t *request) {
-    return dli_block(request, DLI_EXACT_END - 1);
-}
-
-static void encode_script(const ask_t *a, bool with_source, dli_commands_t *commands) {
-    const dl_request_t *r = &a->wire.asked->with;
-    dli_key_t key, channel, peers, queue;
-    char hold_id[24], level[24], lease_ms[24], floor[24], tokens[24];
-    dli_redis_key(a->redis, r->name, r->name_len, &key);
-    dli_slice_t argv[10] = {{key.at, key.len},
-                            dli_slice(a->redis->token_key),
-                            dli_slice(r->owner),
-                            dli_slice_int(hold_id, (int64_t)r->hold_id),
-                            dli_slice_int(level, r->level),
-                            dli_slice_int(lease_ms, r->lease_ms),
-                            dli_slice_int(floor, (int64_t)r->token_floor)};
-    size_t words = 7;
-    if (r->level > 1) { /* which may find that the hold is over, and then tells those who wait */
-        dli_redis_channel(a->redis, r->name, r->name_len, &channel);
-        dli_redis_peers(a->redis, r->name, r->name_len, &peers);
-        argv[words++] = (dli_slice_t){channel.at, channel.len};
-        argv[words++] = (dli_slice_t){peers.at, peers.len};
-    } else {
-        dli_redis_queue_key(a->redis, r->name, r->name_len, &queue);
-        argv[words++] = dli_slice_int(tokens, (int64_t)block(r));
-        argv[words++] = (dli_slice_t){queue.at, queue.len};
-        argv[words++] = dli_slice(a->wire.asked->joins ? "1" : "0");
-    }
-    encode_call(commands, a->redis->layout->acquire, 2, words, argv, with_source);
-}
-
 static uint64_t left_ms(const ask_t *a) {
     uint64_t now = a->redis->env->now_ns(), deadline_ns = a->wire.asked->with.deadline_ns;
     return deadline_ns > now ? (deadline_ns - now) / NS_PER_MS : 0;
@@ -152,12 +115,15 @@ static uint32_t replicas_wait_ms(const ask_t *a) {
     return wait_ms > 0 ? (uint32_t)wait_ms : 1;
 }
 
-/* The script, and behind it on the same connection the wait for the replicas. */
-static void encode_claim(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+/* The script, and behind it on the same connection the wait for the replicas. A level may find that the hold
+ * is over, and then tells those who wait. */
+static void encode_claim(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     ask_t *a = ask_of(wire);
+    const dli_request_t *asked = wire->asked;
+    const char *letters = asked->with.level > 1 ? "kt|ohvxfcp" : asked->joins ? "kt|ohvxfbq1" : "kt|ohvxfbq0";
     char replicas[24], wait_ms[24];
-    if (i == 0) {
-        encode_script(a, with_source, commands);
+    dli_redis_encode(a->redis, &asked->with, a->redis->layout->acquire, letters, NULL, with_source, commands);
+    if (!is_durable(a)) {
         return;
     }
     /* A server that is late with the end of its wait is given up while there is still a quarter of the time
@@ -227,7 +193,7 @@ static bool judge_claim(ask_t *a, const redisReply *reply) {
             dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
     } else {
         grant->token = fresh ? (uint64_t)number : 0;
-        grant->tokens = fresh ? block(with) : 0;
+        grant->tokens = fresh ? dli_block(with, DLI_EXACT_END - 1) : 0;
         grant->sent_ns = a->wire.sent_ns;
         grant->session_fd = -1;
         a->status = DL_OK;
@@ -235,9 +201,9 @@ static bool judge_claim(ask_t *a, const redisReply *reply) {
     return true;
 }
 
-static bool claim_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
-    if (i == 0) {
+    if (wire->got == 1) {
         return judge_claim(a, reply);
     }
     if (!dli_reply_int(reply, &a->replicas) && a->status == DL_OK) {
@@ -324,36 +290,18 @@ static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
 
 /* ---- freeing ---------------------------------------------------------------------------------------- */
 
-static void encode_free(const ask_t *a, uint32_t level, bool with_source, dli_commands_t *commands) {
-    const dl_request_t *r = &a->wire.asked->with;
-    char hold_id[24], level_text[24];
-    dli_key_t key, channel, peers, queue;
-    dli_redis_key(a->redis, r->name, r->name_len, &key);
-    dli_redis_queue_key(a->redis, r->name, r->name_len, &queue);
-    dli_redis_channel(a->redis, r->name, r->name_len, &channel);
-    dli_redis_peers(a->redis, r->name, r->name_len, &peers);
-    const dli_slice_t argv[] = {{key.at, key.len},
-                                dli_slice(r->owner),
-                                dli_slice_int(hold_id, (int64_t)r->hold_id),
-                                dli_slice_int(level_text, level),
-                                {channel.at, channel.len},
-                                {peers.at, peers.len},
-                                {queue.at, queue.len},
-                                dli_slice(a->wire.asked->joins ? "1" : "0")};
-    encode_call(commands, a->redis->layout->release, 1, sizeof argv / sizeof argv[0], argv, with_source);
+static void encode_free(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ask_of(wire)->redis;
+    dl_request_t with = wire->asked->with;
+    with.level = wire->kind == &refuse_kind ? 0 : with.level;
+    dli_redis_encode(redis, &with, redis->layout->release, wire->asked->joins ? "k|ohvcpq1" : "k|ohvcpq0",
+                     NULL, with_source, commands);
 }
 
-static void encode_release(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const ask_t *a = ask_of(wire);
-    (void)i;
-    encode_free(a, a->wire.asked->with.level, with_source, commands);
-}
-
-static bool release_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+static bool release_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_error_t *err = err_of(a);
     int64_t number;
-    (void)i;
     if (dli_reply_int(reply, &number)) {
         a->status = DL_OK;
         a->wire.asked->in_line = number == 2;
@@ -368,12 +316,7 @@ static bool release_replied(dli_redis_request_t *wire, size_t i, const redisRepl
 }
 
 static const dli_redis_kind_t release_kind = {
-    .intent = DLI_FREE, .encode = encode_release, .replied = release_replied, .ended = ended};
-
-static void encode_refuse(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    (void)i;
-    encode_free(ask_of(wire), 0, with_source, commands);
-}
+    .intent = DLI_FREE, .encode = encode_free, .replied = release_replied, .ended = ended};
 
 static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
@@ -390,48 +333,53 @@ static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl
 }
 
 static const dli_redis_kind_t refuse_kind = {
-    .intent = DLI_FREE, .encode = encode_refuse, .replied = release_replied, .ended = refuse_ended};
+    .intent = DLI_FREE, .encode = encode_free, .replied = release_replied, .ended = refuse_ended};
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
+dl_request_t dli_renewal_request(const dl_renewal_t *r) {
+    return (dl_request_t){.name = r->name,
+                          .name_len = r->name_len,
+                          .owner = r->owner,
+                          .hold_id = r->hold_id,
+                          .lease_ms = r->lease_ms};
+}
+
 /* A lease below 1 ms would delete the key. */
-static dl_status_t check_entry(const dl_renewal_t *r) {
+dl_status_t dli_renewal_check(const dl_renewal_t *r, int64_t lease_max_ms) {
     if (r->hold_id >= DLI_EXACT_END) {
         return DL_ELIMIT;
     }
-    return r->lease_ms < 1 || r->lease_ms > DL_LEASE_MAX_MS ? DL_EINVAL : DL_OK;
+    return r->lease_ms < 1 || r->lease_ms > lease_max_ms ? DL_EINVAL : DL_OK;
 }
 
-/* Command i is of the i-th entry that can be sent. */
-static dl_renewal_t *entry_of(ask_t *a, size_t i) {
-    a->at = i == 0 ? 0 : a->at;
-    while (check_entry(&a->wire.asked->renewals[a->at]) != DL_OK) {
+static bool can_be_sent(const dl_renewal_t *r) {
+    return dli_renewal_check(r, DL_LEASE_MAX_MS) == DL_OK;
+}
+
+static void encode_renewal(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ask_of(wire)->redis;
+    for (size_t i = 0; i < wire->asked->n; i++) {
+        if (can_be_sent(&wire->asked->renewals[i])) {
+            const dl_request_t with = dli_renewal_request(&wire->asked->renewals[i]);
+            dli_redis_encode(redis, &with, redis->layout->renew, "k|ohxcp", NULL, with_source, commands);
+            with_source = false;
+        }
+    }
+}
+
+/* The next entry that was sent. */
+static dl_renewal_t *next_entry(ask_t *a) {
+    a->at = a->wire.got == 1 ? 0 : a->at;
+    while (!can_be_sent(&a->wire.asked->renewals[a->at])) {
         a->at++;
     }
     return &a->wire.asked->renewals[a->at++];
 }
 
-static void encode_renewal(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
+static bool renewal_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
-    const dli_redis_t *redis = a->redis;
-    const dl_renewal_t *r = entry_of(a, i);
-    char hold_id[24], lease_ms[24];
-    dli_key_t key, channel, peers;
-    dli_redis_key(redis, r->name, r->name_len, &key);
-    dli_redis_channel(redis, r->name, r->name_len, &channel);
-    dli_redis_peers(redis, r->name, r->name_len, &peers);
-    const dli_slice_t argv[] = {{key.at, key.len},
-                                dli_slice(r->owner),
-                                dli_slice_int(hold_id, (int64_t)r->hold_id),
-                                dli_slice_int(lease_ms, r->lease_ms),
-                                {channel.at, channel.len},
-                                {peers.at, peers.len}};
-    encode_call(commands, redis->layout->renew, 1, sizeof argv / sizeof argv[0], argv, with_source);
-}
-
-static bool renewal_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
-    ask_t *a = ask_of(wire);
-    dl_renewal_t *r = entry_of(a, i);
+    dl_renewal_t *r = next_entry(a);
     dl_error_t err;
     dli_key_t key;
     int64_t number;
@@ -450,7 +398,7 @@ static void renewal_ended(dli_redis_request_t *wire, dl_status_t status, const d
     (void)why;
     for (size_t i = wire->got > 0 ? a->at : 0; i < a->wire.asked->n && status != DL_OK; i++) {
         dl_renewal_t *r = &a->wire.asked->renewals[i];
-        r->status = check_entry(r) == DL_OK ? in_doubt(status) : r->status;
+        r->status = can_be_sent(r) ? in_doubt(status) : r->status;
     }
     end(a, DL_OK);
 }
@@ -463,19 +411,14 @@ static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
 
 /* ---- looking, and freeing by force ------------------------------------------------------------------ */
 
-static void encode_inspect(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const ask_t *a = ask_of(wire);
-    dli_key_t key;
-    (void)i;
-    dli_redis_key(a->redis, a->wire.asked->with.name, a->wire.asked->with.name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len}, dli_redis_label_prefix(a->redis)};
-    encode_call(commands, a->redis->layout->inspect, 1, 2, argv, with_source);
+static void encode_inspect(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ask_of(wire)->redis;
+    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|l", NULL, with_source, commands);
 }
 
-static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_lock_info_t *info = a->wire.asked->info;
-    (void)i;
     *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
     a->status = DL_OK;
     return reply->type == REDIS_REPLY_NIL || dli_redis_read_info(a->redis, reply, info) ||
@@ -485,23 +428,15 @@ static bool inspect_replied(dli_redis_request_t *wire, size_t i, const redisRepl
 static const dli_redis_kind_t inspect_kind = {
     .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = ended};
 
-static void encode_force(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    const ask_t *a = ask_of(wire);
-    const dl_request_t *r = &a->wire.asked->with;
-    dli_key_t key, channel, peers;
-    (void)i;
-    dli_redis_key(a->redis, r->name, r->name_len, &key);
-    dli_redis_channel(a->redis, r->name, r->name_len, &channel);
-    dli_redis_peers(a->redis, r->name, r->name_len, &peers);
-    const dli_slice_t argv[] = {{key.at, key.len}, {channel.at, channel.len}, {peers.at, peers.len}};
-    encode_call(commands, a->redis->layout->force, 1, sizeof argv / sizeof argv[0], argv, with_source);
+static void encode_force(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ask_of(wire)->redis;
+    dli_redis_encode(redis, &wire->asked->with, redis->layout->force, "k|cp", NULL, with_source, commands);
 }
 
-static bool force_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+static bool force_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_error_t *err = err_of(a);
     int64_t number;
-    (void)i;
     if (dli_reply_int(reply, &number)) {
         a->status = number == 1 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
         return number >= 0 && number <= 1;
@@ -543,7 +478,7 @@ static size_t count_renewals(const dli_request_t *request) {
     size_t count = 0;
     for (size_t i = 0; i < request->n; i++) {
         dl_renewal_t *r = &request->renewals[i];
-        r->status = check_entry(r);
+        r->status = dli_renewal_check(r, DL_LEASE_MAX_MS);
         count += r->status == DL_OK;
         r->status = r->status == DL_OK ? DL_EIO : r->status;
     }

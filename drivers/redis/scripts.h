@@ -3,6 +3,7 @@
 #ifndef DLI_REDIS_SCRIPTS_H
 #define DLI_REDIS_SCRIPTS_H
 
+#include "dlock/driver.h"
 #include "link/command.h"
 
 typedef struct dli_script {
@@ -21,14 +22,19 @@ extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, 
 /* All of them, ended by NULL: for tests, and for loading them at open. */
 extern const dli_script_t *const dli_scripts[];
 
-/* One call of a script. keys + args in `argv`, keys first. */
-typedef struct dli_script_call {
-    const dli_script_t *script;
-    size_t keys, argc;
-    const dli_slice_t *argv;
-} dli_script_call_t;
+/* Appends EVALSHA; with_source: EVAL. The first of the words are the keys. */
+void dli_script_encode(dli_commands_t *commands, const dli_script_t *script, bool with_source, size_t keys,
+                       size_t n, const dli_slice_t *words);
 
-/* Appends EVALSHA; with_source: EVAL. */
-void dli_script_encode(dli_commands_t *commands, const dli_script_call_t *call, bool with_source);
-
+/* The same with what a request says of a lock, a letter for each word, and a bar behind the keys:
+ *   k q c p    the lock's key, its queue, its channel, where else its release is told
+ *   t l        the token key, the prefix of labels
+ *   o h v x    owner, hold id, level, lease; b f: how many tokens, and above which
+ *   0 1 -      as it is; nothing
+ *   .          the next of `more`
+ */
+typedef struct dli_redis dli_redis_t;
+void dli_redis_encode(const dli_redis_t *redis, const dl_request_t *request, const dli_script_t *script,
+                      const char *letters, const dli_slice_t *more, bool with_source,
+                      dli_commands_t *commands);
 #endif

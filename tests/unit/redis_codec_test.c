@@ -306,16 +306,15 @@ static const dli_script_t script_a = {"a", "return 1", SHA_A}, script_b = {"b", 
 Test(redis_codec, a_call_is_encoded_by_hash_or_by_text) {
     dli_commands_t commands = {0};
     dli_slice_t argv[] = {dli_slice("key"), dli_slice("k2"), {"a\0b", 3}};
-    dli_script_call_t call = {&script_b, 2, 3, argv};
     static const char by_hash[] =
         "*6\r\n$7\r\nEVALSHA\r\n$40\r\n" SHA_B "\r\n$1\r\n2\r\n$3\r\nkey\r\n$2\r\nk2\r\n$3\r\na\0b\r\n";
     static const char by_text[] =
         "*6\r\n$4\r\nEVAL\r\n$9\r\nreturn 22\r\n$1\r\n2\r\n$3\r\nkey\r\n$2\r\nk2\r\n$3\r\na\0b\r\n";
-    dli_script_encode(&commands, &call, false);
+    dli_script_encode(&commands, &script_b, false, 2, 3, argv);
     cr_assert_eq(commands.len, sizeof by_hash - 1);
     cr_assert_arr_eq(commands.bytes, by_hash, commands.len);
     dli_commands_clear(&commands);
-    dli_script_encode(&commands, &call, true);
+    dli_script_encode(&commands, &script_b, true, 2, 3, argv);
     cr_assert_eq(commands.len, sizeof by_text - 1);
     cr_assert_arr_eq(commands.bytes, by_text, commands.len);
     dli_commands_free(&commands);
@@ -327,8 +326,7 @@ Test(redis_codec, a_call_may_have_many_arguments) {
     for (size_t i = 0; i < 100; i++) {
         argv[i] = dli_slice(i == 99 ? "z" : "y");
     }
-    dli_script_call_t call = {&script_a, 0, 100, argv};
-    dli_script_encode(&commands, &call, false);
+    dli_script_encode(&commands, &script_a, false, 0, 100, argv);
     cr_assert_eq(commands.count, 1);
     cr_assert_arr_eq(commands.bytes, "*103\r\n", 6);
     cr_assert_arr_eq(commands.bytes + commands.len - 14, "$1\r\ny\r\n$1\r\nz\r\n", 14);

@@ -100,9 +100,8 @@ static dl_status_t encode_calls(void) {
     for (size_t i = 0; i < 30; i++) {
         argv[i] = dli_slice("x");
     }
-    dli_script_call_t call = {&script, 1, 30, argv};
     for (size_t i = 0; i < CALLS; i++) {
-        dli_script_encode(&commands, &call, false);
+        dli_script_encode(&commands, &script, false, 1, 30, argv);
     }
     dl_status_t status = commands.out_of_memory ? DL_ENOMEM : DL_OK;
     cr_assert_eq(commands.count == CALLS, status == DL_OK);
@@ -128,9 +127,8 @@ Test(redis_memory, commands_of_the_usual_size_need_none) {
     dli_slice_t argv[] = {
         {key, sizeof key}, {key, 128}, dli_slice("owner"), {key, sizeof key}, dli_slice("1")};
     static const dli_script_t script = {"s", "return 1", "0123456789012345678901234567890123456789"};
-    dli_script_call_t call = {&script, 2, sizeof argv / sizeof argv[0], argv};
     own_malloc_fail_after(0, 1);
-    dli_script_encode(&commands, &call, false);
+    dli_script_encode(&commands, &script, false, 2, sizeof argv / sizeof argv[0], argv);
     dli_commands_add_words(&commands, "CLIENT", "KILL", "ID", "12345678", NULL);
     bool fits = !commands.out_of_memory && commands.count == 2;
     dli_commands_free(&commands);

@@ -94,13 +94,11 @@ typedef struct line {
     dl_error_t err;
 } line_t;
 
-static inline void encode_line(dli_redis_request_t *wire, size_t i, bool with_source,
-                               dli_commands_t *commands) {
+static inline void encode_line(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const line_t *line = (const line_t *)(const void *)wire;
     dli_slice_t argv[16];
     char copy[256];
     size_t argc = 0;
-    (void)i;
     snprintf(copy, sizeof copy, "%s", line->words);
     for (char *rest = copy, *word; (word = strtok_r(rest, " ", &rest)) != NULL && argc < 16;) {
         argv[argc++] = dli_slice(word);
@@ -112,9 +110,8 @@ static inline void encode_line(dli_redis_request_t *wire, size_t i, bool with_so
     dli_commands_add(commands, argc, argv);
 }
 
-static inline bool line_replied(dli_redis_request_t *wire, size_t i, const redisReply *reply) {
+static inline bool line_replied(dli_redis_request_t *wire, const redisReply *reply) {
     line_t *line = (line_t *)(void *)wire;
-    (void)i;
     if (reply->str != NULL) {
         snprintf(line->answer, sizeof line->answer, "%s", reply->str);
     } else {

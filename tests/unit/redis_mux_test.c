@@ -216,8 +216,8 @@ Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
     cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), 1);
 }
 
-static void encode_two(dli_redis_request_t *wire, size_t i, bool with_source, dli_commands_t *commands) {
-    encode_line(wire, i, with_source, commands);
+static void encode_two(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    encode_line(wire, with_source, commands);
     dli_commands_add_words(commands, "ECHO", "surplus", NULL);
 }
 

@@ -55,11 +55,12 @@ typedef struct dli_redis_queue {
 typedef struct dli_redis_kind {
     dli_intent_t intent;
     bool says_label;
-    /* Appends command i. The first one by its script's text, if with_source: those behind it then know it. */
-    void (*encode)(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands);
-    /* false: this is no answer to that, and nothing on this connection is in its place any more. NULL: the
-     * replies are kept. */
-    bool (*replied)(dli_redis_request_t *request, size_t i, const redisReply *reply);
+    /* Appends its commands. The first one by its script's text, if with_source: those behind it then know it.
+     */
+    void (*encode)(dli_redis_request_t *request, bool with_source, dli_commands_t *commands);
+    /* Reply number `got`, from 1 on. false: this is no answer to that, and nothing on this connection is in
+     * its place any more. NULL: the replies are kept. */
+    bool (*replied)(dli_redis_request_t *request, const redisReply *reply);
     /* DL_OK: all replies have come, or those that came in rest_ms. Otherwise why says why there are none, or
      * not all. It may begin it anew, as another kind. */
     void (*ended)(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why);

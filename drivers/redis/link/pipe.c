@@ -111,9 +111,7 @@ static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t
 static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
     dli_commands_t *out = &pipe->out;
     size_t len = out->len, count = out->count;
-    for (size_t i = 0; i < request->count && !out->out_of_memory; i++) {
-        request->kind->encode(request, i, request->with_source && i == 0, out);
-    }
+    request->kind->encode(request, request->with_source, out);
     if (out->out_of_memory) {
         out->len = len;
         out->count = count;
@@ -304,20 +302,20 @@ static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
 static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request, redisReply **owned,
                                   dl_error_t *err) {
     const redisReply *reply = *owned;
-    size_t i = request->got++;
+    request->got++;
     if (!request->with_source && dli_reply_is_error(reply, "NOSCRIPT")) {
         request->forgotten = true;
         return DL_OK;
     }
     if (request->kept != NULL) {
-        request->kept[i] = *owned;
+        request->kept[request->got - 1] = *owned;
         *owned = NULL;
         return DL_OK;
     }
     if (request->forgotten && request->kind->intent == DLI_CLAIM) {
         return DL_OK; /* what came behind it */
     }
-    return request->kind->replied(request, i, reply) ? DL_OK : fail_sense(pipe, err);
+    return request->kind->replied(request, reply) ? DL_OK : fail_sense(pipe, err);
 }
 
 /* All of its replies have come. */

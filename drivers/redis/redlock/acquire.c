@@ -17,37 +17,22 @@ static int64_t quarantine_ms(const dli_redlock_t *redlock) {
     return redlock->quarantines ? (int64_t)((lease_ns + drift_ns) / NS_PER_MS) + 1 : 0;
 }
 
-static void encode_claim(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode_claim(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
-    const dli_round_t *round = part->round;
-    const dli_redlock_t *redlock = round->redlock;
-    const dli_redis_t *redis = &part->node->redis;
-    char hold_id[24], lease_ms[24], floor[24], quarantine[24];
-    dli_key_t key;
-    (void)i;
+    const dli_redlock_t *redlock = part->round->redlock;
+    char quarantine[24];
     part->claimed_on = dli_part_connection(part);
-    dli_redis_key(redis, round->name, round->name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len},
-                                dli_slice(redis->token_key),
-                                dli_slice(redlock->marker_key),
-                                dli_slice(redlock->quarantine_key),
-                                dli_slice(round->owner),
-                                dli_slice_int(hold_id, (int64_t)round->hold_id),
-                                dli_slice_int(lease_ms, round->lease_ms),
-                                dli_slice(redlock->fences ? "1" : "0"),
-                                dli_slice_int(floor, (int64_t)round->token_floor),
-                                dli_slice(redis->mux->pipes[0].facts.run_id),
-                                dli_slice(redlock->durable ? "1" : "0"),
-                                dli_slice_int(quarantine, quarantine_ms(redlock))};
-    dli_script_call_t call = {&dli_script_redlock_acquire, 4, sizeof argv / sizeof argv[0], argv};
-    dli_script_encode(commands, &call, with_source);
+    const dli_slice_t more[] = {
+        dli_slice(redlock->marker_key),          dli_slice(redlock->quarantine_key),
+        dli_slice(redlock->fences ? "1" : "0"),  dli_slice(part->node->redis.mux->pipes[0].facts.run_id),
+        dli_slice(redlock->durable ? "1" : "0"), dli_slice_int(quarantine, quarantine_ms(redlock))};
+    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx.f...", more, with_source, commands);
 }
 
-static bool claim_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool claim_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     const dli_round_t *round = part->round;
-    (void)i;
-    dli_ballot_read(&part->vote, reply, round->redlock->fences, round->token_floor);
+    dli_ballot_read(&part->vote, reply, round->redlock->fences, round->with.token_floor);
     if (part->vote.vote == DLI_VOTE_BUSY) {
         part->vote.value.len =
             part->vote.value.len < sizeof part->text ? part->vote.value.len : sizeof part->text;
@@ -86,20 +71,16 @@ static uint64_t last_token(const dli_round_t *round) {
     return round->token + round->tokens - 1;
 }
 
-static void encode_raise(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode_raise(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
     char text[24];
-    (void)i;
-    const dli_slice_t argv[] = {dli_slice(part->node->redis.token_key),
-                                dli_slice_int(text, (int64_t)last_token(part->round))};
-    dli_script_call_t call = {&dli_script_redlock_raise, 1, 2, argv};
-    dli_script_encode(commands, &call, with_source);
+    const dli_slice_t last = dli_slice_int(text, (int64_t)last_token(part->round));
+    dli_part_encode(part, &dli_script_redlock_raise, "t|.", &last, with_source, commands);
 }
 
-static bool raise_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool raise_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     int64_t number;
-    (void)i;
     if (dli_reply_int(reply, &number)) {
         part->round->raised |= number == 1 ? 1u << part->node->index : 0;
         return number == 1;
@@ -259,7 +240,6 @@ dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl
         return status;
     }
     round->asked = request;
-    round->lease_ms = with->lease_ms;
     round->claimed_ns = now_ns;
     round->token = 0;
     round->maybe = dli_nodes_all(redlock);

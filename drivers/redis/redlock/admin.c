@@ -30,7 +30,7 @@ static bool refused(dli_part_t *part, const redisReply *reply) {
     admin_t *admin = part->round->extra;
     size_t i = part->node->index;
     dli_key_t key;
-    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
+    dli_redis_key(&part->node->redis, part->round->with.name, part->round->with.name_len, &key);
     admin->verdicts.statuses[i] = dli_redis_fail(&part->node->redis, &key, reply, &admin->verdicts.errors[i]);
     if (admin->verdicts.statuses[i] == DL_EFOREIGN) {
         admin->foreign++;
@@ -65,22 +65,15 @@ static dl_status_t sum_up(const dli_round_t *round, dl_error_t *err) {
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
 
-static void encode_look(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
-    const dli_part_t *part = dli_wire_part(request);
-    dli_key_t key;
-    (void)i;
-    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len}, dli_redis_label_prefix(&part->node->redis)};
-    dli_script_call_t call = {&dli_script_string_inspect, 1, 2, argv};
-    dli_script_encode(commands, &call, with_source);
+static void encode_look(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
+    dli_part_encode(dli_wire_part(request), &dli_script_string_inspect, "k|l", NULL, with_source, commands);
 }
 
-static bool look_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool look_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     admin_t *admin = part->round->extra;
     size_t node = part->node->index;
     dl_lock_info_t *info = &admin->infos[node];
-    (void)i;
     *info = (dl_lock_info_t)DL_LOCK_INFO_INIT;
     if (reply->type == REDIS_REPLY_NIL) {
         admin->verdicts.good |= 1u << node;
@@ -145,8 +138,7 @@ static dl_status_t begin(dli_redlock_t *redlock, dli_request_t *request, const d
     if (round == NULL) {
         return DL_ENOMEM;
     }
-    memcpy(round->name, with->name, with->name_len);
-    round->name_len = with->name_len;
+    dli_round_set(round, with);
     uint64_t now_ns = redlock->env->now_ns();
     uint64_t left_ns = with->deadline_ns > now_ns ? with->deadline_ns - now_ns : 0;
     round->end_ns = with->deadline_ns - left_ns / 8; /* so that the core hears what is known by then */
@@ -167,26 +159,17 @@ dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, 
 
 /* Each node frees what was seen there and nothing else: a request that arrives late, when others have the
  * lock, does them no harm. */
-static void encode_force(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode_force(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
-    const dli_round_t *round = part->round;
-    const dli_redis_t *redis = &part->node->redis;
-    const admin_t *admin = round->extra;
-    dli_key_t key, channel;
-    (void)i;
-    dli_redis_key(redis, round->name, round->name_len, &key);
-    dli_redis_channel(redis, round->name, round->name_len, &channel);
-    const dli_slice_t argv[] = {
-        {key.at, key.len}, {part->text, admin->seen_len[part->node->index]}, {channel.at, channel.len}};
-    dli_script_call_t call = {&dli_script_redlock_force, 1, 3, argv};
-    dli_script_encode(commands, &call, with_source);
+    const admin_t *admin = part->round->extra;
+    const dli_slice_t seen = {part->text, admin->seen_len[part->node->index]};
+    dli_part_encode(part, &dli_script_redlock_force, "k|.c", &seen, with_source, commands);
 }
 
-static bool force_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool force_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     admin_t *admin = part->round->extra;
     int64_t number;
-    (void)i;
     if (!dli_reply_int(reply, &number)) {
         return refused(part, reply);
     }

@@ -25,11 +25,10 @@ static void encode_loading(const dli_redlock_t *redlock, dli_commands_t *command
     const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
                                 dli_slice(redlock->quarantine_key)};
     size_t n = redlock->quarantines ? 3 : 1;
-    const dli_script_call_t look = {&dli_script_string_inspect, n, n, keys};
     for (size_t i = 0; i < SCRIPTS; i++) {
         dli_commands_add_words(commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
     }
-    dli_script_encode(commands, &look, false);
+    dli_script_encode(commands, &dli_script_string_inspect, false, n, n, keys);
 }
 
 /* What is known of the nodes so far. */

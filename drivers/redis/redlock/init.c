@@ -144,9 +144,8 @@ static void ask_mark(look_t *look, uint64_t deadline_ns) {
     const dli_facts_t facts = dli_redis_facts(look->alone);
     const dli_slice_t argv[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key),
                                 dli_slice(facts.run_id)};
-    const dli_script_call_t call = {&dli_script_redlock_mark, 2, 3, argv};
     dli_commands_clear(&look->commands);
-    dli_script_encode(&look->commands, &call, true);
+    dli_script_encode(&look->commands, &dli_script_redlock_mark, true, 2, 3, argv);
     ask(look, true, deadline_ns);
 }
 

@@ -4,29 +4,15 @@
 
 /* ---- the question ----------------------------------------------------------------------------------- */
 
-static void encode_free(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode_free(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
-    const dli_round_t *round = part->round;
-    const dli_redis_t *redis = &part->node->redis;
-    char hold_id[24];
-    dli_key_t key, channel = {.len = 0};
-    (void)i;
-    dli_redis_key(redis, round->name, round->name_len, &key);
-    if (round->tells) {
-        dli_redis_channel(redis, round->name, round->name_len, &channel);
-    }
-    const dli_slice_t argv[] = {{key.at, key.len},
-                                dli_slice(round->owner),
-                                dli_slice_int(hold_id, (int64_t)round->hold_id),
-                                {channel.at, channel.len}};
-    dli_script_call_t call = {&dli_script_redlock_release, 1, 4, argv};
-    dli_script_encode(commands, &call, with_source);
+    dli_part_encode(part, &dli_script_redlock_release, part->round->tells ? "k|ohc" : "k|oh-", NULL,
+                    with_source, commands);
 }
 
-static bool free_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool free_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     int64_t number;
-    (void)i;
     if (dli_reply_int(reply, &number)) {
         part->vote = (dli_ballot_t){.vote = number == 1 ? DLI_VOTE_YES : DLI_VOTE_BUSY};
         return number == 0 || number == 1;

@@ -26,38 +26,29 @@ static int8_t *answer_of(const dli_part_t *part, size_t k) {
 
 /* ---- the question ----------------------------------------------------------------------------------- */
 
-static void encode(const dli_redis_t *redis, const dli_script_t *script, const dl_renewal_t *r,
-                   bool with_source, dli_commands_t *commands) {
-    char hold_id[24], lease_ms[24];
-    dli_key_t key;
-    dli_redis_key(redis, r->name, r->name_len, &key);
-    const dli_slice_t argv[] = {{key.at, key.len},
-                                dli_slice(r->owner),
-                                dli_slice_int(hold_id, (int64_t)r->hold_id),
-                                dli_slice_int(lease_ms, r->lease_ms)};
-    dli_script_call_t call = {script, 1, sizeof argv / sizeof argv[0], argv};
-    dli_script_encode(commands, &call, with_source);
-}
-
-static void encode_renewal(dli_redis_request_t *request, size_t i, bool with_source,
-                           dli_commands_t *commands) {
+static void encode_renewal(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
-    encode(&part->node->redis, &dli_script_string_renew, entry_of(part->round, i), with_source, commands);
+    for (size_t k = 0; k < request->count; k++) {
+        const dl_request_t with = dli_renewal_request(entry_of(part->round, k));
+        dli_redis_encode(&part->node->redis, &with, &dli_script_string_renew, "k|ohx", NULL,
+                         with_source && k == 0, commands);
+    }
 }
 
-static bool renewal_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
-    dli_part_t *part = dli_wire_part(request);
+static bool renewal_replied(dli_redis_request_t *request, const redisReply *reply) {
+    const dli_part_t *part = dli_wire_part(request);
+    int8_t *answer = answer_of(part, request->got - 1);
     int64_t number;
     dl_error_t err;
     if (dli_reply_int(reply, &number)) {
-        *answer_of(part, i) = number == 1 ? DLI_ANSWER_OWN : number == 0 ? DLI_ANSWER_GONE : DL_EUNKNOWN;
+        *answer = number == 1 ? DLI_ANSWER_OWN : number == 0 ? DLI_ANSWER_GONE : DL_EUNKNOWN;
         return number == 0 || number == 1;
     }
     bool is_foreign = dli_redis_is_foreign(reply);
     dl_status_t status = is_foreign ? DL_OK : dli_redis_fail(&part->node->redis, NULL, reply, &err);
-    *answer_of(part, i) = is_foreign                         ? DLI_ANSWER_FOREIGN
-                          : reply->type == REDIS_REPLY_ERROR ? (int8_t)status
-                                                             : DL_EUNKNOWN;
+    *answer = is_foreign                         ? DLI_ANSWER_FOREIGN
+              : reply->type == REDIS_REPLY_ERROR ? (int8_t)status
+                                                 : DL_EUNKNOWN;
     return reply->type == REDIS_REPLY_ERROR;
 }
 
@@ -87,23 +78,15 @@ static const dli_question_t renewing = {
 
 /* ---- filling in ------------------------------------------------------------------------------------- */
 
-static void encode_fill(dli_redis_request_t *request, size_t i, bool with_source, dli_commands_t *commands) {
+static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
-    const dli_round_t *round = part->round;
-    const dl_renewal_t r = {.name = round->name,
-                            .name_len = round->name_len,
-                            .owner = round->owner,
-                            .hold_id = round->hold_id,
-                            .lease_ms = round->lease_ms};
-    (void)i;
     part->claimed_on = dli_part_connection(part);
-    encode(&part->node->redis, &dli_script_redlock_fill, &r, with_source, commands);
+    dli_part_encode(part, &dli_script_redlock_fill, "k|ohx", NULL, with_source, commands);
 }
 
 /* It counts for nothing, and the next renewal looks again. */
-static bool fill_replied(dli_redis_request_t *request, size_t i, const redisReply *reply) {
+static bool fill_replied(dli_redis_request_t *request, const redisReply *reply) {
     (void)request;
-    (void)i;
     return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR;
 }
 
@@ -129,7 +112,7 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
     dli_round_t *round = hold_of(r);
     if (round != NULL && gone != 0 &&
         round->redlock->env->now_ns() < dli_valid_until(r->sent_ns, r->lease_ms)) {
-        round->lease_ms = r->lease_ms;
+        round->with.lease_ms = r->lease_ms;
         round->maybe |= gone;
         dli_round_ask(round, &filling, gone, 1, DL_NO_DEADLINE);
     }
@@ -203,14 +186,6 @@ static void look_at_renewals(dli_round_t *round, bool is_over) {
 
 /* ---- the request ------------------------------------------------------------------------------------ */
 
-/* A lease below 1 ms would delete the key; one above max_lease outlives the quarantine. */
-static dl_status_t check_entry(const dli_redlock_t *redlock, const dl_renewal_t *r) {
-    if (r->hold_id >= DLI_EXACT_END) {
-        return DL_ELIMIT;
-    }
-    return r->lease_ms < 1 || r->lease_ms > redlock->max_lease_ms ? DL_EINVAL : DL_OK;
-}
-
 static void fail_all(dli_request_t *request, dl_status_t status) {
     for (size_t i = 0; i < request->n; i++) {
         request->renewals[i].status = status;
@@ -252,7 +227,7 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
     for (size_t i = 0; i < request->n; i++) {
         dl_renewal_t *r = &request->renewals[i];
         r->sent_ns = now_ns;
-        r->status = check_entry(redlock, r);
+        r->status = dli_renewal_check(r, redlock->max_lease_ms); /* a longer one outlives the quarantine */
         if (r->status == DL_OK) {
             batch->places[batch->count++] = (uint16_t)i;
             r->status = DL_EIO;

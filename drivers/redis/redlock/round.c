@@ -51,6 +51,14 @@ void dli_round_leave(dli_round_t *round) {
     free_if_unused(round);
 }
 
+void dli_round_set(dli_round_t *round, const dl_request_t *with) {
+    memcpy(round->name, with->name, with->name_len);
+    snprintf(round->owner, sizeof round->owner, "%s", with->owner != NULL ? with->owner : "");
+    round->with = *with;
+    round->with.name = round->name;
+    round->with.owner = round->owner;
+}
+
 dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
                          dli_round_t **round, dl_error_t *err) {
     const dl_request_t *with = &request->with;
@@ -66,11 +74,7 @@ dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, d
     if (hold != NULL) {
         hold->round = made;
     }
-    memcpy(made->name, with->name, with->name_len);
-    made->name_len = with->name_len;
-    snprintf(made->owner, sizeof made->owner, "%s", with->owner != NULL ? with->owner : "");
-    made->hold_id = with->hold_id;
-    made->token_floor = with->token_floor;
+    dli_round_set(made, with);
     *round = made;
     return DL_OK;
 }
@@ -121,7 +125,7 @@ void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t 
         }
         *wire = (dli_wire_t){
             .request = {.kind = &question->kind, .count = (uint32_t)count}, .part = part, .is_pending = true};
-        wire->request.claim = round->hold_id;
+        wire->request.claim = round->with.hold_id;
         round->pending++;
         redlock->pending++;
         redlock->has_begun = true;
@@ -254,7 +258,7 @@ dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_erro
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply) {
     dli_key_t key;
     dl_error_t err;
-    dli_redis_key(&part->node->redis, part->round->name, part->round->name_len, &key);
+    dli_redis_key(&part->node->redis, part->round->with.name, part->round->with.name_len, &key);
     dl_status_t status = dli_redis_fail(&part->node->redis, &key, reply, &err);
     keep_text(part, err.message);
     return (dli_ballot_t){.vote = DLI_VOTE_NONE, .status = status, .why = part->text};

@@ -61,10 +61,8 @@ struct dli_round {
     bool lingers; /* it is decided but for nodes that lag, which have until until_ns */
 
     /* What it is about */
-    char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1];
-    size_t name_len;
-    uint64_t hold_id, token_floor;
-    int64_t lease_ms;
+    dl_request_t with;
+    char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1]; /* its own of these */
 
     /* acquire.c; masks of nodes */
     uint64_t end_ns;        /* of asking */
@@ -87,6 +85,8 @@ dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra);
  * DL_ELIMIT. */
 dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
                          dli_round_t **round, dl_error_t *err);
+/* It is about this. */
+void dli_round_set(dli_round_t *round, const dl_request_t *with);
 /* Whose memory it was is gone: it goes when nothing is pending. */
 void dli_round_leave(dli_round_t *round);
 
@@ -113,6 +113,11 @@ dl_error_t *dli_round_err(const dli_round_t *round, dl_error_t *unread);
 void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why);
 static inline dli_part_t *dli_wire_part(dli_redis_request_t *request) {
     return ((dli_wire_t *)(void *)request)->part;
+}
+/* As dli_redis_encode. */
+static inline void dli_part_encode(const dli_part_t *part, const dli_script_t *script, const char *letters,
+                                   const dli_slice_t *more, bool with_source, dli_commands_t *commands) {
+    dli_redis_encode(&part->node->redis, &part->round->with, script, letters, more, with_source, commands);
 }
 /* The number of this node's connection. */
 static inline int64_t dli_part_connection(const dli_part_t *part) {
