@@ -3,8 +3,6 @@
 #ifndef DLI_REDIS_LOCK_H
 #define DLI_REDIS_LOCK_H
 
-#include <stdatomic.h>
-
 #include "options.h"
 #include "redis.h"
 #include "scripts.h"
@@ -72,11 +70,11 @@ struct dli_redis {
     char ignored[64]; /* options that are set and without effect; "": none */
     /* What is above is fixed once it is open. */
     dli_mux_t *mux;
-    bool keeps_no_queue;            /* the server refused; guarded by the core's mutex */
-    bool warned_of_queue;           /* the same */
-    dl_error_t unread;              /* the same: for those who want no error */
-    size_t polled;                  /* descriptors of the mux, by whoever listens */
-    atomic_uint_fast64_t warned_ns; /* when something was last warned of while locks were used; 0: never */
+    bool keeps_no_queue;  /* the server refused; guarded by the core's mutex */
+    bool warned_of_queue; /* the same */
+    dl_error_t unread;    /* the same: for those who want no error */
+    uint64_t warned_ns;   /* the same: when it was warned of replicas last; 0: never */
+    size_t polled;        /* descriptors of the mux, by whoever listens */
 };
 
 /* prefix + name */
@@ -93,9 +91,6 @@ bool dli_redis_is_foreign(const redisReply *reply);
  * sense, with err filled. */
 dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
                            dl_error_t *err);
-
-/* Reports it, at most once a second. */
-void dli_redis_warn(dli_redis_t *redis, const char *text);
 
 /* ---- the ops of the table, the same for both layouts
  * ------------------------------------------------------------ */

@@ -6,9 +6,6 @@
 
 #include "lock.h"
 
-#define NS_PER_MS 1000000u
-#define NS_PER_S 1000000000u
-
 static void append(dli_key_t *to, const char *bytes, size_t len) {
     memcpy(to->at + to->len, bytes, len);
     to->len += len;
@@ -107,15 +104,6 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
                               LABEL_SHOWN, redis->endpoint.label, user, why.message);
     }
     return dl_driver_fail(err, status, 0, "%.*s: %s", LABEL_SHOWN, redis->endpoint.label, why.message);
-}
-
-void dli_redis_warn(dli_redis_t *redis, const char *text) {
-    uint_fast64_t now = redis->env->now_ns();
-    uint_fast64_t last = atomic_load(&redis->warned_ns);
-    if ((last == 0 || now - last >= NS_PER_S) &&
-        atomic_compare_exchange_strong(&redis->warned_ns, &last, now)) {
-        redis->env->report(redis->env->core, DL_LOG_WARNING, text);
-    }
 }
 
 /* ---- waiting ---------------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #define REPLICAS_NS (20 * NS_PER_MS)
 /* Servers look only ten times a second whether the time of a WAIT is over. */
 #define WAIT_LATE_MS 120
+#define TOO_FEW_REPLICAS "only %lld of %lld replicas acknowledged the lock"
 
 /* In the room of the core's request. */
 typedef struct ask {
@@ -224,21 +225,24 @@ static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_
 
 static const dli_redis_kind_t refuse_kind;
 
+/* At most once a second. */
+static void warn_of_replicas(dli_redis_t *redis, int64_t known) {
+    uint64_t now_ns = redis->env->now_ns();
+    if (known < redis->min_replicas &&
+        (redis->warned_ns == 0 || now_ns - redis->warned_ns >= 1000 * NS_PER_MS)) {
+        redis->warned_ns = now_ns;
+        dli_news_add(&redis->mux->news, DL_LOG_WARNING, TOO_FEW_REPLICAS, (long long)(known > 0 ? known : 0),
+                     (long long)redis->min_replicas);
+    }
+}
+
 /* The lock is taken. Do as many replicas know of it as have to? After DL_EIO the core frees nothing, so a
  * lock that is refused has to be gone for sure by then. */
 static void confirm(ask_t *a) {
     dli_redis_t *redis = a->redis;
     if (a->replicas >= redis->min_replicas || redis->shortfall != DLI_SHORTFALL_REFUSE) {
-        int64_t known = a->replicas;
+        warn_of_replicas(redis, a->replicas);
         end(a, DL_OK);
-        if (known < redis->min_replicas) {
-            char text[160];
-            snprintf(text, sizeof text, "only %lld of %lld replicas acknowledged the lock",
-                     (long long)(known > 0 ? known : 0), (long long)redis->min_replicas);
-            redis->core->unlock(redis->core->core);
-            dli_redis_warn(redis, text);
-            redis->core->lock(redis->core->core);
-        }
         return;
     }
     begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->wire.asked->with));
@@ -246,18 +250,13 @@ static void confirm(ask_t *a) {
 
 /* Once. */
 static void warn_of_queue(dli_redis_t *redis) {
-    if (!redis->keeps_no_queue || redis->warned_of_queue) {
-        return;
+    if (redis->keeps_no_queue && !redis->warned_of_queue) {
+        redis->warned_of_queue = true;
+        dli_news_add(&redis->mux->news, DL_LOG_WARNING,
+                     "the server keeps no queue at '%s" DLI_QUEUE_INFIX
+                     "*', so waiters race for each lock: see `dlock init --print`",
+                     redis->token_key_shown);
     }
-    char text[DLI_PREFIX_MAX + 192];
-    redis->warned_of_queue = true;
-    snprintf(text, sizeof text,
-             "the server keeps no queue at '%s" DLI_QUEUE_INFIX
-             "*', so waiters race for each lock: see `dlock init --print`",
-             redis->token_key_shown);
-    redis->core->unlock(redis->core->core);
-    redis->env->report(redis->env->core, DL_LOG_WARNING, text);
-    redis->core->lock(redis->core->core);
 }
 
 static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
@@ -268,9 +267,8 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
     if (status == DL_OK && a->status == DL_OK && is_durable(a)) {
         confirm(a);
     } else {
-        dli_redis_t *redis = a->redis;
+        warn_of_queue(a->redis);
         ended(wire, status, why);
-        warn_of_queue(redis);
     }
 }
 
@@ -322,8 +320,8 @@ static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl
     ask_t *a = ask_of(wire);
     (void)why;
     char text[160];
-    snprintf(text, sizeof text, "only %lld of %lld replicas acknowledged the lock",
-             (long long)(a->replicas > 0 ? a->replicas : 0), (long long)a->redis->min_replicas);
+    snprintf(text, sizeof text, TOO_FEW_REPLICAS, (long long)(a->replicas > 0 ? a->replicas : 0),
+             (long long)a->redis->min_replicas);
     if (status != DL_OK || (a->status != DL_OK && a->status != DL_ELOST)) {
         end(a, dl_driver_fail(err_of(a), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome", text));
     } else {

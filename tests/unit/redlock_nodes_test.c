@@ -159,7 +159,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_has(err.message, "nodes 1 and 2 are the same server");
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
-    dli_redlock_report(&redlock);
+    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     cr_expect_eq(times_said("are the same server"), 1);
     /* The one that was there first goes on. */
     cr_expect_eq(dli_node_meet(&redlock.nodes[1], "two", &err), DL_OK);
@@ -172,7 +172,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
 
 static void tell_of(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
     dli_node_tell(node, status, why);
-    dli_redlock_report(node->redlock);
+    dli_news_tell(&node->redlock->news, node->redlock->env, node->redlock->core);
 }
 
 Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = NULL) {
@@ -196,16 +196,16 @@ Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = N
     tell_of(node, DL_OK, &why);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 60000);
-    dli_redlock_report(&redlock);
+    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     dli_node_tell_excluded(node, 59000);
-    dli_redlock_report(&redlock);
+    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     /* It still answers renewals. */
     tell_of(node, DL_OK, &why);
     cr_expect_eq(times_said("no vote for 1m,"), 1);
     cr_expect_eq(warnings(), 2);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 0);
-    dli_redlock_report(&redlock);
+    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     tell_of(node, DL_OK, &why);
     cr_expect_eq(times_said("has a vote again"), 1);
 }

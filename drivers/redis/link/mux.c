@@ -3,6 +3,7 @@
 #include "mux.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -70,15 +71,31 @@ void dli_mux_close(dli_mux_t *mux, bool forked) {
     mux->count = forked ? mux->count : 0;
 }
 
-static void report(dli_mux_t *mux, dl_log_level_t level, const char *who, const char *what) {
-    char text[512];
-    if (mux->is_quiet) {
-        return;
+void dli_news_add(dli_news_t *news, dl_log_level_t level, const char *format, ...) {
+    if (news->count < DLI_NEWS_MAX) {
+        struct dli_news_item *item = &news->items[news->count++];
+        va_list args;
+        va_start(args, format);
+        item->level = level;
+        (void)vsnprintf(item->text, sizeof item->text, format, args);
+        va_end(args);
     }
-    snprintf(text, sizeof text, "%s: %s", who, what);
-    mux->core->unlock(mux->core->core);
-    mux->env->report(mux->env->core, level, text);
-    mux->core->lock(mux->core->core);
+}
+
+void dli_news_tell(dli_news_t *news, const dl_driver_env_t *env, const dli_backend_env_t *core) {
+    while (news->count > 0) {
+        struct dli_news_item first = news->items[0];
+        memmove(news->items, news->items + 1, --news->count * sizeof first);
+        core->unlock(core->core);
+        env->report(env->core, first.level, first.text);
+        core->lock(core->core);
+    }
+}
+
+static void report(dli_mux_t *mux, dl_log_level_t level, const char *who, const char *what) {
+    if (!mux->is_quiet) {
+        dli_news_add(&mux->news, level, "%s: %s", who, what);
+    }
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b) {
@@ -534,6 +551,7 @@ bool dli_mux_flush(dli_mux_t *mux) {
             look_again |= is_overlooked(pipe);
         }
     }
+    dli_news_tell(&mux->news, mux->env, mux->core);
     return look_again;
 }
 
@@ -569,19 +587,16 @@ static bool is_led(const dli_pipe_t *pipe, uint64_t now_ns) {
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns) {
     mux->core->lock(mux->core->core);
     uint64_t now_ns = mux->env->now_ns(), to_ns = DL_NO_DEADLINE;
-    mux->polled_count = 0;
+    size_t n = 0;
     for (size_t i = 0; i < mux->count; i++) {
         dli_pipe_t *pipe = &mux->pipes[i];
+        pipe->given = 0;
         pipe->polled = pipe->unled > 0 && !is_led(pipe, now_ns) && can_be_polled(pipe);
         if (pipe->polled) {
             uint64_t pipe_ns;
-            size_t at = mux->polled_count, n = want_pipe(pipe, &fds[at], &pipe_ns);
-            for (size_t k = 0; k < n; k++) {
-                mux->polled[at + k].pipe = pipe;
-                mux->polled[at + k].is_next = k > 0;
-            }
-            mux->polled_count += n;
-            pipe->polled_out = (fds[at].events & POLLOUT) != 0;
+            pipe->given = want_pipe(pipe, &fds[n], &pipe_ns);
+            pipe->polled_out = (fds[n].events & POLLOUT) != 0;
+            n += pipe->given;
             to_ns = earlier(to_ns, pipe_ns);
         }
         /* What others send meanwhile shall not have to wake this thread so that it looks for their silence.
@@ -591,7 +606,6 @@ size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns
         }
     }
     mux->polled_to_ns = *until_ns = to_ns;
-    size_t n = mux->polled_count;
     mux->core->unlock(mux->core->core);
     return n;
 }
@@ -676,14 +690,14 @@ dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *n
 
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
     mux->core->lock(mux->core->core);
-    for (size_t i = 0; i < n && i < mux->polled_count; i++) {
-        dli_pipe_t *pipe = mux->polled[i].pipe;
-        if (mux->polled[i].is_next) {
-            continue; /* with the one before */
+    for (size_t i = 0, at = 0; i < mux->count && at < n; i++) {
+        dli_pipe_t *pipe = &mux->pipes[i];
+        size_t given = pipe->given;
+        if (given > 0) {
+            pipe->polled = false;
+            work(pipe, fds[at].revents, given > 1 ? fds[at + 1].revents : 0);
+            at += given;
         }
-        bool has_next = i + 1 < mux->polled_count && mux->polled[i + 1].is_next;
-        pipe->polled = false;
-        work(pipe, fds[i].revents, has_next ? fds[i + 1].revents : 0);
     }
     (void)dli_mux_flush(mux);
     mux->core->unlock(mux->core->core);

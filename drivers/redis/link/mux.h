@@ -25,6 +25,17 @@
  * Everything is guarded by the core's mutex, which is let go for system calls; who has a pipe then is `busy`,
  * and does what others leave for it meanwhile.
  */
+
+/* What is to be reported, once the mutex is not held. */
+#define DLI_NEWS_MAX 8
+typedef struct dli_news {
+    size_t count;
+    struct dli_news_item {
+        dl_log_level_t level;
+        char text[640];
+    } items[DLI_NEWS_MAX];
+} dli_news_t;
+
 typedef struct dli_mux_options {
     bool test_on_borrow; /* PING a connection that was idle at all */
     int64_t idle_timeout_ms, idle_check_ms;
@@ -116,6 +127,7 @@ struct dli_pipe {
     bool ready, next_ready;
     int fd;                      /* of conn, once it is ready */
     bool polled, polled_out;     /* by whoever listens; for room to write, too */
+    size_t given;                /* descriptors, to that one */
     size_t unled;                /* requests that are queued or sent, whose callers do not read themselves */
     uint64_t term, late_term;    /* who reads: a caller; whom another found late */
     uint64_t led_ns;             /* since when */
@@ -160,16 +172,17 @@ struct dli_mux {
         uint32_t said; /* on these pipes' connections */
     } kills[DLI_KILLS_MAX];
     size_t kill_count;
-    struct {
-        dli_pipe_t *pipe;
-        bool is_next;
-    } polled[2 * DLI_PIPES_MAX];
-    size_t polled_count;
+    dli_news_t news;           /* for the next flush */
     dli_redis_queue_t nothing; /* requests without commands */
     uint64_t polled_to_ns;     /* until when, at the longest */
     uint64_t terms;
     dli_pipe_t pipes[DLI_PIPES_MAX];
 };
+
+/* With the mutex. What finds no place is not told. tell lets the mutex go. */
+void dli_news_add(dli_news_t *news, dl_log_level_t level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void dli_news_tell(dli_news_t *news, const dl_driver_env_t *env, const dli_backend_env_t *core);
 
 /* Zeroed before. No I/O. label_key NULL: none. */
 dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,

@@ -287,15 +287,12 @@ static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
         }
     }
     if (refused && !mux->may_not_kill) {
-        char text[640];
         mux->may_not_kill = true;
-        snprintf(text, sizeof text,
-                 "%s: this user may not kill connections (CLIENT KILL); a claim that was given up can still "
-                 "be carried out after its release, and then lasts until its lease ends: %.200s",
-                 mux->endpoint->label, reply->str);
-        mux->core->unlock(mux->core->core);
-        mux->env->report(mux->env->core, DL_LOG_WARNING, text);
-        mux->core->lock(mux->core->core);
+        dli_news_add(
+            &mux->news, DL_LOG_WARNING,
+            "%s: this user may not kill connections (CLIENT KILL); a claim that was given up can still "
+            "be carried out after its release, and then lasts until its lease ends: %.200s",
+            mux->endpoint->label, reply->str);
     }
 }
 
@@ -371,31 +368,28 @@ static dl_status_t answer(dli_pipe_t *pipe, redisReply **owned, dl_error_t *err)
         return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server says more than it was asked",
                               mux->endpoint->label);
     }
-    uint64_t number = pipe->head;
-    dli_slot_t slot = *dli_pipe_slot(pipe, number);
+    dli_slot_t *slot = dli_pipe_slot(pipe, pipe->head);
     dl_status_t status = DL_OK;
-    if (slot.kind == DLI_SLOT_PING) {
+    if (slot->kind == DLI_SLOT_PING) {
         pipe->pinged = false;
-    } else if (slot.kind == DLI_SLOT_LABEL) {
+    } else if (slot->kind == DLI_SLOT_LABEL) {
         dli_label_answer(&mux->label, reply, mux->env->now_ns());
-    } else if (slot.kind == DLI_SLOT_KILL) {
-        note_kill(pipe, slot.claim, reply);
+    } else if (slot->kind == DLI_SLOT_KILL) {
+        note_kill(pipe, slot->claim, reply);
     } else if (is_of_replica(reply)) {
         retire_all(mux);
     }
-    if (slot.request != NULL) {
-        status = answer_request(pipe, slot.request, owned, err);
+    if (slot->request != NULL) {
+        status = answer_request(pipe, slot->request, owned, err);
     }
-    /* The mutex was let go for a report: the slot may have been given up, or moved. */
-    dli_slot_t *now = dli_pipe_slot(pipe, number);
-    if (--now->left > 0 || status != DL_OK) {
+    if (--slot->left > 0 || status != DL_OK) {
         return status;
     }
-    slot.request = now->request;
+    dli_redis_request_t *request = slot->request;
     pipe->head++;
-    pipe->given_up -= dli_slot_is_given_up(now);
-    if (slot.request != NULL) {
-        end_request(pipe, slot.request);
+    pipe->given_up -= dli_slot_is_given_up(slot);
+    if (request != NULL) {
+        end_request(pipe, request);
     }
     return DL_OK;
 }

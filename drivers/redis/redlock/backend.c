@@ -75,7 +75,6 @@ bool dli_redlock_withdraw(void *state, dli_request_t *request) {
 
 bool dli_redlock_flush(void *state) {
     dli_redlock_t *redlock = state;
-    const dli_backend_env_t *core = redlock->core;
     bool look_again = false;
     do {
         dli_rounds_expire(redlock);
@@ -84,11 +83,7 @@ bool dli_redlock_flush(void *state) {
             look_again |= dli_mux_flush(redlock->nodes[i].redis.mux);
         }
     } while (redlock->has_begun); /* what an answer has led to */
-    if (redlock->news_count > 0) {
-        core->unlock(core->core);
-        dli_redlock_report(redlock);
-        core->lock(core->core);
-    }
+    dli_news_tell(&redlock->news, redlock->env, redlock->core);
     return look_again || (!LIST_EMPTY(&redlock->rounds) && redlock->due_ns < redlock->polled_to_ns);
 }
 

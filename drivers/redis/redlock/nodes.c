@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEXT_MAX 512
 /* What a message has room for behind how many nodes there are; and for "; and 15 more". */
 #define REASONS_MAX 200
 #define REASONS_REST 16
@@ -15,32 +14,6 @@
 
 size_t dli_nodes_count(uint32_t mask) {
     return (size_t)__builtin_popcount(mask);
-}
-
-/* What finds no place is not told. */
-static void report(dli_redlock_t *redlock, dl_log_level_t level, const char *text) {
-    if (redlock->news_count < DLI_NEWS_MAX) {
-        dli_news_t *news = &redlock->news[redlock->news_count++];
-        news->level = level;
-        (void)snprintf(news->text, sizeof news->text, "%s", text);
-    }
-}
-
-void dli_redlock_report(dli_redlock_t *redlock) {
-    const dli_backend_env_t *core = redlock->core;
-    for (;;) {
-        core->lock(core->core);
-        dli_news_t news = {.text = ""};
-        if (redlock->news_count > 0) {
-            news = redlock->news[0];
-            memmove(redlock->news, redlock->news + 1, --redlock->news_count * sizeof news);
-        }
-        core->unlock(core->core);
-        if (news.text[0] == '\0') {
-            return;
-        }
-        redlock->env->report(redlock->env->core, news.level, news.text);
-    }
 }
 
 /* This reason, and those of the other nodes as far as there is room. */
@@ -103,17 +76,15 @@ static const dli_node_t *find_twin(const dli_node_t *node) {
 }
 
 static void report_twin(dli_node_t *node, const dli_node_t *twin) {
-    char text[TEXT_MAX];
+    dli_news_t *news = &node->redlock->news;
     if (twin != NULL) {
-        (void)snprintf(text, sizeof text,
-                       "nodes %zu (%s) and %zu (%s) are the same server: node %zu has no vote",
-                       twin->index + 1, twin->redis.endpoint.label, node->index + 1,
-                       node->redis.endpoint.label, node->index + 1);
-        report(node->redlock, DL_LOG_WARNING, text);
+        dli_news_add(news, DL_LOG_WARNING,
+                     "nodes %zu (%s) and %zu (%s) are the same server: node %zu has no vote", twin->index + 1,
+                     twin->redis.endpoint.label, node->index + 1, node->redis.endpoint.label,
+                     node->index + 1);
     } else {
-        (void)snprintf(text, sizeof text, "node %zu (%s) is a server of its own again", node->index + 1,
-                       node->redis.endpoint.label);
-        report(node->redlock, DL_LOG_INFO, text);
+        dli_news_add(news, DL_LOG_INFO, "node %zu (%s) is a server of its own again", node->index + 1,
+                     node->redis.endpoint.label);
     }
 }
 
@@ -180,7 +151,7 @@ static bool is_for_want_of_descriptors(const dl_error_t *why) {
 }
 
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
-    char text[TEXT_MAX];
+    dli_news_t *news = &node->redlock->news;
     uint64_t now_ns = node->redlock->env->now_ns();
     bool counts = is_of_the_node(node, status, why), was_down = node->is_down,
          was_excluded = node->is_excluded;
@@ -191,27 +162,23 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
     }
     bool votes_again = was_excluded && !node->is_excluded;
     if (counts && status != DL_OK && !was_down) {
-        (void)snprintf(text, sizeof text, "node %zu %s: %s", node->index + 1,
-                       is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
-        report(node->redlock, DL_LOG_WARNING, text);
+        dli_news_add(news, DL_LOG_WARNING, "node %zu %s: %s", node->index + 1,
+                     is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
     } else if (counts && status == DL_OK && (was_down || votes_again)) {
-        (void)snprintf(text, sizeof text, "node %zu (%s) %s again", node->index + 1,
-                       node->redis.endpoint.label, votes_again ? "has a vote" : "is there");
-        report(node->redlock, DL_LOG_INFO, text);
+        dli_news_add(news, DL_LOG_INFO, "node %zu (%s) %s again", node->index + 1, node->redis.endpoint.label,
+                     votes_again ? "has a vote" : "is there");
     }
 }
 
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
-    char text[TEXT_MAX];
     uint64_t now_ns = node->redlock->env->now_ns();
     bool is_new = !node->is_excluded;
     node->excluded_until_ns = now_ns + (uint64_t)(left_ms > 0 ? left_ms : 0) * NS_PER_MS;
     node->is_down = false;
     node->is_excluded = true;
     if (is_new) {
-        (void)snprintf(text, sizeof text,
-                       "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
-                       node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
-        report(node->redlock, DL_LOG_WARNING, text);
+        dli_news_add(&node->redlock->news, DL_LOG_WARNING,
+                     "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
+                     node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
     }
 }

@@ -34,12 +34,6 @@ typedef struct dli_node {
     bool lags;                  /* it answered late last time: nobody waits long for it */
 } dli_node_t;
 
-#define DLI_NEWS_MAX 8
-typedef struct dli_news {
-    dl_log_level_t level;
-    char text[512];
-} dli_news_t;
-
 struct dli_redlock {
     const dl_driver_env_t *env; /* NULL: never opened */
     const dli_backend_env_t *core;
@@ -60,9 +54,8 @@ struct dli_redlock {
     uint64_t due_ns;                      /* the first round's end is no sooner */
     uint64_t polled_to_ns;                /* until when whoever listens does, at the longest */
     uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
-    dli_news_t news[DLI_NEWS_MAX];        /* to be reported without it */
-    size_t news_count;
-    TAILQ_HEAD(, dl_watch) telling; /* waiting.c: some nodes have told, which first is first */
+    dli_news_t news;                      /* for the next flush */
+    TAILQ_HEAD(, dl_watch) telling;       /* waiting.c: some nodes have told, which first is first */
 };
 
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */
@@ -72,10 +65,9 @@ struct dli_redlock {
  * refused), and without it neither that nor a restart can be noticed. err is filled. */
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err);
 /* Remembers how the last exchange with the node ended, and has a change reported as a warning (down: why;
- * excluded: for how long) or as a note (back again): by dli_redlock_report, without the mutex. */
+ * excluded: for how long) or as a note (back again), by its `news`. */
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why);
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms);
-void dli_redlock_report(dli_redlock_t *redlock);
 /* As dli_redis_open_alone: a connection that meets the node. It is used without the mutex. */
 dl_status_t dli_node_open_alone(dli_node_t *node, dli_redis_t **alone, dl_error_t *err);
 /* Masks of nodes: bit i is node i. */
