@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "drivers/redis/redis.h"
-#include "drivers/redis/redlock/options.h"
+#include "drivers/redis/redlock/redlock.h"
 #include "redis_process.h"
 #include "support/drive.h"
 

@@ -3,17 +3,23 @@
 #include "conn.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include "dial.h"
 #include "handshake.h"
 #include "resolve.h"
 #include "stream.h"
 
 #define NS_PER_MS 1000000u
-#define LABEL_SHOWN 80                 /* of a label, where the message has to hold more */
+#define LABEL_SHOWN 80 /* of a label, where the message has to hold more */
+#define ADDRESS_SHOWN 112
 #define FULL_RETRY_NS (5u * NS_PER_MS) /* a unix server's full queue cannot be polled */
 
 typedef enum state { RESOLVING, CONNECTING, SECURING, GREETING, READY, BROKEN } state_t;
@@ -34,6 +40,114 @@ struct dli_conn {
     dli_facts_t facts;
 };
 
+/* ---- sockets ----------------------------------------------------------------------------------------- */
+
+/* A unix socket in the shape of the addresses that a name has. 0, or ENAMETOOLONG. */
+static int fill_unix(const char *path, struct sockaddr_un *place, struct addrinfo *address) {
+    size_t len = strlen(path);
+    memset(place, 0, sizeof *place);
+    if (len >= sizeof place->sun_path) {
+        return ENAMETOOLONG;
+    }
+    place->sun_family = AF_UNIX;
+    memcpy(place->sun_path, path, len + 1);
+    *address = (struct addrinfo){.ai_family = AF_UNIX,
+                                 .ai_socktype = SOCK_STREAM,
+                                 .ai_addr = (struct sockaddr *)place,
+                                 .ai_addrlen = sizeof *place};
+    return 0;
+}
+
+static void set(int fd, int level, int name, int64_t value) {
+    int number = value > INT32_MAX ? INT32_MAX : (int)value;
+    /* They make failures seen sooner and nothing else, so it goes without them too. */
+    (void)setsockopt(fd, level, name, &number, sizeof number);
+}
+
+static void tune(int fd, const dli_endpoint_t *endpoint, const dl_driver_env_t *env) {
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, env->call_timeout_ms);
+    if (endpoint->keepalive_s > 0) {
+        /* The kernel refuses longer ones. */
+        int64_t idle_s = endpoint->keepalive_s < 32767 ? endpoint->keepalive_s : 32767;
+        set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+        set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
+        set(fd, IPPROTO_TCP, TCP_KEEPINTVL, idle_s >= 3 ? idle_s / 3 : 1);
+        set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    }
+}
+
+/*
+ * Where nobody listens on a port of this host that the kernel gives to clients, a socket may connect to
+ * itself, and would keep the server from ever listening there.
+ */
+static bool is_own_echo(int fd) {
+    struct sockaddr_storage here, there;
+    socklen_t here_len = sizeof here, there_len = sizeof there;
+    memset(&here, 0, sizeof here);
+    memset(&there, 0, sizeof there);
+    return getsockname(fd, (struct sockaddr *)&here, &here_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &there_len) == 0 && here.ss_family != AF_UNIX &&
+           here_len == there_len && memcmp(&here, &there, here_len) == 0;
+}
+
+/* 0: connected. EINPROGRESS: writable when it is decided. EAGAIN: the server's queue is full, try again
+ * later. Otherwise the errno that it failed with. *fd is -1 unless it is 0 or EINPROGRESS. */
+static int start_dial(const struct addrinfo *address, const dli_endpoint_t *endpoint,
+                      const dl_driver_env_t *env, int *fd) {
+    *fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0) {
+        return errno;
+    }
+    if (address->ai_family != AF_UNIX) {
+        tune(*fd, endpoint, env);
+    }
+    int rc = connect(*fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (rc == 0 && is_own_echo(*fd)) {
+        rc = ECONNREFUSED;
+    }
+    if (rc == EINTR) {
+        rc = EINPROGRESS; /* it goes on all the same */
+    }
+    if (rc != 0 && rc != EINPROGRESS) {
+        int made = *fd;
+        *fd = -1; /* first, as in dli_stream_hang_up */
+        close(made);
+    }
+    return rc;
+}
+
+/* How it was decided: 0, the errno of the failure, or EINPROGRESS: it is not yet. */
+static int finish_dial(int fd) {
+    int rc = 0;
+    socklen_t len = sizeof rc;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &rc, &len) != 0) {
+        return errno;
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    struct sockaddr_storage there;
+    len = sizeof there;
+    if (getpeername(fd, (struct sockaddr *)&there, &len) != 0) {
+        return errno == ENOTCONN ? EINPROGRESS : errno;
+    }
+    return is_own_echo(fd) ? ECONNREFUSED : 0;
+}
+
+/* The address for people. */
+static void name_address(const struct addrinfo *address, char name[ADDRESS_SHOWN]) {
+    char host[80] = "?", port[8] = "?";
+    if (address->ai_family == AF_UNIX) {
+        const struct sockaddr_un *place = (const struct sockaddr_un *)(const void *)address->ai_addr;
+        snprintf(name, ADDRESS_SHOWN, "%s", place->sun_path);
+        return;
+    }
+    (void)getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(name, ADDRESS_SHOWN, address->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
 /* ---- failures ---------------------------------------------------------------------------------------- */
 
 static dl_status_t fail_memory(dl_error_t *err) {
@@ -45,12 +159,12 @@ static bool is_own_limit(int reason) {
 }
 
 static dl_status_t fail_connect(const dli_conn_t *conn, int reason, dl_error_t *err) {
-    char name[DLI_DIAL_NAME_MAX];
+    char name[ADDRESS_SHOWN];
     dl_status_t status = DL_EIO;
     if (is_own_limit(reason)) {
         status = reason == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
     }
-    dli_dial_name(conn->address, name);
+    name_address(conn->address, name);
     return dl_driver_fail(err, status, reason, "%.*s: connecting to %s: %s", LABEL_SHOWN,
                           conn->endpoint->label, name, strerror(reason));
 }
@@ -183,7 +297,7 @@ static uint64_t share_of(const dli_conn_t *conn) {
 static dl_status_t dial(dli_conn_t *conn, dl_error_t *err) {
     for (;;) {
         conn->state = CONNECTING;
-        int reason = dli_dial_start(conn->address, conn->endpoint, conn->env, &conn->stream.fd);
+        int reason = start_dial(conn->address, conn->endpoint, conn->env, &conn->stream.fd);
         if (reason == 0) {
             return connected(conn, err);
         }
@@ -218,7 +332,7 @@ static dl_status_t resolved(dli_conn_t *conn, dl_error_t *err) {
 }
 
 static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
-    int reason = conn->stream.fd < 0 ? EINPROGRESS : dli_dial_finish(conn->stream.fd);
+    int reason = conn->stream.fd < 0 ? EINPROGRESS : finish_dial(conn->stream.fd);
     if (reason == 0) {
         return connected(conn, err);
     }
@@ -230,7 +344,7 @@ static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
 static dl_status_t begin(dli_conn_t *conn, dl_error_t *err) {
     const dli_endpoint_t *endpoint = conn->endpoint;
     if (endpoint->host == NULL) {
-        int reason = dli_dial_unix(endpoint->path, &conn->unix_place, &conn->unix_address);
+        int reason = fill_unix(endpoint->path, &conn->unix_place, &conn->unix_address);
         if (reason != 0) {
             return dl_driver_fail(err, DL_ECONFIG, reason, "%s: %s", endpoint->label, strerror(reason));
         }

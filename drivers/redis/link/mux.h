@@ -6,7 +6,6 @@
 #include "core/backend.h"
 #include "drivers/breaker.h"
 #include "conn.h"
-#include "label.h"
 
 /*
  * A multiplexer has a few pipes. Each is one connection, dialled when it is needed, whose requests the server
@@ -26,6 +25,27 @@
  * and does what others leave for it meanwhile.
  */
 
+/* ---- where a client says which host and process it is, for people who look at its locks -------------- */
+
+/*
+ * A key of the client's own. It is written by claims and renewals, in front of their own command, now and
+ * then: so it costs no round trip, and who takes no locks writes nothing. No lock depends on it: whatever the
+ * server answers, the claim goes on.
+ */
+typedef struct dli_label {
+    dli_commands_t say, forget; /* encoded once; empty: there is no label */
+    uint64_t due_ns;            /* when it is to be said again; UINT64_MAX: this server does not want it */
+    bool is_there;              /* the server has said so */
+} dli_label_t;
+
+/* key NULL: no label. Nothing here can fail: both commands are short. */
+void dli_label_init(dli_label_t *label, const char *key, const char *text);
+/* Is it to be said now? Who hears true says it; nobody else does at once. */
+bool dli_label_is_due(dli_label_t *label, uint64_t now_ns);
+void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_ns);
+/* The server is another one, or no answer came. */
+void dli_label_lost(dli_label_t *label);
+
 /* What is to be reported, once the mutex is not held. */
 #define DLI_NEWS_MAX 8
 typedef struct dli_news {
@@ -40,7 +60,7 @@ typedef struct dli_mux_options {
     bool test_on_borrow; /* PING a connection that was idle at all */
     int64_t idle_timeout_ms, idle_check_ms;
     bool is_quiet;         /* whoever has it tells when the server goes and comes */
-    const char *label_key; /* where the server keeps who this client is (label.h); NULL: nowhere */
+    const char *label_key; /* where the server keeps who this client is (dli_label_t); NULL: nowhere */
 } dli_mux_options_t;
 
 typedef enum dli_intent {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "options.h"
 #include "round.h"
 
 #define NS_PER_MS ((uint64_t)1000000)

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "drivers/redis/check.h"
-#include "options.h"
 #include "round.h"
 
 /* ---- printing --------------------------------------------------------------------------------------- */

@@ -4,43 +4,49 @@
 #include <string.h>
 
 #include "holders.h"
-#include "options.h"
 #include "round.h"
 
 /* ---- one node's list -------------------------------------------------------------------------------- */
 
 typedef struct entry {
     char name[DL_NAME_MAX + 1];
+    size_t node;
     dl_lock_info_t info;
 } entry_t;
 
+/* What all nodes have listed. */
+typedef struct entries {
+    entry_t *at;
+    size_t n, cap;
+} entries_t;
+
 typedef struct sheet {
+    entries_t *entries;
     dli_node_t *node;
     dli_redis_t *alone;
     dli_exchange_t *listing;
-    entry_t *entries;
-    size_t n, cap;
     bool out_of_memory;
 } sheet_t;
 
 static int note(void *arg, const char *name, const dl_lock_info_t *info) {
     sheet_t *sheet = arg;
+    entries_t *all = sheet->entries;
     size_t len = strlen(name);
     if (dli_redlock_is_own_key(sheet->node->redlock, name, len)) {
         return 0;
     }
-    if (sheet->n == sheet->cap) {
-        size_t cap = sheet->cap > 0 ? 2 * sheet->cap : 64;
-        entry_t *entries = realloc(sheet->entries, cap * sizeof *entries);
-        if (entries == NULL) {
+    if (all->n == all->cap) {
+        size_t cap = all->cap > 0 ? 2 * all->cap : 64;
+        entry_t *at = realloc(all->at, cap * sizeof *at);
+        if (at == NULL) {
             sheet->out_of_memory = true;
             return 1;
         }
-        sheet->entries = entries;
-        sheet->cap = cap;
+        *all = (entries_t){at, all->n, cap};
     }
-    entry_t *entry = &sheet->entries[sheet->n++];
+    entry_t *entry = &all->at[all->n++];
     memcpy(entry->name, name, len + 1);
+    entry->node = sheet->node->index;
     entry->info = *info;
     return 0;
 }
@@ -51,8 +57,9 @@ static int compare(const void *a, const void *b) {
 }
 
 /* NULL: out of memory. One that hangs must not take all the time that the others need. */
-static dli_exchange_t *begin(sheet_t *sheet, dli_node_t *node, dli_listed_t listed) {
+static dli_exchange_t *begin(sheet_t *sheet, entries_t *entries, dli_node_t *node, dli_listed_t listed) {
     dl_error_t err;
+    sheet->entries = entries;
     sheet->node = node;
     listed.arg = sheet;
     listed.first_ns = dli_round_until(node->redlock, listed.deadline_ns);
@@ -63,19 +70,17 @@ static dli_exchange_t *begin(sheet_t *sheet, dli_node_t *node, dli_listed_t list
 static dl_status_t finish(sheet_t *sheet, dl_error_t *err) {
     dl_status_t status = dli_listing_end(sheet->listing, err);
     dli_redis_close_alone(sheet->alone);
-    if (sheet->n > 0) {
-        qsort(sheet->entries, sheet->n, sizeof *sheet->entries, compare);
-    }
     return sheet->out_of_memory ? dl_driver_fail(err, DL_ENOMEM, 0, "out of memory") : status;
 }
 
 /* All of them at once. */
-static void fill_sheets(dli_redlock_t *redlock, sheet_t *sheets, const dli_listed_t *listed,
-                        dli_verdicts_t *verdicts) {
+static void list_all(dli_redlock_t *redlock, const dli_listed_t *listed, entries_t *entries,
+                     dli_verdicts_t *verdicts) {
+    sheet_t sheets[DLI_NODES_MAX] = {0};
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     size_t n = 0;
     for (size_t i = 0; i < redlock->n; i++) {
-        exchanges[n] = begin(&sheets[i], &redlock->nodes[i], *listed);
+        exchanges[n] = begin(&sheets[i], entries, &redlock->nodes[i], *listed);
         n += exchanges[n] != NULL;
     }
     dli_exchanges_run(exchanges, n);
@@ -87,33 +92,19 @@ static void fill_sheets(dli_redlock_t *redlock, sheet_t *sheets, const dli_liste
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
 
-/* The first name that is left on any sheet; NULL: none. */
-static const char *next_name(const dli_redlock_t *redlock, const sheet_t *sheets, const size_t *at,
-                             uint32_t nodes) {
-    const char *first = NULL;
-    for (size_t i = 0; i < redlock->n; i++) {
-        if ((nodes >> i & 1) != 0 && at[i] < sheets[i].n &&
-            (first == NULL || strcmp(sheets[i].entries[at[i]].name, first) < 0)) {
-            first = sheets[i].entries[at[i]].name;
-        }
-    }
-    return first;
-}
-
-/* Goes through the sheets side by side, in the order of names: each lock once. */
-static void merge(const dli_redlock_t *redlock, const sheet_t *sheets, uint32_t nodes, dl_list_fn fn,
-                  void *arg) {
-    size_t at[DLI_NODES_MAX] = {0}, unanswered = redlock->n - dli_nodes_count(nodes);
-    dli_holders_t holders;
-    const char *name;
+/* Each lock once, in the order of names, by what these nodes have of it. */
+static void report(const dli_redlock_t *redlock, const entries_t *entries, uint32_t nodes, dl_list_fn fn,
+                   void *arg) {
+    size_t unanswered = redlock->n - dli_nodes_count(nodes);
     int has_enough = 0;
-    while (has_enough == 0 && (name = next_name(redlock, sheets, at, nodes)) != NULL) {
+    for (size_t i = 0; i < entries->n && has_enough == 0;) {
+        const char *name = entries->at[i].name;
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
+        dli_holders_t holders;
         holders.n = 0;
-        for (size_t i = 0; i < redlock->n; i++) {
-            if ((nodes >> i & 1) != 0 && at[i] < sheets[i].n &&
-                strcmp(sheets[i].entries[at[i]].name, name) == 0) {
-                dli_holders_add(&holders, &sheets[i].entries[at[i]++].info);
+        for (; i < entries->n && strcmp(entries->at[i].name, name) == 0; i++) {
+            if ((nodes >> entries->at[i].node & 1) != 0) {
+                dli_holders_add(&holders, &entries->at[i].info);
             }
         }
         dli_holders_tell(&holders, unanswered, redlock->quorum, &info);
@@ -128,11 +119,8 @@ dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len,
     const dli_listed_t listed = {
         .prefix = prefix, .prefix_len = prefix_len, .fn = note, .deadline_ns = deadline_ns};
     dli_verdicts_t verdicts = {0};
-    sheet_t *sheets = calloc(redlock->n, sizeof *sheets);
-    if (sheets == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    fill_sheets(redlock, sheets, &listed, &verdicts);
+    entries_t entries = {0};
+    list_all(redlock, &listed, &entries, &verdicts);
     core->lock(core->core);
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_tell(&redlock->nodes[i], verdicts.statuses[i], &verdicts.errors[i]);
@@ -140,12 +128,10 @@ dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len,
     dli_news_tell(&redlock->news, redlock->env, core);
     core->unlock(core->core);
     dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
-    if (status == DL_OK) {
-        merge(redlock, sheets, verdicts.good, fn, arg);
+    if (status == DL_OK && entries.n > 0) {
+        qsort(entries.at, entries.n, sizeof *entries.at, compare);
+        report(redlock, &entries, verdicts.good, fn, arg);
     }
-    for (size_t i = 0; i < redlock->n; i++) {
-        free(sheets[i].entries);
-    }
-    free(sheets);
+    free(entries.at);
     return status;
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "options.h"
+#include "redlock.h"
 
 static dl_status_t check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
     const dli_redlock_t *redlock = state;

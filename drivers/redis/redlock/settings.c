@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "options.h"
+#include "redlock.h"
 
 const dl_option_t dli_redlock_options[] = {
     [DLI_REDLOCK_OPT_NODES] = {.name = "nodes",
