@@ -5,16 +5,18 @@
 
 #include "check.h"
 
-/* Arguments that depend on the client. */
-#define A_KEY "<key>"
-#define A_TOKEN_KEY "<token key>"
-#define A_MARKER_KEY "<marker key>"
-#define A_QUARANTINE_KEY "<quarantine key>"
-#define A_LABEL_KEY "<label key>"
-#define A_CHANNEL "<channel>"
-#define A_BRACED_CHANNEL "<channel of a name with a brace>"
-#define A_PEERS "<where others wait>"
-#define A_BRACED_PEERS "<where others wait for a name with a brace>"
+/* Arguments that depend on the client: letters of dli_redis_encode, for a name of the same shape as locks
+ * that nobody uses, or for one with a brace. */
+#define A_KEY "%k"
+#define A_TOKEN_KEY "%t"
+#define A_CHANNEL "%c"
+#define A_BRACED_CHANNEL "%c{"
+#define A_PEERS "%p"
+#define A_BRACED_PEERS "%p{"
+/* And keys of the client, or of a node. */
+#define A_LABEL_KEY "%L"
+#define A_MARKER_KEY "%M"
+#define A_QUARANTINE_KEY "%Q"
 
 #define WORDS_MAX 8
 
@@ -90,35 +92,20 @@ static const right_t marker_right = {
 #define RIGHTS_MAX (COUNT_OF(rights) + COUNT_OF(hash_rights) + 1)
 
 static void add_try(dli_check_t *check, const right_t *right) {
+    static const dl_request_t plain = {.name = "dlock-check", .name_len = 11},
+                              braced = {.name = "{dlock-check", .name_len = 12};
     dli_slice_t argv[WORDS_MAX];
-    dli_key_t key, channel, braced, peers, braced_peers;
+    dli_key_t rooms[WORDS_MAX];
     size_t argc = 0;
-    /* A name of the same shape as locks; nobody uses it. */
-    static const char name[] = "dlock-check";
-    dli_redis_key(check->redis, name, sizeof name - 1, &key);
-    dli_redis_channel(check->redis, name, sizeof name - 1, &channel);
-    dli_redis_channel(check->redis, "{dlock-check", sizeof name, &braced);
-    dli_redis_peers(check->redis, name, sizeof name - 1, &peers);
-    dli_redis_peers(check->redis, "{dlock-check", sizeof name, &braced_peers);
-    const struct {
-        const char *word;
-        dli_slice_t is;
-    } meant[] = {
-        {A_KEY, {key.at, key.len}},
-        {A_TOKEN_KEY, dli_slice(check->redis->token_key)},
-        {A_LABEL_KEY, dli_slice(check->redis->label_key)},
-        {A_MARKER_KEY, dli_slice(check->node != NULL ? check->node->marker_key : "")},
-        {A_QUARANTINE_KEY, dli_slice(check->node != NULL ? check->node->quarantine_key : "")},
-        {A_CHANNEL, {channel.at, channel.len}},
-        {A_BRACED_CHANNEL, {braced.at, braced.len}},
-        {A_PEERS, {peers.at, peers.len}},
-        {A_BRACED_PEERS, {braced_peers.at, braced_peers.len}},
-    };
     for (; argc < WORDS_MAX && right->words[argc] != NULL; argc++) {
-        argv[argc] = dli_slice(right->words[argc]);
-        for (size_t i = 0; i < COUNT_OF(meant); i++) {
-            argv[argc] = strcmp(right->words[argc], meant[i].word) == 0 ? meant[i].is : argv[argc];
-        }
+        const char *word = right->words[argc];
+        bool is_braced = word[0] == '%' && word[2] == '{';
+        argv[argc] = word[0] != '%'   ? dli_slice(word)
+                     : word[1] == 'L' ? dli_slice(check->redis->label_key)
+                     : word[1] == 'M' ? dli_slice(check->node->marker_key)
+                     : word[1] == 'Q'
+                         ? dli_slice(check->node->quarantine_key)
+                         : dli_redis_word(check->redis, is_braced ? &braced : &plain, word[1], &rooms[argc]);
     }
     dli_commands_add(&check->commands, argc, argv);
 }

@@ -77,6 +77,9 @@ struct dli_redis {
     size_t polled;        /* descriptors of the mux, by whoever listens */
 };
 
+/* What a letter of dli_redis_encode stands for; written into `room`, if it has to be. */
+dli_slice_t dli_redis_word(const dli_redis_t *redis, const dl_request_t *request, char letter,
+                           dli_key_t *room);
 /* prefix + name */
 void dli_redis_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);
 void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *key);

@@ -274,9 +274,8 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
 
 /* There has to be time to hear of the replicas, and to free the lock. */
 static bool is_claim_too_late(const dli_redis_request_t *wire) {
-    const dli_redis_t *redis = ((const ask_t *)(const void *)wire)->redis;
-    return has_replicas(redis, &wire->asked->with) &&
-           redis->env->now_ns() + REPLICAS_NS > wire->asked->with.deadline_ns;
+    const ask_t *a = (const ask_t *)(const void *)wire;
+    return is_durable(a) && a->redis->env->now_ns() + REPLICAS_NS > wire->asked->with.deadline_ns;
 }
 
 static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
@@ -464,8 +463,7 @@ static dl_status_t check(const ask_t *a) {
     if (with->lease_ms < 1 || with->lease_ms > DL_LEASE_MAX_MS) {
         return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(with->lease_ms).text);
     }
-    /* A lock that the replicas have to know of is not begun without time to hear of them. */
-    if (is_durable(a) && a->redis->env->now_ns() + REPLICAS_NS > with->deadline_ns) {
+    if (is_claim_too_late(&a->wire)) {
         return dl_driver_fail(err, DL_EIO, 0, "no time is left to hear from %lld replicas",
                               (long long)a->redis->min_replicas);
     }

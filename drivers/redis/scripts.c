@@ -14,8 +14,7 @@ void dli_script_encode(dli_commands_t *commands, const dli_script_t *script, boo
     dli_commands_add_both(commands, 3, head, n, words);
 }
 
-/* `room` is where it is written, if it has to be. */
-static dli_slice_t word_of(const dli_redis_t *redis, const dl_request_t *r, char letter, dli_key_t *room) {
+dli_slice_t dli_redis_word(const dli_redis_t *redis, const dl_request_t *r, char letter, dli_key_t *room) {
     room->len = 0;
     switch (letter) {
     case 'k':
@@ -67,7 +66,7 @@ void dli_redis_encode(const dli_redis_t *redis, const dl_request_t *request, con
         } else if (*letters == '.') {
             words[n++] = *more++;
         } else {
-            words[n] = word_of(redis, request, *letters, &rooms[n]);
+            words[n] = dli_redis_word(redis, request, *letters, &rooms[n]);
             n++;
         }
     }

@@ -42,6 +42,7 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
     mux->idle_check_ns = (uint64_t)options->idle_check_ms * NS_PER_MS;
     mux->idle_ns = (uint64_t)options->idle_timeout_ms * NS_PER_MS;
     dli_label_init(&mux->label, options->label_key, env->client_label);
+    TAILQ_INIT(&mux->nothing);
     dl_status_t status = DL_OK;
     for (; mux->count < pipes && status == DL_OK; mux->count++) {
         status = dli_pipe_init(&mux->pipes[mux->count], mux, err);
@@ -328,7 +329,7 @@ static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
 /* No connection: makes one if something is to be sent. */
 static void connect_pipe(dli_pipe_t *pipe) {
     dl_error_t err;
-    if (pipe->queue.first == NULL && !pipe->wanted) {
+    if (TAILQ_EMPTY(&pipe->queue) && !pipe->wanted) {
         return;
     }
     pipe->wanted = false;
@@ -379,7 +380,7 @@ static void greet(dli_pipe_t *pipe) {
  */
 static bool look_at_idle(dli_pipe_t *pipe) {
     dli_mux_t *mux = pipe->mux;
-    if (dli_pipe_owes(pipe) || pipe->queue.first == NULL) {
+    if (dli_pipe_owes(pipe) || TAILQ_EMPTY(&pipe->queue)) {
         return true;
     }
     uint64_t idle_ns = mux->env->now_ns() - pipe->used_ns;
@@ -460,7 +461,7 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
         if (pipe->conn != NULL) {
             look_at_silence(pipe, next_revents);
         }
-        pipe->again |= pipe->conn == NULL && pipe->queue.first != NULL;
+        pipe->again |= pipe->conn == NULL && !TAILQ_EMPTY(&pipe->queue);
         revents = pipe->revents;
         next_revents = pipe->next_revents;
         pipe->revents = pipe->next_revents = 0;
@@ -538,15 +539,15 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
 
 bool dli_mux_flush(dli_mux_t *mux) {
     bool look_again = false;
-    while (mux->nothing.first != NULL) {
-        dli_redis_request_t *request = mux->nothing.first;
+    dli_redis_request_t *request;
+    while ((request = TAILQ_FIRST(&mux->nothing)) != NULL) {
         dli_redis_queue_remove(&mux->nothing, request);
         request->kind->ended(request, DL_OK, NULL);
     }
     for (size_t i = 0; i < mux->count; i++) {
         dli_pipe_t *pipe = &mux->pipes[i];
-        bool nobody_looks = pipe->conn != NULL && !pipe->ready && pipe->queue.first == NULL;
-        if (pipe->queue.first != NULL || pipe->wanted || nobody_looks) {
+        bool nobody_looks = pipe->conn != NULL && !pipe->ready && TAILQ_EMPTY(&pipe->queue);
+        if (!TAILQ_EMPTY(&pipe->queue) || pipe->wanted || nobody_looks) {
             work(pipe, nobody_looks ? POLLIN | POLLOUT : 0, 0);
             look_again |= is_overlooked(pipe);
         }
@@ -671,7 +672,7 @@ static dli_redis_request_t *heir_of(const dli_pipe_t *pipe) {
             return request;
         }
     }
-    return pipe->queue.first;
+    return TAILQ_FIRST(&pipe->queue);
 }
 
 dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *next) {

@@ -3,6 +3,8 @@
 #ifndef DLI_REDIS_MUX_H
 #define DLI_REDIS_MUX_H
 
+#include <sys/queue.h>
+
 #include "core/backend.h"
 #include "drivers/breaker.h"
 #include "conn.h"
@@ -78,9 +80,7 @@ typedef struct dli_redis_request dli_redis_request_t;
 /* Why a claim is refused while so many replies are to come on its pipe. */
 #define DLI_PIPE_CLAIMS_MAX 4096
 
-typedef struct dli_redis_queue {
-    dli_redis_request_t *first, *last;
-} dli_redis_queue_t;
+typedef TAILQ_HEAD(dli_redis_queue, dli_redis_request) dli_redis_queue_t;
 
 /* What requests of one kind are. All are called with the mutex held. */
 typedef struct dli_redis_kind {
@@ -109,8 +109,8 @@ struct dli_redis_request {
     dli_request_t *asked; /* the core's; NULL: it is none of those */
     redisReply **kept; /* room for the replies, which are the owner's then; NULL: `replied` looks at them */
     /* The multiplexer's */
-    dli_redis_request_t *next, *prev; /* in a queue */
-    uint64_t place;                   /* of its slot, once it was sent */
+    TAILQ_ENTRY(dli_redis_request) of_queue;
+    uint64_t place; /* of its slot, once it was sent */
     uint64_t sent_ns;
     uint32_t got;
     uint32_t rest_ms; /* by the owner: the rest may come so long after the first reply; 0: no bound */

@@ -18,6 +18,7 @@
 
 dl_status_t dli_pipe_init(dli_pipe_t *pipe, dli_mux_t *mux, dl_error_t *err) {
     pipe->mux = mux;
+    TAILQ_INIT(&pipe->queue);
     pipe->slots = calloc(FIRST_CAP, sizeof *pipe->slots);
     pipe->cap = pipe->slots != NULL ? FIRST_CAP : 0;
     return pipe->slots != NULL ? DL_OK : dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
@@ -77,24 +78,17 @@ void dli_label_lost(dli_label_t *label) {
 /* ---- the queue -------------------------------------------------------------------------------------- */
 
 void dli_redis_queue_push(dli_redis_queue_t *queue, dli_redis_request_t *request) {
-    request->next = NULL;
-    request->prev = queue->last;
-    *(queue->last != NULL ? &queue->last->next : &queue->first) = request;
-    queue->last = request;
+    TAILQ_INSERT_TAIL(queue, request, of_queue);
     request->queued = true;
 }
 
 static void push_front(dli_redis_queue_t *queue, dli_redis_request_t *request) {
-    request->prev = NULL;
-    request->next = queue->first;
-    *(queue->first != NULL ? &queue->first->prev : &queue->last) = request;
-    queue->first = request;
+    TAILQ_INSERT_HEAD(queue, request, of_queue);
     request->queued = true;
 }
 
 void dli_redis_queue_remove(dli_redis_queue_t *queue, dli_redis_request_t *request) {
-    *(request->prev != NULL ? &request->prev->next : &queue->first) = request->next;
-    *(request->next != NULL ? &request->next->prev : &queue->last) = request->prev;
+    TAILQ_REMOVE(queue, request, of_queue);
     request->queued = false;
 }
 
@@ -109,7 +103,7 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
 void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
     dli_redis_request_t end, *request; /* what is begun from now on is another matter */
     dli_redis_queue_push(&pipe->queue, &end);
-    while ((request = pipe->queue.first) != &end) {
+    while ((request = TAILQ_FIRST(&pipe->queue)) != &end) {
         dli_redis_queue_remove(&pipe->queue, request);
         end_with(pipe, request, status, why);
     }
@@ -230,10 +224,10 @@ static size_t gather(dli_pipe_t *pipe) {
     size_t n = 0;
     dli_commands_t *out = &pipe->out;
     dli_redis_request_t *next;
-    uint64_t now_ns = pipe->queue.first != NULL ? pipe->mux->env->now_ns() : 0;
-    for (dli_redis_request_t *request = pipe->queue.first; request != NULL && out->len < WRITE_BYTES;
+    uint64_t now_ns = !TAILQ_EMPTY(&pipe->queue) ? pipe->mux->env->now_ns() : 0;
+    for (dli_redis_request_t *request = TAILQ_FIRST(&pipe->queue); request != NULL && out->len < WRITE_BYTES;
          request = next) {
-        next = request->next;
+        next = TAILQ_NEXT(request, of_queue);
         if (request->kind->intent == DLI_CLAIM && pipe->tail - pipe->head >= DLI_PIPE_CLAIMS_MAX) {
             continue; /* frees get in always */
         }
@@ -280,7 +274,7 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
             return status;
         }
         status = write_out(pipe, err);
-    } while (status == DL_OK && pipe->queue.first != NULL);
+    } while (status == DL_OK && !TAILQ_EMPTY(&pipe->queue));
     return status;
 }
 
