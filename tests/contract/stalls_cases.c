@@ -1,13 +1,10 @@
 /* stalls_cases.c - contract: a thread that stops or jumps out of its call, wherever it is, keeps nobody. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "contract/queues.h"
-#include "core/core.h"
-#include "support/fault.h"
+#include "places.h"
 
 #define WORKERS 5
 #define ROUNDS 3
@@ -17,100 +14,33 @@
 /* Somebody is late by a second, and is looked at a second later; more than one may be found out in turn. */
 #define GOES_ON_MS 12000
 
-/* ---- the places ------------------------------------------------------------------------------- */
-
 /* What becomes of the thread: it stands still, or leaves its call. */
 typedef enum what { STOPS, JUMPS } what_t;
 
-/* A thread is stopped where it is about to wait, has waited or wakes another, and has no mutex of the core.
- * Where it is in the driver meanwhile, what it reads or sends there waits for it (docs/guarantees.md). */
+/* Where a thread that stops is in the driver, what it reads or sends there waits for it (docs/guarantees.md).
+ */
 typedef struct scene {
-    ct_t *ct;
+    places_t places; /* first */
     dl_client_t *client, *other;
-    int at;           /* which of the places that its threads come to, from 0 */
-    atomic_int place; /* the next */
     _Atomic(dli_thread_t *) stands;
     what_t what;
-    int64_t until_ms; /* somebody may use the hot name until then; with the mutex of `uses` */
     ct_latch_t *goes_on;
     ct_thread_t *thread; /* of the whole */
 } scene_t;
 
-static const dli_sys_t *inner;
-static _Thread_local scene_t *here; /* NULL: this thread stops nowhere */
 static _Thread_local sigjmp_buf back;
 
-static int has_mutex(dl_client_t *client) {
-    if (pthread_mutex_trylock(&client->mutex) != 0) {
-        return 1;
-    }
-    pthread_mutex_unlock(&client->mutex);
-    return 0;
-}
-
-static void pass_place(void) {
-    scene_t *s = here;
-    if (s == NULL || fault_inside > 0 || asks_here || has_mutex(s->client) ||
-        atomic_fetch_add(&s->place, 1) != s->at) {
-        return;
-    }
-    here = NULL;
+static void stand_or_jump(places_t *places) {
+    scene_t *s = (scene_t *)(void *)places;
     atomic_store(&s->stands, dli_thread_known());
     if (s->what == JUMPS) {
         siglongjmp(back, 1);
     }
-    ct_latch_wait(s->ct, s->goes_on, KEEP_MS);
-}
-
-static int poll_between(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    if (deadline_ns == 0) { /* it only looks, perhaps again and again */
-        return inner->poll(fds, n, 0);
-    }
-    pass_place();
-    int rc = inner->poll(fds, n, deadline_ns);
-    pass_place();
-    return rc;
-}
-
-static void wait_between(atomic_uint *word, uint64_t deadline_ns) {
-    pass_place();
-    inner->word_wait(word, deadline_ns);
-    pass_place();
-}
-
-static void wake_behind(atomic_uint *word) {
-    pass_place();
-    inner->word_wake(word);
-}
-
-/* ---- exclusion -------------------------------------------------------------------------------- */
-
-static pthread_mutex_t uses = PTHREAD_MUTEX_INITIALIZER;
-
-/* Whoever has it may do so for as long as it is told; it is not to be told so while another is. */
-static void begin_use(ct_t *ct, scene_t *s, dl_lock_t *lock) {
-    pthread_mutex_lock(&uses);
-    int64_t now_ms = ct_now_ms(ct), valid_ms = dl_valid_ms(lock), other_ms = s->until_ms - now_ms;
-    s->until_ms = valid_ms > 0 ? now_ms + valid_ms : s->until_ms;
-    pthread_mutex_unlock(&uses);
-    CT_CHECKF(valid_ms == 0 || other_ms <= 0, "two have '%d' at once, one for %lld ms, one for %lld ms",
-              s->at, (long long)valid_ms, (long long)other_ms);
-}
-
-static void end_use(scene_t *s) {
-    pthread_mutex_lock(&uses);
-    s->until_ms = 0;
-    pthread_mutex_unlock(&uses);
+    ct_latch_wait(places->ct, s->goes_on, KEEP_MS);
 }
 
 static void put_between(ct_t *ct, what_t what) {
-    static dli_sys_t table;
-    inner = dli_sys;
-    table = *dli_sys;
-    table.poll = poll_between;
-    table.word_wait = wait_between;
-    table.word_wake = wake_behind;
-    dli_sys = &table;
+    put_places_between();
     if (what == JUMPS || ct_traits(ct) & CT_REAL_TIME) {
         mark_asking(ct);
     }
@@ -147,14 +77,14 @@ static const use_fn shortly[] = {keep, dl_unlock};
 static const use_fn fully[] = {dl_lock, extend, dl_unlock, inspect, dl_unlock};
 
 /* The last of these leaves it. */
-static dl_status_t use(ct_t *ct, const worker_t *w, const use_fn *calls, size_t n, dl_error_t *err) {
+static dl_status_t use(const worker_t *w, const use_fn *calls, size_t n, dl_error_t *err) {
     dl_status_t status = DL_OK;
     if (w->is_hot) {
-        begin_use(ct, w->scene, w->lock);
+        begin_use(&w->scene->places, w->lock);
     }
     for (size_t i = 0; i < n && status == DL_OK; i++) {
         if (w->is_hot && i + 1 == n) {
-            end_use(w->scene);
+            end_use(&w->scene->places);
         }
         status = calls[i](w->lock, err);
     }
@@ -170,14 +100,14 @@ static dl_status_t play_round(ct_t *ct, const worker_t *w, int number, dl_error_
     if (status != DL_OK) {
         return status == DL_ETIMEDOUT ? DL_OK : status;
     }
-    return wait_ms > 0 ? use(ct, w, fully, sizeof fully / sizeof fully[0], err)
-                       : use(ct, w, shortly, sizeof shortly / sizeof shortly[0], err);
+    return wait_ms > 0 ? use(w, fully, sizeof fully / sizeof fully[0], err)
+                       : use(w, shortly, sizeof shortly / sizeof shortly[0], err);
 }
 
 /* What a call that failed, or was left by a jump, has left. */
 static void leave(const worker_t *w) {
     if (w->is_hot && dl_hold_count(w->lock) > 0) {
-        end_use(w->scene);
+        end_use(&w->scene->places);
     }
     while (dl_hold_count(w->lock) > 0) {
         (void)dl_unlock(w->lock, CT_ERR);
@@ -187,7 +117,7 @@ static void leave(const worker_t *w) {
 /* One that stood still may find that its call, or its hold, is over. */
 static void work(ct_t *ct, void *arg) {
     worker_t *w = arg;
-    here = w->may_stand ? w->scene : NULL;
+    here = w->may_stand ? &w->scene->places : NULL;
     for (volatile int i = 0; i < ROUNDS; i++) {
         dl_error_t err;
         if (sigsetjmp(back, 1) != 0) {
@@ -235,9 +165,9 @@ static void use_queue(ct_t *ct, dl_lock_t *task, int64_t within_ms) {
 static void play(ct_t *ct, void *arg) {
     scene_t *s = arg;
     char hot[32], own[32], queued[32];
-    snprintf(hot, sizeof hot, "hot %d", s->at);
-    snprintf(own, sizeof own, "own %d", s->at);
-    snprintf(queued, sizeof queued, "queued %d", s->at);
+    snprintf(hot, sizeof hot, "hot %d", s->places.at);
+    snprintf(own, sizeof own, "own %d", s->places.at);
+    snprintf(queued, sizeof queued, "queued %d", s->places.at);
     worker_t workers[WORKERS];
     for (int i = 0; i < WORKERS; i++) {
         dl_lock_t *lock = ct_lock(ct, i == 0 ? s->other : s->client, i == 1 ? own : hot);
@@ -259,9 +189,10 @@ static void play(ct_t *ct, void *arg) {
 }
 
 static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
-    *s = (scene_t){.ct = ct, .at = at, .what = what, .goes_on = ct_latch(ct, 1)};
+    *s = (scene_t){.what = what, .goes_on = ct_latch(ct, 1)};
     const char *options = ct_traits(ct) & CT_VIRTUAL ? NULL : BRIEF "\ncall_timeout: 4s";
     s->client = ct_open(ct, options);
+    s->places = (places_t){.ct = ct, .client = s->client, .at = at, .come = stand_or_jump};
     s->other = ct_open(ct, options);
     s->thread = ct_thread(ct, play, s);
 }
@@ -269,7 +200,7 @@ static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
 /* False: no thread came to its place. */
 static int end_scene(ct_t *ct, scene_t *s) {
     char hot[32];
-    snprintf(hot, sizeof hot, "hot %d", s->at);
+    snprintf(hot, sizeof hot, "hot %d", s->places.at);
     ct_join(ct, s->thread);
     ct_close(ct, s->client);
     ct_close(ct, s->other);
@@ -314,7 +245,7 @@ CT_CASE(stalls, in_whatever_place_a_thread_jumps_the_others_go_on, .traits = CT_
 
 static void lock_and_stop(ct_t *ct, void *arg) {
     worker_t *w = arg;
-    here = w->scene;
+    here = &w->scene->places;
     CT_OK(dl_lock(w->lock, CT_ERR));
     here = NULL;
     CT_OK(dl_unlock(w->lock, CT_ERR));
@@ -327,7 +258,9 @@ CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
         .traits = CT_BLOCKING | CT_REAL_TIME | CT_BACKEND) {
     dl_client_t *client =
         ct_open(ct, ct_call_timeout_ms(ct) > 950 ? SLEEPS_AT_ONCE : SLEEPS_AT_ONCE "\ncall_timeout: 950ms");
-    scene_t s = {.ct = ct, .client = client, .goes_on = ct_latch(ct, 1)};
+    scene_t s = {.places = {.ct = ct, .client = client, .come = stand_or_jump},
+                 .client = client,
+                 .goes_on = ct_latch(ct, 1)};
     put_between(ct, STOPS);
     dl_queue_t *queue = new_queue(ct);
     dl_lock_t *task = ct_lock_owned(ct, s.client, "task", 1);

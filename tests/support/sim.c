@@ -18,6 +18,8 @@ static int resume_fds[MAX_RESUME_FDS]; /* our own duplicates: the clients close 
 static unsigned resume_count;
 static pthread_once_t self_once = PTHREAD_ONCE_INIT;
 
+static atomic_uint_fast64_t slept_ns;
+
 static uint64_t sim_now_ns(void) {
     return atomic_load(&sim_core.clock_ns);
 }
@@ -267,8 +269,13 @@ int sim_active(void) {
     return installed;
 }
 
+uint64_t sim_slept_ns(void) {
+    return atomic_load(&slept_ns);
+}
+
 void sim_suspend(uint64_t ns) {
     pthread_mutex_lock(&sim_core.mutex);
+    atomic_fetch_add(&slept_ns, ns);
     atomic_fetch_add(&sim_core.clock_ns, ns);
     for (unsigned i = 0; i < resume_count; i++) {
         uint64_t one = 1;

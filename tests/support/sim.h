@@ -31,6 +31,8 @@ void sim_uninstall(void);
 int sim_active(void);
 /* The machine sleeps: the clock jumps by this much, and every resume descriptor becomes readable. */
 void sim_suspend(uint64_t ns);
+/* For how long it has, altogether. */
+uint64_t sim_slept_ns(void);
 /* Writes one line for each known thread to stderr. Takes no lock: for debuggers, timeouts and the deadlock
  * report. */
 void sim_dump(void);
