@@ -147,7 +147,7 @@ Test(redlock_renewals, what_is_being_freed_is_not_filled_in) {
 /* Two have lost it: what could be filled in there is no vote, and the one that is left is no majority. It is
  * freed there, too: others shall not wait for the end of a lease that was made longer just now. */
 Test(redlock_renewals, what_could_be_filled_in_is_no_vote) {
-    put("orders", 7, 1, 5000);
+    put("orders", 7, 1, 60000);
     clear_counts();
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
     cr_assert_eq(renew("orders", 7, LEASE_MS), DL_ELOST);
