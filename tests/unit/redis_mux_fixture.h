@@ -76,8 +76,15 @@ static dli_mux_t mux;
 static pthread_mutex_t core_mutex = PTHREAD_MUTEX_INITIALIZER;
 static dli_backend_env_t core;
 
+static void (*meanwhile)(void); /* before this thread has the mutex again, once */
+
 static inline void lock_core(void *arg) {
+    void (*fn)(void) = meanwhile;
     pthread_mutex_lock(arg);
+    meanwhile = NULL;
+    if (fn != NULL) {
+        fn();
+    }
 }
 
 static inline void unlock_core(void *arg) {
@@ -87,6 +94,7 @@ static inline void unlock_core(void *arg) {
 /* A line of words, and the answer. */
 typedef struct line {
     dli_redis_request_t wire; /* first */
+    dli_request_t asked;      /* of one that leads */
     const char *words, *source;
     char answer[64];
     bool over;
@@ -124,6 +132,7 @@ static inline void line_ended(dli_redis_request_t *wire, dl_status_t status, con
     line_t *line = (line_t *)(void *)wire;
     line->status = status;
     line->over = true;
+    line->asked.pending = false;
     if (why != NULL) {
         line->err = *why;
     }

@@ -1,5 +1,7 @@
 /* redis_mux_test.c - requests on shared connections: order, giving up, silence, kills, scripts. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sys/ioctl.h>
+
 #include "redis_mux_fixture.h"
 
 static bool finds_claim(uint64_t hold) {
@@ -82,6 +84,32 @@ Test(redis_mux, a_script_that_was_forgotten_is_sent_by_its_text) {
     run_line(&call);
     cr_assert_eq(call.status, DL_OK, "%s", call.err.message);
     cr_assert_str_eq(call.answer, "word");
+}
+
+/* Two commands; the answer to the second is known already as the first has to be sent again. */
+static void encode_twice(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    encode_line(wire, with_source, commands);
+    dli_commands_add_words(commands, "INCR", "calls", NULL);
+}
+
+static int replies;
+
+static bool count_reply(dli_redis_request_t *wire, const redisReply *reply) {
+    replies++;
+    return line_replied(wire, reply);
+}
+
+Test(redis_mux, what_comes_behind_a_script_that_was_forgotten_is_no_answer) {
+    static const dli_redis_kind_t batch = {
+        .intent = DLI_PLAIN, .encode = encode_twice, .replied = count_reply, .ended = line_ended};
+    open_mux(server.path);
+    line_t call = line_of(&batch, "EVALSHA 0123456789012345678901234567890123456789 0 word");
+    call.source = "return ARGV[1]";
+    call.wire.count = 2;
+    run_line(&call);
+    cr_assert_eq(call.status, DL_OK, "%s", call.err.message);
+    cr_assert_str_eq(call.answer, "2", "it was carried out twice");
+    cr_assert_eq(replies, 2, "and answered once");
 }
 
 /* The relay keeps back what the first connection says. */
@@ -324,4 +352,46 @@ Test(redis_mux, a_server_that_refuses_to_kill_is_asked_once) {
     }
     cr_assert(was_reported("may not kill connections"), "%s", reported);
     cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
+}
+
+static struct pollfd led[2];
+static uint64_t led_term, led_until_ns;
+
+static void begin_leading(line_t *line) {
+    line->wire.asked = &line->asked;
+    line->wire.leads = line->asked.leads = line->asked.pending = true;
+    begin_line(line);
+}
+
+static int lead_fds(line_t *line, uint64_t *term, bool late, void (*fn)(void)) {
+    lock_core(&core_mutex);
+    meanwhile = fn;
+    int n = dli_mux_lead_fds(&mux, &line->wire, led, late, term, &led_until_ns);
+    meanwhile = NULL;
+    unlock_core(&core_mutex);
+    return n;
+}
+
+/* It goes on after all. */
+static void read_as_leader(void) {
+    led[0].revents = POLLIN;
+    (void)dli_mux_lead(&mux, led_term, led, 1);
+}
+
+/* Its reply is read by the other, whom it has just found late. */
+Test(redis_mux, who_takes_over_after_its_reply_has_come_does_not_lead) {
+    open_mux(server.path);
+    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    uint64_t term = 0;
+    int unread = 0;
+    run_line(&first);
+    begin_leading(&a);
+    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
+    begin_leading(&b);
+    cr_assert_eq(a.wire.pipe, b.wire.pipe);
+    AWAIT_THAT((ioctl(led[0].fd, FIONREAD, &unread), unread), ==, (int)strlen("$1\r\na\r\n$1\r\nb\r\n"));
+    cr_assert_eq(lead_fds(&b, &term, true, NULL), 0, "it looks twice");
+    cr_assert_eq(lead_fds(&b, &term, true, read_as_leader), 0);
+    cr_assert(a.over && b.over);
+    cr_assert(mux.pipes[b.wire.pipe].leader == NULL);
 }

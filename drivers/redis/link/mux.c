@@ -639,7 +639,8 @@ int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd
                      uint64_t *term, uint64_t *until_ns) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool is_own = pipe->term != 0 && pipe->term == *term;
-    bool is_free = is_own || (pipe->term == 0 && !pipe->polled) || (late && is_leader_late(pipe));
+    bool is_free = is_own || (pipe->term == 0 && !pipe->polled) ||
+                   (late && is_leader_late(pipe) && request->asked->pending); /* its reply may have come */
     if (!is_free || pipe->conn == NULL) {
         return 0;
     }

@@ -340,8 +340,8 @@ static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request
         *owned = NULL;
         return DL_OK;
     }
-    if (request->forgotten && request->kind->intent == DLI_CLAIM) {
-        return DL_OK; /* what came behind it */
+    if (request->forgotten) {
+        return DL_OK; /* what came behind it: all of it is sent again */
     }
     return request->kind->replied(request, reply) ? DL_OK : fail_sense(pipe, err);
 }

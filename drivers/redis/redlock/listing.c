@@ -53,7 +53,8 @@ static int note(void *arg, const char *name, const dl_lock_info_t *info) {
 
 static int compare(const void *a, const void *b) {
     const entry_t *x = a, *y = b;
-    return strcmp(x->name, y->name);
+    int by_name = strcmp(x->name, y->name);
+    return by_name != 0 ? by_name : (x->node > y->node) - (x->node < y->node);
 }
 
 /* NULL: out of memory. One that hangs must not take all the time that the others need. */
