@@ -303,7 +303,7 @@ struct dli_op {
     dli_park_t *park;          /* of the thread that carries it; NULL: none */
     const dl_cancel_t *cancel; /* of a blocking call */
     bool async;                /* not carried on by a caller: its place is of interest */
-    bool asks, sleeps;         /* of a blocking call: its thread is in the driver, or asleep */
+    bool asks, waits;          /* of a blocking call: its thread is in the driver; there, or asleep */
     dli_op_t *outer;           /* in thread->calls */
     uint64_t due_ns;           /* when its thread should go on at the latest */
     uint64_t term;             /* it reads its own reply; 0: it does not */
@@ -750,8 +750,8 @@ void dli_gate_next(dli_gate_t *gate);                /* if nobody holds and nobo
 void dli_gate_look_again(const dli_hold_t *hold);
 /* Whose turn it is tries again, or looks after its watch: a release was heard, or its watch has changed. */
 void dli_gate_wake(dli_gate_t *gate);
-/* Ends the watches that nobody wants any more. Releases the mutex meanwhile. */
-void dli_gates_unwatch(dl_client_t *client);
+/* Ends the next of the watches that nobody wants any more. Releases the mutex meanwhile. */
+void dli_gate_unwatch_next(dl_client_t *client);
 /* Those that were kept for whoever comes soon. */
 void dli_gates_end_watches(dl_client_t *client);
 

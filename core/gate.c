@@ -214,21 +214,19 @@ void dli_gate_wake(dli_gate_t *gate) {
     }
 }
 
-void dli_gates_unwatch(dl_client_t *client) {
-    while (client->unwatch != NULL) {
-        dli_gate_t *gate = client->unwatch;
-        client->unwatch = gate->next_unwatch;
-        gate->unwatch = false;
-        dl_watch_t *watch = dli_gate_is_wanted(gate) ? NULL : gate->watch;
-        if (watch != NULL) {
-            gate->watch = NULL;
-            gate->watch_changes = true;
-            dli_release_client(client);
-            client->driver->unwatch(client->state, watch);
-            pthread_mutex_lock(&client->mutex);
-            gate->watch_changes = false;
-            dli_gate_wake(gate);
-        }
-        dli_gate_unref(gate);
+void dli_gate_unwatch_next(dl_client_t *client) {
+    dli_gate_t *gate = client->unwatch;
+    client->unwatch = gate->next_unwatch;
+    gate->unwatch = false;
+    dl_watch_t *watch = dli_gate_is_wanted(gate) ? NULL : gate->watch;
+    if (watch != NULL) {
+        gate->watch = NULL;
+        gate->watch_changes = true;
+        dli_release_client(client);
+        client->driver->unwatch(client->state, watch);
+        pthread_mutex_lock(&client->mutex);
+        gate->watch_changes = false;
+        dli_gate_wake(gate);
     }
+    dli_gate_unref(gate);
 }

@@ -68,7 +68,7 @@ dl_status_t dl_client_set_log(dl_client_t *client, dl_log_fn fn, void *arg) {
     if (status != DL_OK) {
         return status;
     }
-    dli_unlock_client(client); /* the function may run now, and make a call */
+    dli_unlock_client(client); /* the function may run now, and wait for what another does */
     pthread_rwlock_wrlock(&client->log_lock);
     client->log_fn = fn;
     client->log_arg = arg;

@@ -69,14 +69,15 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_unlock_client_at_once(client);
 }
 
-static int sleep_at(dli_op_t *op, struct pollfd *fds, nfds_t n, uint64_t spin_until_ns, uint64_t until_ns) {
+static int sleep_at(struct pollfd *fds, nfds_t n, uint64_t spin_until_ns, uint64_t until_ns) {
     int ready = 0;
-    op->sleeps = true;
     while (ready == 0 && dli_now() < spin_until_ns) {
         ready = dli_sys->poll(fds, n, 0);
     }
     ready = ready == 0 ? dli_sys->poll(fds, n, until_ns) : ready;
-    op->sleeps = false;
+    for (nfds_t i = 0; i < n && ready <= 0; i++) {
+        fds[i].revents = 0;
+    }
     return ready;
 }
 
@@ -116,17 +117,16 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     memcpy(loop->fds, fds + own, n * sizeof *fds);
     loop->fd_count = n;
     atomic_store(&loop->listens_to_ns, until_ns);
-    int ready = op != NULL ? sleep_at(op, fds, own + n, 0, until_ns) : dli_sys->poll(fds, own + n, until_ns);
-    for (size_t i = 0; i < own + n && ready <= 0; i++) {
-        fds[i].revents = 0;
-    }
+    (void)sleep_at(fds, own + n, 0, until_ns);
     dli_lock_client(client);
     loop->sleeps_to_ns = op != NULL ? loop->sleeps_to_ns : 0;
+    dli_tidy(client); /* before it is marked once more */
+    dli_wake_first(client);
     if (loop->round != round) {
         return; /* it was late, and another has taken over */
     }
     loop->reading = true;
-    dli_unlock_client(client);
+    dli_release_client(client);
     reader = op;
     driver->listen(client->state, fds + own, n);
     reader = NULL;
@@ -249,11 +249,9 @@ static void sleep_parked(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     park->sleeps = fds[1].fd < 0;
     dli_unlock_client(op->client);
     if (fds[1].fd < 0) {
-        op->sleeps = true;
         dli_sys->word_wait(&park->woken, until_ns);
-        op->sleeps = false;
     } else {
-        (void)sleep_at(op, fds, 2, 0, until_ns);
+        (void)sleep_at(fds, 2, 0, until_ns);
     }
     dli_lock_client(op->client);
     park->sleeps = false;
@@ -294,11 +292,7 @@ static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t u
     dl_client_t *client = op->client;
     uint64_t spin_until_ns = dli_spin_until(op);
     dli_unlock_client(client);
-    int ready = sleep_at(op, fds, 2 + n, spin_until_ns, until_ns);
-    bool is_hit = ready > 0 && dli_now() < spin_until_ns;
-    for (size_t i = 0; i < 2 + n && ready <= 0; i++) {
-        fds[i].revents = 0;
-    }
+    bool is_hit = sleep_at(fds, 2 + n, spin_until_ns, until_ns) > 0 && dli_now() < spin_until_ns;
     dli_lock_client(client);
     if (spin_until_ns > 0) {
         dli_spin_note(op, is_hit);

@@ -133,12 +133,12 @@ void dli_tidy(dl_client_t *client) {
         if (client->to_flush) {
             dli_requests_flush(client);
         }
-        if (client->unwatch != NULL) {
+        if (client->unwatch != NULL || has_chores_here(client)) {
             wake_outside(client);
-            dli_gates_unwatch(client);
         }
-        if (has_chores_here(client)) {
-            wake_outside(client);
+        if (client->unwatch != NULL) {
+            dli_gate_unwatch_next(client);
+        } else if (has_chores_here(client)) {
             do_chores(client);
         }
         end_outside(client);

@@ -156,11 +156,13 @@ static void run(dli_op_t *op) {
     dli_next_t next;
     while ((next = advance(op)) != DLI_DONE) {
         op->due_ns = due(op, next);
+        op->waits = true;
         if (next == DLI_ASK) {
             dli_call_ask(op);
         } else {
             dli_loop_sleep(op, op->until_ns);
         }
+        op->waits = false;
     }
     dli_op_judge(op);
     dli_park_put(op->client, op->park);
@@ -185,17 +187,17 @@ static void end_left(dli_op_t *op) {
     } else if (op->asks) {
         op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
     }
-    op->asks = op->sleeps = false;
+    op->asks = false;
     run(op);
     dli_op_give_up(op);
     dli_op_free_and_unlock(op);
 }
 
-/* Neither the driver nor a thread that sleeps makes a call to this client. The log's function may. */
+/* Neither the driver makes a call to this client, nor what a thread that waits does for others. */
 static bool end_one_left(dli_thread_t *thread, const dl_client_t *client) {
     for (dli_op_t **at = &thread->calls; *at != NULL; at = &(*at)->outer) {
         dli_op_t *op = *at;
-        if (op->client == client && (op->asks || op->sleeps)) {
+        if (op->client == client && op->waits) {
             *at = op->outer;
             end_left(op);
             return true;

@@ -9,10 +9,18 @@ static dli_next_t level_left(dli_op_t *op) {
     return dli_op_end(op, op->hold->state == DLI_HOLD_LOST ? DL_ELOST : DL_OK);
 }
 
+static void tell_of_exit(const dli_op_t *op) {
+    if (op->thread_exited) {
+        dli_event_hold(op->hold, DL_EVENT_THREAD_EXITED, op->answer,
+                       "the thread that held it has ended; the lock was released");
+    }
+}
+
 /* The end of a hold, whatever the answer is. */
 static dli_next_t released(dli_op_t *op) {
     dli_hold_t *hold = op->hold;
     if (hold->state != DLI_HOLD_RELEASING) {
+        tell_of_exit(op);
         return dli_op_end(op, op->answer); /* late: its lease was over, and others have gone on */
     }
     if (op->request.in_line) {
@@ -25,9 +33,8 @@ static dli_next_t released(dli_op_t *op) {
         dli_free_add(op->claim, false, over_ns);
     }
     dli_free_rest(op->claim, over_ns);
-    if (op->thread_exited && op->answer != DL_ELOST) {
-        dli_event_hold(hold, DL_EVENT_THREAD_EXITED, op->answer,
-                       "the thread that held it has ended; the lock was released");
+    if (op->answer != DL_ELOST) {
+        tell_of_exit(op);
     }
     dli_hold_end(hold);
     return dli_op_end(op, op->answer);

@@ -277,3 +277,177 @@ CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
     ct_join(ct, w.thread);
     dl_queue_free(queue);
 }
+
+/* ---- one that finds work that another has left ------------------------------------------------------ */
+
+/* A thread that waits for "cold", and stops or jumps as it wakes who is next for "hot". */
+typedef struct finder {
+    scene_t scene; /* first */
+    dl_lock_t *cold;
+    _Atomic(dli_thread_t *) known;
+    atomic_int finds, missed; /* another has done it before */
+    dl_client_t *holder;
+    dl_queue_t *queue;
+    uint64_t task;
+    caller_t next;
+} finder_t;
+
+static _Thread_local finder_t *finder;
+
+static dli_op_t *next_of(dl_client_t *client, const char *name) {
+    return TAILQ_FIRST(&dli_gate_find_name(client, name, strlen(name))->queue);
+}
+
+/* As by one that lets the mutex go for a system call: the task of the other name ends. */
+static void find_work(finder_t *f) {
+    dl_client_t *client = f->scene.client;
+    pthread_mutex_lock(&client->mutex);
+    dli_op_t *task = dli_gate_find_name(client, "hot", 3)->active;
+    task->cancelled = true;
+    dli_op_poke(task);
+    pthread_mutex_unlock(&client->mutex);
+    here = &f->scene.places;
+}
+
+static void sleep_again(void) {
+    if (finder != NULL && here != NULL) {
+        here = NULL;
+        atomic_store(&finder->missed, 1);
+    }
+}
+
+static int poll_and_find(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    sleep_again();
+    int rc = inner->poll(fds, n, deadline_ns);
+    if (finder != NULL && finder->scene.client->loop.listener == dli_thread_known()->calls &&
+        atomic_exchange(&finder->finds, 0)) {
+        find_work(finder);
+    }
+    return rc;
+}
+
+static void wait_and_find(atomic_uint *word, uint64_t deadline_ns) {
+    sleep_again();
+    inner->word_wait(word, deadline_ns);
+    if (finder != NULL && finder->scene.what == JUMPS && atomic_exchange(&finder->finds, 0)) {
+        find_work(finder);
+    }
+}
+
+static void put_finds_between(void) {
+    static dli_sys_t finds;
+    put_places_between();
+    finds = *dli_sys;
+    finds.poll = poll_and_find;
+    finds.word_wait = wait_and_find;
+    dli_sys = &finds;
+}
+
+static int sleeps(dl_client_t *client, const char *name) {
+    dli_lock_client(client);
+    const dli_op_t *next = next_of(client, name);
+    int it_does = next != NULL && next->park != NULL && next->park->sleeps;
+    dli_unlock_client(client);
+    return it_does;
+}
+
+static void begin_finder(ct_t *ct, finder_t *f, what_t what) {
+    dl_client_t *c = ct_open(ct, LASTING "\ncall_timeout: 4s");
+    *f = (finder_t){.scene = {.places = {.ct = ct, .client = c, .come = stand_or_jump},
+                              .client = c,
+                              .what = what,
+                              .goes_on = ct_latch(ct, 1)}};
+    f->holder = ct_open(ct, LASTING);
+    f->cold = ct_lock(ct, c, "cold");
+    f->queue = new_queue(ct);
+    CT_OK(dl_lock(ct_lock_owned(ct, f->holder, "cold", 1), CT_ERR));
+    CT_OK(dl_lock(ct_lock_owned(ct, f->holder, "hot", 1), CT_ERR));
+    f->task = begin_lock(ct, f->queue, ct_lock_owned(ct, c, "hot", 1));
+    f->next = (caller_t)CALLER(ct_lock(ct, c, "hot"), DL_WAIT_FOREVER);
+    start_caller(ct, &f->next);
+    CT_AWAIT(sleeps(c, "hot"), SOON_MS);
+}
+
+/* False: another was quicker. */
+static int end_finder(ct_t *ct, finder_t *f) {
+    ct_latch_down(ct, f->scene.goes_on);
+    (void)take_of(ct, f->queue, f->task, DL_ECANCELED, SOON_MS);
+    ct_close(ct, f->holder);
+    dl_queue_free(f->queue);
+    ct_join(ct, f->scene.thread);
+    end_caller(ct, &f->next, DL_OK);
+    ct_close(ct, f->scene.client);
+    return !f->missed;
+}
+
+static void wait_and_be_stopped(ct_t *ct, void *arg) {
+    finder_t *f = arg;
+    atomic_store(&f->known, dli_thread_self());
+    finder = f;
+    if (sigsetjmp(back, 1) == 0) {
+        CT_OK(dl_lock(f->cold, CT_ERR));
+        CT_OK(dl_unlock(f->cold, CT_ERR));
+    } else {
+        CT_STATUS(dl_unlock(f->cold, CT_ERR), DL_ENOTOWNER);
+        CT_CHECK(dli_thread_known()->calls == NULL);
+    }
+    finder = NULL;
+}
+
+/* Once it listens; late, it may be replaced before it finds anything. */
+static int has_found(finder_t *f) {
+    dl_client_t *client = f->scene.client;
+    if (f->scene.stands == NULL && !f->finds && !f->missed) {
+        const dli_thread_t *thread = atomic_load(&f->known);
+        dli_lock_client(client);
+        const dli_op_t *op = client->loop.listener;
+        if (op != NULL && thread != NULL && op == thread->calls) {
+            atomic_store(&f->finds, 1);
+            dli_park_wake(client, op->park);
+        }
+        dli_unlock_client(client);
+    }
+    return f->scene.stands != NULL || f->missed;
+}
+
+static int stop_a_listener(ct_t *ct) {
+    finder_t f;
+    begin_finder(ct, &f, STOPS);
+    f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);
+    CT_AWAIT(has_found(&f), SOON_MS);
+    dl_lock_t *third = ct_lock_owned(ct, f.scene.client, "third", 1);
+    dl_queue_t *queue = new_queue(ct);
+    lock_by(ct, queue, third, DL_LEASE_AUTO);
+    unlock_by(ct, queue, third);
+    dl_queue_free(queue);
+    return end_finder(ct, &f);
+}
+
+CT_CASE(stalls, who_listens_and_stops_as_it_wakes_another_is_replaced, .traits = CT_BLOCKING,
+        .needs = DL_CAP_NOTIFY) {
+    put_finds_between();
+    while (!stop_a_listener(ct)) {}
+}
+
+static int jump_before_it_sleeps(ct_t *ct) {
+    finder_t f;
+    begin_finder(ct, &f, JUMPS);
+    dl_client_t *client = f.scene.client;
+    (void)begin_lock(ct, f.queue, ct_lock_owned(ct, client, "cold", 1));
+    f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);
+    ct_await_waiting(ct, client, 4, SOON_MS);
+    CT_AWAIT(sleeps(client, "cold"), SOON_MS);
+    atomic_store(&f.finds, 1);
+    dli_lock_client(client);
+    dli_op_poke(next_of(client, "cold"));
+    dli_unlock_client(client);
+    CT_AWAIT(f.scene.stands != NULL || f.missed, SOON_MS);
+    return end_finder(ct, &f);
+}
+
+/* It was woken, and is about to sleep again. Its next call ends the one that it has left. */
+CT_CASE(stalls, who_jumps_as_it_wakes_another_before_it_sleeps_has_left_its_call, .traits = CT_BLOCKING,
+        .needs_not = DL_CAP_NATIVE_WAIT) {
+    put_finds_between();
+    while (!jump_before_it_sleeps(ct)) {}
+}

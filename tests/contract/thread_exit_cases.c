@@ -111,6 +111,25 @@ CT_CASE(thread_exit, finds_a_wiped_hold_lost, .traits = CT_BLOCKING | CT_CAN_FOR
     CT_OK(dl_unlock(successor, CT_ERR));
 }
 
+/* Another waits for it, and goes on once its lease is over: before the server has answered. */
+CT_CASE(thread_exit, reports_a_hold_that_runs_out_at_its_release, .traits = CT_BLOCKING,
+        .needs = DL_CAP_LEASE) {
+    dl_client_t *c = ct_open(ct, LASTING "\ncall_timeout: 4s");
+    leaver_t leaver = {
+        .lock = ct_lock(ct, c, "silent"), .levels = 1, .lease_ms = 1000, .stays_for = ct_latch(ct, 1)};
+    ct_fault(ct, CT_OP_RELEASE, CT_NEVER, 1);
+    ct_thread_t *thread = ct_thread(ct, leave_holding, &leaver);
+    CT_AWAIT_THAT(ct_stats(ct, c).held_now, ==, 1, 5000);
+    caller_t waiter = CALLER(leaver.lock, DL_WAIT_FOREVER);
+    start_caller(ct, &waiter);
+    ct_await_waiting(ct, c, 1, 5000);
+    ct_latch_down(ct, leaver.stays_for);
+    ct_join(ct, thread);
+    ct_expect_event(ct, c, DL_EVENT_THREAD_EXITED, "silent", 4000 + ct_tolerance_ms(ct));
+    end_caller(ct, &waiter, DL_OK);
+    ct_no_event(ct, c, 0, NULL, 0);
+}
+
 static void lock_owned(ct_t *ct, void *arg) {
     CT_OK(dl_lock(arg, CT_ERR));
 }
