@@ -56,8 +56,8 @@ struct dli_subscriber {
 
 /* All but init and owes with the mutex held. */
 void dli_hearing_init(dli_subscriber_t *subscriber);
-/* Joins the watcher to the channel, which is subscribed to anew: what came before is no news to it. false:
- * out of memory. */
+/* Joins the watcher to the channel. One that is live is subscribed to anew: what came before is no news to
+ * it. false: out of memory. */
 bool dli_hearing_join(dli_subscriber_t *subscriber, const char *name, size_t len, dli_watcher_t *watcher);
 void dli_hearing_leave(dli_subscriber_t *subscriber, dli_watcher_t *watcher);
 /* Nothing is subscribed to any more: who heard is told so; what has watchers is asked for anew, the rest is
