@@ -43,7 +43,7 @@ static void lose_vote(ct_t *ct, mishap_t happens) {
     watch_t watch = start_watch(ct);
     expect_refused(ct, lock);
     CT_STATUS(dl_trylock_for(lock, quarantine_ms(ct) / 3, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
-    CT_EQ(votes_for(ct, "row 24"), 0);
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
     dl_client_t *fresh = ct_open(ct, short_quarantine(ct, "")); /* it is the node that keeps count */
     dl_lock_t *next = ct_lock(ct, fresh, "row 24");
     CT_STATUS(dl_trylock(next, CT_ERR), DL_EBUSY);
@@ -198,9 +198,9 @@ CT_CASE(faults, row24_unlocked_while_a_node_is_filled_in, REDLOCK) {
     CT_AWAIT_THAT(ct_calls(ct, CT_OP_BATCH), >, batches, scaled(ct, 1500));
     ct_sleep_ms(ct, slow_ms / 2);
     CT_OK(dl_unlock(lock, CT_ERR));
-    CT_EQ(votes_for(ct, "row 24"), 0);
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
     ct_sleep_ms(ct, slow_ms);
-    CT_EQ(votes_for(ct, "row 24"), 0);
+    CT_AWAIT_THAT(votes_for(ct, "row 24"), ==, 0, FREE_MS + ct_tolerance_ms(ct));
     CT_EQ(ct_stats(ct, c).lost, 0);
     stop_front(ct, &front);
 }
