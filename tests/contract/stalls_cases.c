@@ -285,7 +285,8 @@ typedef struct finder {
     scene_t scene; /* first */
     dl_lock_t *cold;
     _Atomic(dli_thread_t *) known;
-    atomic_int finds, missed; /* another has done it before */
+    atomic_int finds;  /* 1: it is to find work; 2: it has */
+    atomic_int missed; /* another has done that before */
     dl_client_t *holder;
     dl_queue_t *queue;
     uint64_t task;
@@ -299,14 +300,21 @@ static dli_op_t *next_of(dl_client_t *client, const char *name) {
 }
 
 /* As by one that lets the mutex go for a system call: the task of the other name ends. */
-static void find_work(finder_t *f) {
+static void find_work(bool only_listener) {
+    finder_t *f = finder;
+    if (f == NULL || atomic_load(&f->finds) != 1) {
+        return;
+    }
     dl_client_t *client = f->scene.client;
     pthread_mutex_lock(&client->mutex);
-    dli_op_t *task = dli_gate_find_name(client, "hot", 3)->active;
-    task->cancelled = true;
-    dli_op_poke(task);
+    if (!only_listener || client->loop.listener == dli_thread_known()->calls) {
+        dli_op_t *task = dli_gate_find_name(client, "hot", 3)->active;
+        atomic_store(&f->finds, 2);
+        task->cancelled = true;
+        dli_op_poke(task);
+        here = &f->scene.places;
+    }
     pthread_mutex_unlock(&client->mutex);
-    here = &f->scene.places;
 }
 
 static void sleep_again(void) {
@@ -319,18 +327,15 @@ static void sleep_again(void) {
 static int poll_and_find(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     sleep_again();
     int rc = inner->poll(fds, n, deadline_ns);
-    if (finder != NULL && finder->scene.client->loop.listener == dli_thread_known()->calls &&
-        atomic_exchange(&finder->finds, 0)) {
-        find_work(finder);
-    }
+    find_work(true);
     return rc;
 }
 
 static void wait_and_find(atomic_uint *word, uint64_t deadline_ns) {
     sleep_again();
     inner->word_wait(word, deadline_ns);
-    if (finder != NULL && finder->scene.what == JUMPS && atomic_exchange(&finder->finds, 0)) {
-        find_work(finder);
+    if (finder != NULL && finder->scene.what == JUMPS) {
+        find_work(false);
     }
 }
 
@@ -397,11 +402,11 @@ static void wait_and_be_stopped(ct_t *ct, void *arg) {
 /* Once it listens; late, it may be replaced before it finds anything. */
 static int has_found(finder_t *f) {
     dl_client_t *client = f->scene.client;
-    if (f->scene.stands == NULL && !f->finds && !f->missed) {
+    if (atomic_load(&f->finds) < 2) {
         const dli_thread_t *thread = atomic_load(&f->known);
         dli_lock_client(client);
         const dli_op_t *op = client->loop.listener;
-        if (op != NULL && thread != NULL && op == thread->calls) {
+        if (atomic_load(&f->finds) < 2 && op != NULL && thread != NULL && op == thread->calls) {
             atomic_store(&f->finds, 1);
             dli_park_wake(client, op->park);
         }
