@@ -214,7 +214,7 @@ static void end_native_wait(ct_t *ct, int by_close) {
             dl_cancel_trigger(waiter.opts.cancel);
         }
         end_caller(ct, &waiter, by_close ? DL_ECLOSED : DL_ECANCELED);
-        CT_LE(waiter.ended_ms - before_ms, END_MS * ct_tolerance_ms(ct) / 250);
+        CT_LE(waiter.ended_ms - before_ms, END_MS * ct_lease_ms(ct) / 400 + ct_stood_ms(ct));
         CT_OK(dl_unlock(held, CT_ERR));
         ct_expect_free(ct, "row 8", 0);
         expect_row_free(ct, "row 8");

@@ -92,31 +92,31 @@ static void keep_rights(ct_t *ct, off_t first, off_t n) {
     CT_OK(dl_lock(ct_lock(ct, closed, "row 34 closed"), CT_ERR));
     ct_process_t *keeper = ct_fork(ct, keep, &rights);
     (void)ct_recv(ct, keeper);
-    int64_t timeout_ms = ct_call_timeout_ms(ct), slack_ms = ct_tolerance_ms(ct), before_ms = ct_now_ms(ct);
+    int64_t timeout_ms = ct_call_timeout_ms(ct), before_ms = ct_now_ms(ct);
     CT_STATUS(dl_trylock(free_lock, CT_ERR), DL_EIO);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     CT_CHECKF(strstr(ct_last_err()->message, "busy") != NULL, "not a word of why: %s",
               ct_last_err()->message);
     before_ms = ct_now_ms(ct);
     dl_status_t status = dl_trylock_for(wanted, 100, DL_LEASE_AUTO, NULL);
     CT_CHECKF(status == DL_EIO || status == DL_ETIMEDOUT, "the wait was %s", dl_status_name(status));
-    CT_LE(ct_now_ms(ct) - before_ms, 100 + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, 100 + ct_tolerance_ms(ct));
     before_ms = ct_now_ms(ct);
     CT_STATUS(dl_unlock(held, CT_ERR), DL_EIO);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     before_ms = ct_now_ms(ct);
     ct_close(ct, closed);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     /* What could not be renewed is lost in time. */
-    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + slack_ms);
+    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_EQ(dl_valid_ms(kept), 0);
     ct_send(ct, keeper, 1);
     ct_process_wait(ct, keeper);
     /* And with the file back everything is freed and works. */
-    CT_OK(dl_trylock_for(wanted, 1000 + slack_ms, DL_LEASE_AUTO, CT_ERR));
+    CT_OK(dl_trylock_for(wanted, 1000 + ct_tolerance_ms(ct), DL_LEASE_AUTO, CT_ERR));
     CT_OK(dl_unlock(wanted, CT_ERR));
     CT_STATUS(dl_unlock(kept, CT_ERR), DL_ELOST);
-    ct_expect_free(ct, "row 34 kept", 1000 + slack_ms);
+    ct_expect_free(ct, "row 34 kept", 1000 + ct_tolerance_ms(ct));
     ct_expect_free(ct, "row 34", 0);
 }
 
@@ -253,30 +253,30 @@ CT_CASE(faults, row34_file_with_triggers_that_never_end, SQLITE) {
     take(ct, held, 10 * ct_lease_ms(ct));
     CT_OK(dl_lock(ct_lock(ct, closed, "row 34 closed"), CT_ERR));
     ct_process_wait(ct, ct_fork(ct, run_sql, &script));
-    int64_t timeout_ms = ct_call_timeout_ms(ct), slack_ms = ct_tolerance_ms(ct), before_ms = ct_now_ms(ct);
+    int64_t timeout_ms = ct_call_timeout_ms(ct), before_ms = ct_now_ms(ct);
     CT_STATUS(dl_trylock(more, CT_ERR), DL_EPROTO);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     CT_CHECKF(strstr(ct_last_err()->message, "trigger") != NULL, "not a word of why: %s",
               ct_last_err()->message);
     before_ms = ct_now_ms(ct);
     CT_NE(dl_trylock_for(more, 100, DL_LEASE_AUTO, NULL), DL_OK);
-    CT_LE(ct_now_ms(ct) - before_ms, 100 + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, 100 + ct_tolerance_ms(ct));
     before_ms = ct_now_ms(ct);
     CT_NE(dl_unlock(held, NULL), DL_OK);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     before_ms = ct_now_ms(ct);
     ct_close(ct, closed);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
     before_ms = ct_now_ms(ct);
     CT_STATUS(open_path(ct, script.path, &late, CT_ERR), DL_EPROTO);
-    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + slack_ms);
-    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + slack_ms);
+    CT_LE(ct_now_ms(ct) - before_ms, timeout_ms + ct_tolerance_ms(ct));
+    ct_expect_event(ct, a, DL_EVENT_LOST, "row 34 kept", ct_lease_ms(ct) + ct_tolerance_ms(ct));
     script.text = "DROP TRIGGER i; DROP TRIGGER u; DROP TRIGGER d";
     ct_process_wait(ct, ct_fork(ct, run_sql, &script));
     CT_OK(dl_trylock(more, CT_ERR));
     CT_OK(dl_unlock(more, CT_ERR));
     CT_STATUS(dl_unlock(kept, CT_ERR), DL_ELOST);
-    ct_expect_free(ct, "row 34", 1000 + slack_ms);
+    ct_expect_free(ct, "row 34", 1000 + ct_tolerance_ms(ct));
 }
 
 /* ---- damaged, replaced ----------------------------------------------------------------------- */

@@ -34,6 +34,10 @@ int64_t ct_now_ms(ct_t *ct) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+int64_t ct_ran_ms(ct_t *ct) {
+    return ct_now_ms(ct);
+}
+
 void ct_sleep_ms(ct_t *ct, int64_t ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     (void)ct;

@@ -139,21 +139,29 @@ const dl_error_t *ct_last_err(void);
 #define CT_EQ(a, b) ct_check_int(ct, __FILE__, __LINE__, #a " == " #b, (int64_t)(a), '=', (int64_t)(b))
 #define CT_NE(a, b) ct_check_int(ct, __FILE__, __LINE__, #a " != " #b, (int64_t)(a), '!', (int64_t)(b))
 #define CT_LT(a, b) ct_check_int(ct, __FILE__, __LINE__, #a " < " #b, (int64_t)(a), '<', (int64_t)(b))
-#define CT_LE(a, b) ct_check_int(ct, __FILE__, __LINE__, #a " <= " #b, (int64_t)(a), 'l', (int64_t)(b))
+/* First a, which may be a call, and then b, which may be how long it should have taken. */
+#define CT_LE(a, b)                                                                      \
+    do {                                                                                 \
+        int64_t ct_left_ = (int64_t)(a);                                                 \
+        ct_check_int(ct, __FILE__, __LINE__, #a " <= " #b, ct_left_, 'l', (int64_t)(b)); \
+    } while (0)
 #define CT_GT(a, b) CT_LT(b, a)
 #define CT_GE(a, b) CT_LE(b, a)
 /* A text with this part in it. */
 #define CT_HAS(text, part) ct_check_has(ct, __FILE__, __LINE__, #text, (text), (part))
 #define CT_STR_EQ(a, b) ct_check_str(ct, __FILE__, __LINE__, #a " == " #b, (a), (b))
-/* low <= value <= high; for times. */
-#define CT_BETWEEN(value, low, high) \
-    ct_check_between(ct, __FILE__, __LINE__, #value, (int64_t)(value), (int64_t)(low), (int64_t)(high))
+/* low <= value <= high; for times, whose tolerance is asked for after they have passed. */
+#define CT_BETWEEN(value, low, high)                                                                  \
+    do {                                                                                              \
+        int64_t ct_value_ = (int64_t)(value);                                                         \
+        ct_check_between(ct, __FILE__, __LINE__, #value, ct_value_, (int64_t)(low), (int64_t)(high)); \
+    } while (0)
 /* Waits (in the case's time) until cond is true; fails after within_ms. For conditions that have no latch. */
 #define CT_AWAIT(cond, within_ms)                                                          \
     do {                                                                                   \
-        int64_t ct_until_ = ct_now_ms(ct) + (within_ms);                                   \
+        int64_t ct_until_ = ct_ran_ms(ct) + (within_ms);                                   \
         while (!(cond)) {                                                                  \
-            if (ct_now_ms(ct) > ct_until_)                                                 \
+            if (ct_ran_ms(ct) > ct_until_)                                                 \
                 ct_fail(ct, __FILE__, __LINE__, "%s", #cond " did not come true in time"); \
             ct_sleep_ms(ct, 1);                                                            \
         }                                                                                  \
@@ -162,12 +170,12 @@ const dl_error_t *ct_last_err(void);
  * 1000). */
 #define CT_AWAIT_THAT(a, op, b, within_ms)                                                     \
     do {                                                                                       \
-        int64_t ct_until_ = ct_now_ms(ct) + (within_ms);                                       \
+        int64_t ct_until_ = ct_ran_ms(ct) + (within_ms);                                       \
         for (;;) {                                                                             \
             int64_t ct_a_ = (int64_t)(a), ct_b_ = (int64_t)(b);                                \
             if (ct_a_ op ct_b_)                                                                \
                 break;                                                                         \
-            if (ct_now_ms(ct) > ct_until_)                                                     \
+            if (ct_ran_ms(ct) > ct_until_)                                                     \
                 ct_fail(ct, __FILE__, __LINE__, "%s did not come true in time: %lld and %lld", \
                         #a " " #op " " #b, (long long)ct_a_, (long long)ct_b_);                \
             ct_sleep_ms(ct, 1);                                                                \
@@ -219,7 +227,12 @@ int ct_await_readable(ct_t *ct, int fd, int64_t within_ms);
 int64_t ct_lease_ms(ct_t *ct);
 /* The call_timeout that ct_open sets: 2000 on virtual time, 800 × time scale on real time. */
 int64_t ct_call_timeout_ms(ct_t *ct);
-/* How much later than promised (T + this) counts as in time: 100 virtual, 250 × time scale real.
+/* How long the machine stood still since the case began, and the time without that: what waits for something
+ * has its patience by the latter. On virtual time nothing stands still. */
+int64_t ct_stood_ms(ct_t *ct);
+int64_t ct_ran_ms(ct_t *ct);
+/* How much later than promised (T + this) counts as in time: 100 virtual, 250 × time scale real, and what
+ * the machine stood still meanwhile.
  * The time scale is $DLOCK_TEST_TIME_SCALE (an integer, for sanitizers and valgrind), 1 by default. */
 int64_t ct_tolerance_ms(ct_t *ct);
 /* How long the server waits for a silent holder with this lease: longer where it counts in whole seconds. */

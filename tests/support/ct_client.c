@@ -240,8 +240,10 @@ static int take_event(ct_client_t *from, dl_event_kind_t kind, const char *name,
 static int await_event(ct_t *ct, dl_client_t *client, dl_event_kind_t kind, const char *name,
                        int64_t within_ms, dl_event_t *event) {
     ct_client_t *from = ct_find_client(ct, client);
-    uint64_t until = dli_sys->now_ns() + (uint64_t)within_ms * DLI_NS_PER_MS;
+    uint64_t before_ns = dli_sys->now_ns();
+    int64_t stood_ms = ct_stood_ms(ct);
     for (;;) {
+        uint64_t until = before_ns + (uint64_t)(within_ms + ct_stood_ms(ct) - stood_ms) * DLI_NS_PER_MS;
         int over = dli_sys->now_ns() >= until;
         read_events(ct, from);
         if (take_event(from, kind, name, event)) {
@@ -335,21 +337,21 @@ void ct_expect_held(ct_t *ct, const char *name) {
 }
 
 void ct_await_held(ct_t *ct, const char *name, int64_t within_ms) {
-    int64_t until = ct_now_ms(ct) + within_ms;
+    int64_t until = ct_ran_ms(ct) + within_ms;
     /* To look may be to try, which must not meet the very claim that is awaited: on the fakes time goes on
      * only when everybody waits. */
     ct_sleep_ms(ct, 1);
     while (!is_held(ct, name)) {
-        CT_CHECKF(ct_now_ms(ct) < until, "the server holds no lock '%s' after %lld ms", name,
+        CT_CHECKF(ct_ran_ms(ct) < until, "the server holds no lock '%s' after %lld ms", name,
                   (long long)within_ms);
         ct_sleep_ms(ct, 1);
     }
 }
 
 void ct_expect_free(ct_t *ct, const char *name, int64_t within_ms) {
-    int64_t until = ct_now_ms(ct) + within_ms;
+    int64_t until = ct_ran_ms(ct) + within_ms;
     while (is_held(ct, name)) {
-        CT_CHECKF(ct_now_ms(ct) < until, "the server still holds '%s' after %lld ms", name,
+        CT_CHECKF(ct_ran_ms(ct) < until, "the server still holds '%s' after %lld ms", name,
                   (long long)within_ms);
         ct_sleep_ms(ct, 1);
     }

@@ -10,6 +10,7 @@
 #include "core/sys.h"
 #include "drivers/registry.h"
 #include "support/alloc_fail.h"
+#include "support/beat.h"
 #include "support/ct.h"
 #include "support/entries.h"
 #include "support/fault.h"
@@ -198,6 +199,7 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     ct->inner = fixture->driver();
     ct->caps = ct->inner->caps;
     ct->time_scale = ct_time_scale();
+    ct->stood_ns = beat_stood_ns(NULL);
     ct->child_fd = -1;
     pthread_mutex_init(&ct->mutex, NULL);
     is_running = 1;

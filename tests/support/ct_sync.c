@@ -4,6 +4,7 @@
 
 #include "core/sys.h"
 #include "support/alloc_fail.h"
+#include "support/beat.h"
 #include "support/ct.h"
 #include "support/sim.h"
 
@@ -14,6 +15,14 @@ uint64_t ct_now_ns(ct_t *ct) {
 
 int64_t ct_now_ms(ct_t *ct) {
     return (int64_t)(ct_now_ns(ct) / DLI_NS_PER_MS);
+}
+
+int64_t ct_stood_ms(ct_t *ct) {
+    return ct->traits & CT_VIRTUAL ? 0 : (int64_t)((beat_stood_ns(NULL) - ct->stood_ns) / DLI_NS_PER_MS);
+}
+
+int64_t ct_ran_ms(ct_t *ct) {
+    return ct_now_ms(ct) - ct_stood_ms(ct);
 }
 
 static uint64_t after_ms(int64_t ms) {
@@ -27,8 +36,12 @@ void ct_sleep_ms(ct_t *ct, int64_t ms) {
 
 int ct_await_readable(ct_t *ct, int fd, int64_t within_ms) {
     struct pollfd entry = {.fd = fd, .events = POLLIN};
-    int rc = dli_sys->poll(&entry, 1, after_ms(within_ms));
-    CT_GE(rc, 0);
+    int64_t until_ms = ct_ran_ms(ct) + within_ms;
+    int rc;
+    do {
+        rc = dli_sys->poll(&entry, 1, after_ms(until_ms - ct_ran_ms(ct)));
+        CT_GE(rc, 0);
+    } while (rc == 0 && ct_ran_ms(ct) < until_ms);
     return rc == 1;
 }
 
@@ -41,7 +54,7 @@ int64_t ct_call_timeout_ms(ct_t *ct) {
 }
 
 int64_t ct_tolerance_ms(ct_t *ct) {
-    return ct->traits & CT_VIRTUAL ? 100 : 250 * ct->time_scale;
+    return ct->traits & CT_VIRTUAL ? 100 : 250 * ct->time_scale + ct_stood_ms(ct);
 }
 
 int64_t ct_server_lease_ms(ct_t *ct, int64_t lease_ms) {

@@ -52,9 +52,9 @@ static int look_for_hearing(const ct_call_t *call, void *arg) {
 
 void ct_await_hearing(ct_t *ct, dl_client_t *client, const char *name, int64_t within_ms) {
     hearing_t h = {.client = fault_number_of(client), .name = name};
-    int64_t until_ms = ct_now_ms(ct) + within_ms;
+    int64_t until_ms = ct_ran_ms(ct) + within_ms;
     while (h.looked = h.hears = 0, fault_each_record(look_for_hearing, &h), !h.hears) {
-        CT_CHECKF(ct_now_ms(ct) < until_ms, "no waiter hears of '%s' within %lld ms", name,
+        CT_CHECKF(ct_ran_ms(ct) < until_ms, "no waiter hears of '%s' within %lld ms", name,
                   (long long)within_ms);
         ct_sleep_ms(ct, 1);
     }

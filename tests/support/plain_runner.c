@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/beat.h"
 #include "support/ct.h"
 #include "support/scratch.h"
 #include "support/ticks.h"
@@ -368,6 +369,7 @@ int main(int argc, char **argv) {
         counts.failed++;
     }
     if (!choice.list) {
+        beat_begin();
         fixtures_begin(only);
     }
     if (only != NULL) {
