@@ -44,10 +44,12 @@ static uint64_t valid_until(const run_t *run) {
     return valid_ms > 0 ? ns_min(now + ns_of_ms(valid_ms), run->hold_end_ns) : 0;
 }
 
-/* The keeper was to end the command, and has not even tried: somebody has stopped it. Without it the
- * command dies by PR_SET_PDEATHSIG, and the rest is left to us. */
-static void replace_keeper(run_t *run) {
+/* The keeper was to kill the command, and has not even tried: it was stopped, or the machine is slow. Either
+ * way it is killed now. Without the keeper the command dies by PR_SET_PDEATHSIG, and the rest is left to us.
+ */
+static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
+    verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of dlock-keeper, which is late", ms_of(now));
     if (run->group > 0) {
         (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
     }
@@ -93,7 +95,7 @@ static uint64_t act(run_t *run) {
     uint64_t help_ns = run->told_lost ? run->valid_until_ns + ns_min(margin_ns, HELP_MAX_NS)
                                       : ns_before(run->valid_until_ns, margin_ns - margin_ns / 4);
     if (now >= help_ns) {
-        replace_keeper(run);
+        replace_keeper(run, now);
         return NEVER_NS;
     }
     uint64_t term_ns = ns_before(run->valid_until_ns, margin_ns + ns_of_ms(run->grace_ms));
