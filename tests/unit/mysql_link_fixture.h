@@ -23,12 +23,12 @@
 #define SLACK_MS 1000 /* by which a busy machine may be late */
 
 /* Looks until it is true; nobody tells when. */
-#define AWAIT(cond)                                                                   \
-    do {                                                                              \
-        for (uint64_t end_ = dli_sys_real.now_ns() + 20000 * MS; !(cond);) {          \
-            cr_assert_lt(dli_sys_real.now_ns(), end_, "%s did not come true", #cond); \
-            (void)poll(NULL, 0, 1);                                                   \
-        }                                                                             \
+#define AWAIT(cond)                                                      \
+    do {                                                                 \
+        for (uint64_t end_ = ran_ns() + 20000 * MS; !(cond);) {          \
+            cr_assert_lt(ran_ns(), end_, "%s did not come true", #cond); \
+            (void)poll(NULL, 0, 1);                                      \
+        }                                                                \
     } while (0)
 
 #define AWAIT_THAT(a, op, b) VALUES_AWAIT(a, op, b, 20000)
@@ -70,13 +70,13 @@ static inline int start_thread(pthread_t *thread, void *(*fn)(void *), void *arg
 }
 
 static inline uint64_t read_clock(void) {
-    return dli_sys_real.now_ns() + atomic_load(&ahead_ns);
+    return ran_ns() + atomic_load(&ahead_ns);
 }
 
 static inline int poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     uint64_t by_ns = atomic_load(&ahead_ns);
     atomic_fetch_add(&polls, 1);
-    return dli_sys_real.poll(fds, n, deadline_ns == DL_NO_DEADLINE ? deadline_ns : deadline_ns - by_ns);
+    return poll_while_it_runs(fds, n, deadline_ns == DL_NO_DEADLINE ? deadline_ns : deadline_ns - by_ns);
 }
 
 static inline uint64_t in_ms(uint64_t ms) {

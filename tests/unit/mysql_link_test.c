@@ -329,7 +329,7 @@ static int let_go_then_poll(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) 
         mysql_hand_close(keeps_back);
         keeps_back = NULL;
     }
-    return dli_sys_real.poll(fds, n, deadline_ns);
+    return poll_while_it_runs(fds, n, deadline_ns);
 }
 
 /* All connections that could carry the KILL QUERY are in use. */

@@ -50,7 +50,7 @@ Test(mysql_pessimistic_traps, a_descriptor_to_watch_is_the_holds_own_until_its_e
     struct pollfd hang_up = {.fd = lost.grant.session_fd, .events = POLLRDHUP};
     cr_assert_eq(poll(&hang_up, 1, 0), 0);
     (void)mysql_ask(server, "KILL %lld", holder_of("lost"));
-    cr_assert_eq(dli_sys_real.poll(&hang_up, 1, in_ms(5000)), 1);
+    cr_assert_eq(poll_while_it_runs(&hang_up, 1, in_ms(5000)), 1);
     cr_assert_eq(renew_hold(&lost, 0), DL_ELOST);
     hold_t next = must_lock(&c, "next", A, 2, 30000);
     cr_assert_neq(next.grant.session_fd, lost.grant.session_fd);
@@ -78,9 +78,9 @@ static int poll_cancelled(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
         uint64_t one = 1;
         cr_assert_eq(write(fd, &one, sizeof one), sizeof one);
         fds[0].revents = 0;
-        return dli_sys_real.poll(fds + 1, n - 1, deadline_ns);
+        return poll_while_it_runs(fds + 1, n - 1, deadline_ns);
     }
-    return dli_sys_real.poll(fds, n, deadline_ns);
+    return poll_while_it_runs(fds, n, deadline_ns);
 }
 
 static int patience_of(const hold_t *h) {

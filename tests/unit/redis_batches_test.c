@@ -39,7 +39,7 @@ Test(redis_batches, each_entry_of_a_batch_has_an_outcome_of_its_own) {
             renewals[5].lease_ms = 0;
             renewals[6].hold_id = (uint64_t)1 << 53;
             renewals[7].lease_ms = 1000;
-            uint64_t before_ns = dli_sys_real.now_ns();
+            uint64_t before_ns = ran_ns();
             unsigned long trips = atomic_load(&round_trips);
             c.driver->renew(c.state, renewals, HOLDS, in_ms(2000));
             cr_assert_leq(atomic_load(&round_trips), trips + 3);
@@ -50,7 +50,7 @@ Test(redis_batches, each_entry_of_a_batch_has_an_outcome_of_its_own) {
                                                                                 : DL_OK;
                 cr_assert_eq(renewals[i].status, expected, "%d: %d", i, renewals[i].status);
                 cr_assert(renewals[i].sent_ns >= before_ns || i == 5 || i == 6, "%d", i);
-                cr_assert_leq(renewals[i].sent_ns, dli_sys_real.now_ns());
+                cr_assert_leq(renewals[i].sent_ns, ran_ns());
             }
             cr_assert_gt(look(&c, "lock599").remaining_ms, 59000);
             cr_assert_gt(look(&c, "lock7").remaining_ms, 20000, "shortened");
@@ -68,9 +68,9 @@ Test(redis_batches, a_batch_to_a_stopped_server_ends_in_time_with_outcomes) {
     cr_assert_eq(renewals[HOLDS - 1].status, DL_ELOST);
     kill(server.pid, SIGSTOP);
     fill_renewals();
-    uint64_t began_ns = dli_sys_real.now_ns();
+    uint64_t began_ns = ran_ns();
     c.driver->renew(c.state, renewals, HOLDS, began_ns + 300 * MS);
-    uint64_t ended_ns = dli_sys_real.now_ns();
+    uint64_t ended_ns = ran_ns();
     kill(server.pid, SIGCONT);
     cr_assert_lt(ended_ns - began_ns, 400 * MS, "%lu ms", (unsigned long)((ended_ns - began_ns) / MS));
     for (int i = 0; i < HOLDS; i++) {
@@ -275,7 +275,7 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
     dl_request_t r = request("orders", A, 1);
     r.deadline_ns = in_ms(1000); /* the server looks at its timeouts every 100 ms, and may be late */
     cr_assert_eq(lock_full(&c, &r, &grant), DL_EIO, "%s", c.err.message);
-    cr_assert_lt(dli_sys_real.now_ns(), r.deadline_ns);
+    cr_assert_lt(ran_ns(), r.deadline_ns);
     cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
     /* Nor does it know what to do of a script whose text there is no time to send. */
     int clear = 0;
@@ -284,7 +284,7 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
         r.deadline_ns = in_ms(120);
         dl_status_t status = lock_full(&c, &r, &grant);
         /* A quarter of it is left for the release: one that takes longer is not known. */
-        cr_assert(status == DL_EIO || (status == DL_EUNKNOWN && dli_sys_real.now_ns() >= r.deadline_ns), "%s",
+        cr_assert(status == DL_EIO || (status == DL_EUNKNOWN && ran_ns() >= r.deadline_ns), "%s",
                   c.err.message);
         clear += status == DL_EIO;
         cr_assert(status != DL_EIO || ask("EXISTS", LOCK, NULL)[0] == '0');

@@ -30,7 +30,7 @@ static dl_error_t err;
 static char folder[64];
 
 static inline uint64_t now_ms(void) {
-    return dli_sys_real.now_ns() / MS;
+    return ran_ns() / MS;
 }
 
 static inline void note_nothing(void *core, dl_log_level_t level, const char *text) {
@@ -60,7 +60,7 @@ static inline void remove_folder(void) {
 /* One poll and one step. */
 static inline dl_status_t turn(dli_conn_t *conn, int wait_ms) {
     struct pollfd fd;
-    uint64_t until = dli_sys_real.now_ns() + (uint64_t)wait_ms * MS;
+    uint64_t until = ran_ns() + (uint64_t)wait_ms * MS;
     dli_conn_want(conn, &fd);
     until = dli_conn_until(conn) < until ? dli_conn_until(conn) : until;
     cr_assert_geq(env.poll(&fd, 1, until), 0);

@@ -15,16 +15,16 @@ static uint64_t first_poll_ns; /* 0: nobody has waited yet */
 /* A driver waits only for what it has sent. */
 static int poll_noted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     if (first_poll_ns == 0) {
-        first_poll_ns = dli_sys_real.now_ns();
+        first_poll_ns = ran_ns();
     }
-    return dli_sys_real.poll(fds, n, deadline_ns);
+    return poll_while_it_runs(fds, n, deadline_ns);
 }
 
 /* The server answers nothing for a moment, so that the next request has to be waited for. */
 static uint64_t pause_server(void) {
     cr_assert_str_eq(ask("CLIENT", "PAUSE", "60", NULL), "OK");
     first_poll_ns = 0;
-    return dli_sys_real.now_ns();
+    return ran_ns();
 }
 
 static void expect_between(uint64_t before_ns, uint64_t sent_ns, const char *what) {
@@ -84,7 +84,7 @@ Test(redis_instants, a_renewal_does_not_wait_for_a_connection_of_the_calls) {
     cr_assert_eq(pthread_create(&thread, NULL, lock_slowly, &c), 0);
     uint64_t until_ns = in_ms(2000);
     while (strcmp(ask("EXISTS", LOCK, NULL), "1") != 0) {
-        cr_assert_lt(dli_sys_real.now_ns(), until_ns);
+        cr_assert_lt(ran_ns(), until_ns);
     }
     dl_renewal_t renewal = {.name = "orders", .name_len = 6, .owner = A, .hold_id = 1, .lease_ms = 60000};
     c.driver->renew(c.state, &renewal, 1, in_ms(400));
@@ -103,7 +103,7 @@ static int poll_while_tokens_rise(struct pollfd *fds, nfds_t n, uint64_t deadlin
     for (uint64_t at = under_way->head; at != under_way->tail; at++) {
         under_way->slots[at & (under_way->cap - 1)].request->asked->with.token_floor = UINT64_C(1) << 52;
     }
-    return dli_sys_real.poll(fds, n, deadline_ns);
+    return poll_while_it_runs(fds, n, deadline_ns);
 }
 
 Test(redis_instants, after_an_answer_to_something_else_no_idle_connection_is_used) {
@@ -119,7 +119,7 @@ Test(redis_instants, after_an_answer_to_something_else_no_idle_connection_is_use
         c.env.poll = poll_while_tokens_rise;
         dl_request_t asked = request("orders", A, 2);
         cr_assert_eq(lock_full(&c, &asked, &grant), DL_EUNKNOWN, "%s", c.err.message);
-        c.env.poll = dli_sys_real.poll;
+        c.env.poll = poll_while_it_runs;
         cr_assert_null(under_way->conn, "its connection is still there");
         cr_assert_eq(free_name(&c, "orders", A, 2), DL_OK, "%s", c.err.message);
         cr_assert_gt(under_way->facts.client_id, before, "its connection was used again");

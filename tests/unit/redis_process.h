@@ -19,12 +19,12 @@
 #include "support/port.h"
 
 /* Looks until it is true; nobody tells when. */
-#define AWAIT(cond)                                                                   \
-    do {                                                                              \
-        for (uint64_t end_ = dli_sys_real.now_ns() + 15000 * MS; !(cond);) {          \
-            cr_assert_lt(dli_sys_real.now_ns(), end_, "%s did not come true", #cond); \
-            (void)poll(NULL, 0, 1);                                                   \
-        }                                                                             \
+#define AWAIT(cond)                                                      \
+    do {                                                                 \
+        for (uint64_t end_ = ran_ns() + 15000 * MS; !(cond);) {          \
+            cr_assert_lt(ran_ns(), end_, "%s did not come true", #cond); \
+            (void)poll(NULL, 0, 1);                                      \
+        }                                                                \
     } while (0)
 
 #define AWAIT_THAT(a, op, b) VALUES_AWAIT(a, op, b, 15000)

@@ -30,7 +30,7 @@ static atomic_int warnings, reconnects;
 static char last_warning[256];
 
 static uint64_t now_shifted(void) {
-    return dli_sys_real.now_ns() + atomic_load(&clock_ahead_ns);
+    return ran_ns() + atomic_load(&clock_ahead_ns);
 }
 
 /* In slices, so that a jump of the clock is noticed. */
@@ -38,8 +38,7 @@ static int poll_shifted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
     for (;;) {
         uint64_t now = now_shifted();
         uint64_t left_ns = deadline_ns > now ? deadline_ns - now : 0;
-        int ready =
-            dli_sys_real.poll(fds, n, dli_sys_real.now_ns() + (left_ns < 20 * MS ? left_ns : 20 * MS));
+        int ready = poll_while_it_runs(fds, n, ran_ns() + (left_ns < 20 * MS ? left_ns : 20 * MS));
         if (ready != 0 || now_shifted() >= deadline_ns) {
             return ready;
         }

@@ -9,12 +9,12 @@
 /* Looks until it is true, and lets the client read meanwhile, which has no thread: this one is it. */
 static inline void take_turn(void);
 #undef AWAIT
-#define AWAIT(cond)                                                                   \
-    do {                                                                              \
-        for (uint64_t end_ = dli_sys_real.now_ns() + 15000 * MS; !(cond);) {          \
-            cr_assert_lt(dli_sys_real.now_ns(), end_, "%s did not come true", #cond); \
-            take_turn();                                                              \
-        }                                                                             \
+#define AWAIT(cond)                                                      \
+    do {                                                                 \
+        for (uint64_t end_ = ran_ns() + 15000 * MS; !(cond);) {          \
+            cr_assert_lt(ran_ns(), end_, "%s did not come true", #cond); \
+            take_turn();                                                 \
+        }                                                                \
     } while (0)
 #undef AWAIT_THAT
 #define AWAIT_THAT(a, op, b) AWAIT((a)op(b))

@@ -94,7 +94,7 @@ typedef struct client {
 } client_t;
 
 static inline uint64_t in_ms(uint64_t ms) {
-    return dli_sys_real.now_ns() + ms * MS;
+    return ran_ns() + ms * MS;
 }
 
 static inline void set_number(client_t *c, int option, int64_t number) {
