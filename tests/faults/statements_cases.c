@@ -47,18 +47,33 @@ CT_CASE(faults, row20_row_kept_by_a_foreign_transaction, MYSQL) {
     expect_nothing_stayed(ct, c, "row 20");
 }
 
+static dl_status_t try_a_kept_row(ct_t *ct, dl_client_t *c, dl_error_t *err) {
+    const char *name = fresh_name("row 20");
+    introduce(ct, name);
+    mysql_hand_t *hand = lock_row(ct, name);
+    dl_status_t status = dl_trylock(ct_lock(ct, c, name), err);
+    let_row_go(hand);
+    return status;
+}
+
 /* Sooner than the server is tired of waiting; and it has ended there, so that nothing is left to be freed. */
 CT_CASE(faults, row20_a_short_call_says_that_the_row_is_kept, MYSQL, .needs = DL_CAP_LEASE) {
-    introduce(ct, "row 20");
     dl_client_t *c = ct_open(ct, "call_timeout: 800ms\nlease: 60s");
-    mysql_hand_t *hand = lock_row(ct, "row 20");
     dl_error_t err;
-    CT_STATUS(dl_trylock(ct_lock(ct, c, "row 20"), &err), DL_EIO);
+    expect_refused(ct, try_a_kept_row(ct, c, &err)); /* this one makes the connection that ends statements */
+    dl_client_stats_t before;
+    dl_status_t status;
+    int64_t stood_ms;
+    do { /* the end of a statement has the call's last 200 ms, in which the machine may have stood still */
+        before = ct_stats(ct, c);
+        stood_ms = ct_stood_ms(ct);
+        status = try_a_kept_row(ct, c, &err);
+    } while (status == DL_EUNKNOWN && ct_stood_ms(ct) > stood_ms);
+    CT_STATUS(status, DL_EIO);
     CT_CHECKF(strstr(err.message, "another transaction keeps the row locked") != NULL, "it says: %s",
               err.message);
-    CT_EQ(ct_stats(ct, c).unknown_outcomes, 0);
-    CT_EQ(ct_stats(ct, c).background_frees, 0);
-    let_row_go(hand);
+    CT_EQ(ct_stats(ct, c).unknown_outcomes, before.unknown_outcomes);
+    CT_CHECK(before.unknown_outcomes > 0 || ct_stats(ct, c).background_frees == 0);
 }
 
 CT_CASE(faults, row20_waiter_behind_a_foreign_transaction, MYSQL) {

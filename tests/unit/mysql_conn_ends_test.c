@@ -27,7 +27,7 @@ Test(mysql_conn_ends, killed_while_idle_nothing_leaves) {
 
 Test(mysql_conn_ends, killed_while_asking_nobody_knows) {
     dli_mysql_conn_t *conn = connect_plain();
-    cr_assert_eq(ask_within(conn, "SELECT SLEEP(100)", 20, NULL), DL_ETIMEDOUT);
+    send_only(conn, "SELECT SLEEP(100)");
     mysql_ask(server, "KILL %llu", (unsigned long long)find_statement("SELECT SLEEP(100)"));
     cr_assert_eq(resume_within(conn, PATIENCE_MS, NULL), DL_EUNKNOWN);
     expect_dead(conn);
@@ -38,7 +38,7 @@ Test(mysql_conn_ends_own, the_server_dies) {
     dli_mysql_conn_t *idle = connect_plain(), *asking = connect_plain();
     struct sigaction action = {.sa_handler = SIG_DFL};
     cr_assert_eq(sigaction(SIGPIPE, &action, NULL), 0);
-    cr_assert_eq(ask_within(asking, "SELECT SLEEP(100)", 20, NULL), DL_ETIMEDOUT);
+    send_only(asking, "SELECT SLEEP(100)");
     mysql_server_kill(server);
     await_broken(asking);
     cr_assert_eq(resume_within(asking, PATIENCE_MS, NULL), DL_EUNKNOWN);
@@ -96,7 +96,7 @@ Test(mysql_conn_ends, a_forked_child_says_nothing) {
     int before = count_sockets();
     dli_mysql_conn_t *idle = connect_plain(), *asking = connect_plain(), *broken = connect_plain();
     must_ask(idle, "CREATE TABLE t (a INT) ENGINE=InnoDB");
-    cr_assert_eq(ask_within(asking, "SELECT SLEEP(1), 'whole'", 20, NULL), DL_ETIMEDOUT);
+    send_only(asking, "SELECT SLEEP(1), 'whole'");
     mysql_ask(server, "KILL %llu", (unsigned long long)dli_mysql_conn_facts(broken)->connection_id);
     await_broken(broken);
     cr_assert_eq(ask_within(broken, "DO 1", PATIENCE_MS, NULL), DL_EIO);

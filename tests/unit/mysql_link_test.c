@@ -1,6 +1,7 @@
 /* mysql_link_test.c - statements on any connection: outcomes, giving up, broken connections. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_run_fixture.h"
+#include "mysql_standing.h"
 
 TestSuite(link, .init = set_up, .fini = tear_down, .timeout = 120);
 
@@ -293,28 +294,33 @@ static mysql_hand_t *lock_a_row(void) {
 
 #define LOCKED_UPDATE "UPDATE t SET n=n+1 WHERE i=1"
 
-Test(link, a_statement_behind_a_locked_row_is_ended_and_its_outcome_known) {
+static bool is_update_running(void) {
+    return running(LOCKED_UPDATE) == 1;
+}
+
+/* Returns after how many ms of the client's time. */
+static uint64_t expect_ended(const dl_stop_t *stop) {
     dli_mysql_exchange_t x;
-    open_link();
-    mysql_hand_t *hand = lock_a_row();
-    uint64_t id = ask_number("SELECT CONNECTION_ID()"), began_ns = env.now_ns();
-    cr_assert_eq(run_endable(LOCKED_UPDATE, 900, NULL, &x), DL_OK, "%s", err.message);
-    cr_assert_lt(ms_since(began_ns), 900 + SLACK_MS);
+    stand_until_due(is_update_running);
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(run_endable(LOCKED_UPDATE, 900, stop, &x), DL_OK, "%s", err.message);
     cr_assert(x.was_ended, "%u", x.answer.error);
     cr_assert_eq(x.answer.error, DLI_MYSQL_INTERRUPTED, "%u", x.answer.error);
     dli_mysql_answer_free(&x.answer);
+    return (go_on() - began_ns) / MS;
+}
+
+Test(link, a_statement_behind_a_locked_row_is_ended_and_its_outcome_known) {
+    let_stand(&env);
+    open_link();
+    mysql_hand_t *hand = lock_a_row();
+    uint64_t id = ask_number("SELECT CONNECTION_ID()");
+    cr_assert_eq(expect_ended(NULL), 700, "and 200 ms are left for that");
     cr_assert_eq(ask_number("SELECT CONNECTION_ID()"), id, "its connection can be used");
     int fds[2];
-    cr_assert_eq(pipe(fds), 0);
-    cr_assert_eq(write(fds[1], "x", 1), 1);
-    dl_stop_t stop = {{fds[0], -1}};
-    began_ns = env.now_ns();
-    cr_assert_eq(run_endable(LOCKED_UPDATE, 900, &stop, &x), DL_OK, "%s", err.message);
-    cr_assert(x.was_ended);
-    cr_assert_lt(ms_since(began_ns), 900, "a stop ends it sooner");
-    dli_mysql_answer_free(&x.answer);
-    close(fds[0]);
-    close(fds[1]);
+    dl_stop_t stop = make_stop(fds);
+    trigger(fds);
+    cr_assert_eq(expect_ended(&stop), 20, "a stop ends it sooner");
     mysql_hand_close(hand);
     cr_assert_eq(mysql_number(server, "SELECT n FROM %s.t", database), 0);
 }

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "mysql_rows_fixture.h"
+#include "mysql_standing.h"
 
 TestSuite(mysql_renewals, .init = set_up, .fini = tear_down, .timeout = 120);
 
@@ -161,9 +162,7 @@ typedef struct letting_go {
     const char *name;
 } letting_go_t;
 
-/* Does a statement about this name wait for its row? The server's table stays as it is while it is asked for
- * more often than every 100 ms. */
-#define ASKING_PAUSE_MS 150
+/* Does a statement about this name wait for its row? */
 static bool is_row_awaited(const char *name) {
     return mysql_number(server,
                         "SELECT COUNT(*) FROM information_schema.INNODB_TRX"
@@ -251,41 +250,8 @@ Test(mysql_renewals, a_locked_row_delays_no_other_hold) {
         }
 }
 
-/* A client's clock: it stands from the moment on at which an answer is awaited no more, so that what is left
- * of the call's time is enough however slow the machine is. That moment comes once the statement waits. */
-static struct {
-    pthread_t asker;
-    const char *name; /* NULL: the clock goes as ever */
-    _Atomic uint64_t at_ns;
-} standing;
-
-static uint64_t standing_now_ns(void) {
-    uint64_t at_ns = atomic_load(&standing.at_ns);
-    return at_ns != 0 ? at_ns : ran_ns();
-}
-
-static uint64_t past_standing_ns(uint64_t deadline_ns) {
-    uint64_t at_ns = atomic_load(&standing.at_ns);
-    return at_ns != 0 && deadline_ns > at_ns ? in_ms(15000) : deadline_ns;
-}
-
-static int standing_poll(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    if (pthread_equal(pthread_self(), standing.asker) && standing.name != NULL) {
-        do {
-            int ready = poll_while_it_runs(fds, n, in_ms(ASKING_PAUSE_MS));
-            if (ready != 0) {
-                return ready;
-            }
-        } while (!is_row_awaited(standing.name));
-        standing.name = NULL;
-        atomic_store(&standing.at_ns, deadline_ns);
-        return 0;
-    }
-    return poll_while_it_runs(fds, n, past_standing_ns(deadline_ns));
-}
-
-static int standing_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
-    return wait_while_it_runs(cond, mutex, past_standing_ns(deadline_ns));
+static bool is_orders_awaited(void) {
+    return is_row_awaited("orders");
 }
 
 /* The same of a claim, in less time than the server waits: it is ended there, and nothing of it can follow.
@@ -294,10 +260,9 @@ static void expect_an_end_in_time(client_t *c) {
     dl_grant_t grant;
     dl_request_t r = request("orders", A, 9);
     r.deadline_ns = in_ms(5000);
-    standing.name = "orders";
+    stand_until_due(is_orders_awaited);
     cr_assert_eq(lock_full(c, &r, &grant), DL_EIO, "%s", c->err.message);
-    cr_assert_null(standing.name);
-    cr_assert_lt(atomic_exchange(&standing.at_ns, 0), r.deadline_ns);
+    cr_assert_lt(go_on(), r.deadline_ns);
     cr_assert_has(c->err.message, "another transaction keeps the row locked, or the table");
     cr_assert_has(c->err.message, "'orders'");
 }
@@ -307,10 +272,7 @@ Test(mysql_renewals, a_locked_row_is_no_lost_hold_and_a_claim_on_it_ends_in_time
         EACH_KIND(k) {
             client_t c;
             prepare(&c, k, UUID_A);
-            standing.asker = pthread_self();
-            c.env.now_ns = standing_now_ns;
-            c.env.poll = standing_poll;
-            c.env.cond_wait = standing_cond_wait;
+            let_stand(&c.env);
             cr_assert_eq(open_prepared(&c), DL_OK, "open: %s", c.err.message);
             must_lock(&c, "orders", A, 7);
             mysql_hand_t *hand = keep_locked(k, "orders");

@@ -188,7 +188,7 @@ Test(mysql_tls, deadlines_hold) {
         expect_value(conn, "SELECT REPEAT('x',100000)=''", "0");
         cr_assert_not(dli_mysql_conn_is_broken(conn));
     }
-    cr_assert_eq(ask_within(conn, "SELECT SLEEP(100)", 20, NULL), DL_ETIMEDOUT);
+    send_only(conn, "SELECT SLEEP(100)");
     struct sigaction action = {.sa_handler = SIG_DFL};
     cr_assert_eq(sigaction(SIGPIPE, &action, NULL), 0);
     mysql_server_kill(server);
