@@ -127,7 +127,8 @@ Test(redlock_check, servers_in_order_are_told_what_they_give_together) {
     EXPECT("limit", DL_FINDING_NOTE, "smaller tokens");
     cr_expect_eq(worst(), DL_FINDING_WARNING, "%s", all_said());
     for (size_t i = 0; i < 3; i++) {
-        cr_expect_eq(tell(&servers[i], "DBSIZE"), 2, "the trial leaves the counter, beside the marker");
+        /* The trial leaves the counter, beside the marker. Its free may come to one of them late. */
+        AWAIT_THAT(tell(&servers[i], "DBSIZE"), ==, 2);
     }
 }
 

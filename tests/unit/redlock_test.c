@@ -30,6 +30,13 @@ static void set_jumps(const dli_script_t *script, unsigned long ms) {
     }
 }
 
+static void begin_trying(asked_t *asked) {
+    dl_request_t with = make_request(NAME, OWNER, 7, in_ms(20000));
+    const dli_request_t request = try_of(&with);
+    stop_clock(); /* no silence is too long */
+    begin_asking(asked, &request);
+}
+
 /* ---- the usual ------------------------------------------------------------------------------------ */
 
 static void lock_and_unlock(void) {
@@ -163,6 +170,7 @@ Test(redlock_three, what_lies_unread_is_read_before_more_is_sent) {
     connect_all();
     set_trap(2, claim_script, REPLIES);
     cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT(node_has(2, KEY, OWNER ":7"));
     int at = atomic_load(&relays[2].sprung) - 1;
     kill_server(&servers[2]);
     boot_server(&servers[2]);
@@ -189,10 +197,22 @@ Test(redlock, a_lock_of_another_is_busy_and_what_was_got_is_given_back) {
     cr_assert_eq(have(OTHER ":1"), 3);
 }
 
+/* The yes of the third is heard first: it is no lock. */
 Test(redlock_three, claims_that_split_the_nodes_leave_nothing) {
+    asked_t asked;
+    connect_all();
     occupy(0, OTHER ":1", 20000);
     occupy(1, "somebody", 20000);
-    cr_assert_eq(try_it(7), DL_EBUSY, "%s", err.message);
+    set_trap(0, claim_script, REPLIES);
+    set_trap(1, claim_script, REPLIES);
+    begin_trying(&asked);
+    AWAIT_THAT(client.pending, ==, 2);
+    cr_assert(!asked.is_over, "%s", err.message);
+    AWAIT(atomic_load(&relays[0].sprung) != 0 && atomic_load(&relays[1].sprung) != 0);
+    hold(&relays[0], REPLIES, 0);
+    hold(&relays[1], REPLIES, 0);
+    AWAIT(asked.is_over);
+    cr_assert_eq(asked.status, DL_EBUSY, "%s", err.message);
     cr_assert_geq(grant.busy_ms, 1, "%lld", (long long)grant.busy_ms);
     cr_assert_lt(grant.busy_ms, 5000, "%lld", (long long)grant.busy_ms);
     AWAIT_THAT(node_has(2, KEY, OWNER ":7"), ==, false);
@@ -299,9 +319,10 @@ Test(redlock_three, a_claim_whose_answer_is_late_is_freed) {
     connect_all();
     occupy(0, OTHER ":1", 20000);
     occupy(1, OTHER ":1", 20000);
+    long long before = runs(2);
     set_trap(2, claim_script, REPLIES);
     cr_assert_eq(try_it(7), DL_EBUSY, "%s", err.message);
-    AWAIT_THAT(atomic_load(&relays[2].sprung), !=, 0);
+    AWAIT_THAT(runs(2), >, before);
     AWAIT_THAT(have(OWNER ":7"), ==, 0);
 }
 
@@ -336,13 +357,6 @@ Test(redlock, a_lock_whose_token_is_not_on_a_majority_is_not_held) {
     AWAIT(is_free());
     cr_assert_eq(try_it(8), DL_OK, "%s", err.message);
     cr_assert_eq(free_it(8), DL_OK);
-}
-
-static void begin_trying(asked_t *asked) {
-    dl_request_t with = make_request(NAME, OWNER, 7, in_ms(20000));
-    const dli_request_t request = try_of(&with);
-    stop_clock(); /* no silence is too long */
-    begin_asking(asked, &request);
 }
 
 /* Of two that have it, one draws the token, and the other's connection ends instead of having it raised. */
