@@ -129,7 +129,7 @@ static void wait_for_other(ct_t *ct, dl_client_t *a, dl_client_t *b, caller_t *c
 }
 
 CT_CASE(cancel, while_waiting_for_the_holder) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, LASTING), *b = ct_open(ct, NULL);
     caller_t caller;
     wait_for_other(ct, a, b, &caller);
     CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, "held"), >=, 1, 5000);

@@ -150,7 +150,7 @@ CT_CASE(timeouts, waits_out_of_range_are_refused_and_nothing_is_sent) {
 
 /* Waits with this fault in the way; the call must end by its deadline, whatever it says. */
 static void end_by_deadline(ct_t *ct, const ct_fault_t *fault, int hold_elsewhere) {
-    dl_client_t *holder = ct_open(ct, NULL), *client = ct_open(ct, NULL);
+    dl_client_t *holder = ct_open(ct, LASTING), *client = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, holder, "orders"), *lock = ct_lock(ct, client, "orders");
     if (hold_elsewhere) {
         CT_OK(dl_lock(held, CT_ERR));

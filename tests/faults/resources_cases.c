@@ -111,13 +111,15 @@ CT_CASE(faults, row35_malloc_fails_from_then_on_in_a_wait) {
 
 CT_CASE(faults, row35_without_memory_holds_are_renewed_lost_and_freed, .traits = CT_BLOCKING,
         .needs = DL_CAP_FENCE) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, c, "row 35"), *lost = ct_lock_owned(ct, c, "row 35 lost", 1);
     CT_OK(dl_lock(lock, CT_ERR));
     take(ct, lost, ct_lease_ms(ct));
     ct_alloc_fail(ct, 1, 1);
+    uint64_t renewed = ct_stats(ct, c).renewed;
     ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
-    CT_GT(dl_valid_ms(lock), 0); /* renewals need none */
+    CT_AWAIT_THAT(ct_stats(ct, c).renewed, >=, renewed + 2, 5000); /* renewals need none */
+    CT_GT(dl_valid_ms(lock), 0);
     CT_EQ(dl_valid_ms(lost), 0);
     CT_OK(dl_unlock(lock, CT_ERR));
     CT_STATUS(dl_unlock(lost, CT_ERR), DL_ELOST);
@@ -285,7 +287,7 @@ CT_CASE(faults, row36_eintr_storm, .traits = CT_REAL_TIME) {
     CT_EQ(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
     struct itimerspec every = {.it_interval = {0, 300000}, .it_value = {0, 300000}};
     CT_EQ(timer_settime(timer, 0, &every, NULL), 0);
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, LASTING), *b = ct_open(ct, LASTING);
     dl_lock_t *mine = ct_lock(ct, a, "row 36"), *theirs = ct_lock(ct, b, "row 36");
     ct_thread_t *threads[3];
     for (int i = 0; i < 3; i++) {
@@ -296,7 +298,8 @@ CT_CASE(faults, row36_eintr_storm, .traits = CT_REAL_TIME) {
         ct_join(ct, threads[i]);
     }
     CT_OK(dl_lock(mine, CT_ERR));
-    ct_sleep_ms(ct, 2 * ct_lease_ms(ct));
+    uint64_t renewed = ct_stats(ct, a).renewed;
+    CT_AWAIT_THAT(ct_stats(ct, a).renewed, >=, renewed + 2, 5000);
     CT_GT(dl_valid_ms(mine), 0);
     CT_OK(dl_unlock(mine, CT_ERR));
     timer_delete(timer);

@@ -463,10 +463,10 @@ ct_pause_t *ct_pause(ct_t *ct, ct_op_t op, ct_when_t when, dl_client_t *client, 
 }
 
 void ct_pause_await(ct_t *ct, ct_pause_t *pause, int64_t within_ms) {
-    uint64_t until = dli_sys->now_ns() + (uint64_t)within_ms * DLI_NS_PER_MS;
+    int64_t until_ms = ct_ran_ms(ct) + within_ms, left_ms;
     pthread_mutex_lock(&mutex);
-    while (!pause->arrived && dli_sys->now_ns() < until) {
-        dli_sys->cond_wait(&changed, &mutex, until);
+    while (!pause->arrived && (left_ms = until_ms - ct_ran_ms(ct)) > 0) {
+        dli_sys->cond_wait(&changed, &mutex, dli_sys->now_ns() + (uint64_t)left_ms * DLI_NS_PER_MS);
     }
     int arrived = pause->arrived;
     pthread_mutex_unlock(&mutex);
