@@ -206,7 +206,7 @@ CT_CASE(close, with_a_dead_server_ends_in_time) {
 }
 
 CT_CASE(close, with_a_dead_server_and_a_renewal_under_way_ends_in_time) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));
     ct_fault(ct, CT_OP_RENEW, CT_NEVER, CT_ALWAYS);
     ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);

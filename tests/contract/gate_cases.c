@@ -287,7 +287,7 @@ static void acquire_by_a_handle_that_goes(ct_t *ct, void *arg) {
 
 /* Two wait; the first is told to give up right after the holder has handed its turn to it. */
 static void give_up_on_ones_turn(ct_t *ct, int by_close) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, client, "desk");
     for (int i = 0; i < TURNS; i++) {
         leaver_t leaver = {CALLER(ct_lock(ct, client, "desk"), DL_WAIT_FOREVER), lock};

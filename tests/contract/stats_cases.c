@@ -68,8 +68,8 @@ CT_CASE(stats, a_loss_is_no_release) {
 }
 
 CT_CASE(stats, times_of_waiting_and_holding_are_measured) {
-    dl_client_t *client = ct_open(ct, NULL);
-    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders"), *lock = ct_lock(ct, client, "orders");
+    dl_client_t *client = ct_open(ct, LASTING);
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders"), *lock = ct_lock(ct, client, "orders");
     CT_OK(dl_lock(held, CT_ERR));
     ct_thread_t *thread = ct_thread(ct, wait_and_unlock, lock);
     ct_await_waiting(ct, client, 1, 5000);

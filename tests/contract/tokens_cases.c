@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "support/contract.h"
+#include "callers.h"
 
 static uint64_t take_and_leave(ct_t *ct, dl_lock_t *lock) {
     CT_OK(dl_lock(lock, CT_ERR));
@@ -128,7 +128,7 @@ static void see_no_token(ct_t *ct, void *lock) {
 }
 
 CT_CASE(tokens, a_token_is_the_holders_and_stays_the_same_while_it_holds, .needs = DL_CAP_FENCE) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, client, "orders"), *twin = ct_lock(ct, client, "orders");
     see_no_token(ct, lock);
     CT_OK(dl_lock(lock, CT_ERR));

@@ -127,7 +127,7 @@ static void read_key(ct_t *ct, char *text, size_t size) {
 /* The key of a held lock is replaced. others: what another client's attempt is answered with. */
 static void lose_to(ct_t *ct, const char *commands, dl_status_t others) {
     char before[256], after[256];
-    dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING), *other = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "row 16"), *next = ct_lock(ct, other, "row 16");
     CT_OK(dl_lock(lock, CT_ERR));
     replace_key(ct, commands);
@@ -135,7 +135,7 @@ static void lose_to(ct_t *ct, const char *commands, dl_status_t others) {
     watch_t watch = start_watch(ct);
     dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, "row 16", ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_EQ(lost.status, DL_ELOST);
-    IN_TIME(watch, ct_lease_ms(ct) / 3);
+    IN_TIME(watch, LASTING_EVERY_MS);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
     CT_STATUS(dl_trylock(lock, CT_ERR), others);
     CT_STATUS(dl_trylock(next, CT_ERR), others);
