@@ -89,6 +89,7 @@ static inline void take(ct_t *ct, dl_lock_t *lock, int64_t lease_ms) {
 
 /* Of a client whose holds outlast a machine that stands still for a while, and are renewed often. */
 #define LASTING "lease: 60s\nrenew_every: 200ms"
+#define LASTING_MS 60000
 #define LASTING_EVERY_MS 200
 /* The same for one whose lease a case waits for. */
 #define BRIEF "lease: 3s\nrenew_every: 200ms"

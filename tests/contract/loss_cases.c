@@ -46,12 +46,12 @@ CT_CASE(loss, by_validity_is_seen_by_arithmetic_before_any_event) {
 }
 
 CT_CASE(loss, after_a_wipe_is_noticed_by_the_next_renewal, .traits = CT_CAN_FORCE) {
-    dl_client_t *c = ct_open(ct, NULL);
+    dl_client_t *c = ct_open(ct, LASTING);
     dl_lock_t *lock = ct_lock(ct, c, "wiped");
     int64_t lease_ms = ct_lease_ms(ct);
     CT_OK(dl_lock(lock, CT_ERR));
     ct_wipe(ct, "wiped");
-    dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, "wiped", lease_ms / 3 + ct_tolerance_ms(ct));
+    dl_event_t lost = ct_expect_event(ct, c, DL_EVENT_LOST, "wiped", LASTING_EVERY_MS + ct_tolerance_ms(ct));
     int renewals = renewals_of(ct, "wiped"); /* 1, or one more if it came before the wipe */
     CT_EQ(lost.status, DL_ELOST);
     CT_EQ(dl_valid_ms(lock), 0);
