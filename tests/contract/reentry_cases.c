@@ -214,13 +214,13 @@ static int64_t last_extending_ms(ct_t *ct) {
 }
 
 CT_CASE(reentry, an_automatic_level_inside_an_explicit_one_is_renewed_until_it_is_left) {
-    dl_client_t *client = ct_open(ct, NULL);
+    dl_client_t *client = ct_open(ct, BRIEF);
     dl_lock_t *lock = ct_lock(ct, client, "orders");
-    int64_t lease_ms = ct_lease_ms(ct), explicit_ms = lease_ms * 3 / 2;
+    int64_t lease_ms = BRIEF_MS, explicit_ms = lease_ms * 3 / 2;
     CT_OK(dl_trylock_for(lock, 0, explicit_ms, CT_ERR));
     CT_OK(dl_lock(lock, CT_ERR));
-    for (int i = 0; i < 40; i++) {
-        ct_sleep_ms(ct, lease_ms / 8);
+    for (int i = 0; i < 32; i++) {
+        ct_sleep_ms(ct, lease_ms / 16);
         CT_GT(dl_valid_ms(lock), 0);
     }
     CT_GT(count_extending(ct), 3);
