@@ -80,6 +80,8 @@ typedef struct dli_backend_env {
     /* With the mutex; only with `owes`. Of this hold nothing is left any more that was when its last request
      * ended, and nothing will come. NULL: there is no core. */
     void (*settled)(void *core, void *hold);
+    /* With the mutex: as dl_driver_env_t.report, which takes it. NULL: there is no core. */
+    void (*report)(void *core, dl_log_level_t level, const char *text);
 } dli_backend_env_t;
 
 typedef struct dli_backend {

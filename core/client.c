@@ -104,7 +104,8 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
                                             .lock = env_lock,
                                             .unlock = env_unlock,
                                             .look_again = env_look_again,
-                                            .settled = env_settled};
+                                            .settled = env_settled,
+                                            .report = dli_inner_report};
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;

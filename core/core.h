@@ -885,6 +885,7 @@ bool dli_in_callback(const dl_client_t *client); /* is this the thread of a runn
 void dli_log(dl_client_t *client, dl_log_level_t level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void dli_log_emit(dl_client_t *client, dli_log_line_t *lines); /* without the mutex; frees them */
+void dli_inner_report(void *client, dl_log_level_t level, const char *text); /* dli_backend_env_t.report */
 /* Without the mutex. client NULL: nobody hears of it. */
 void dli_env_report(void *client, dl_log_level_t level, const char *text); /* dl_driver_env_t.report */
 void dli_env_count(void *client, dl_count_t what, uint64_t n);             /* dl_driver_env_t.count */

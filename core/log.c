@@ -41,16 +41,21 @@ void dli_log_emit(dl_client_t *client, dli_log_line_t *lines) {
     }
 }
 
+void dli_inner_report(void *arg, dl_log_level_t level, const char *text) {
+    dl_client_t *client = arg;
+    dli_log(client, level, "%s", text);
+    if (level <= DL_LOG_WARNING) {
+        dli_event_warning(client, text);
+    }
+}
+
 void dli_env_report(void *arg, dl_log_level_t level, const char *text) {
     dl_client_t *client = arg;
     if (client == NULL) {
         return;
     }
     dli_lock_client(client);
-    dli_log(client, level, "%s", text);
-    if (level <= DL_LOG_WARNING) {
-        dli_event_warning(client, text);
-    }
+    dli_inner_report(client, level, text);
     dli_unlock_client(client);
 }
 

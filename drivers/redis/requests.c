@@ -231,8 +231,8 @@ static void warn_of_replicas(dli_redis_t *redis, int64_t known) {
     if (known < redis->min_replicas &&
         (redis->warned_ns == 0 || now_ns - redis->warned_ns >= 1000 * NS_PER_MS)) {
         redis->warned_ns = now_ns;
-        dli_news_add(&redis->mux->news, DL_LOG_WARNING, TOO_FEW_REPLICAS, (long long)(known > 0 ? known : 0),
-                     (long long)redis->min_replicas);
+        dli_redis_report(redis->env, redis->core, DL_LOG_WARNING, TOO_FEW_REPLICAS,
+                         (long long)(known > 0 ? known : 0), (long long)redis->min_replicas);
     }
 }
 
@@ -252,10 +252,10 @@ static void confirm(ask_t *a) {
 static void warn_of_queue(dli_redis_t *redis) {
     if (redis->keeps_no_queue && !redis->warned_of_queue) {
         redis->warned_of_queue = true;
-        dli_news_add(&redis->mux->news, DL_LOG_WARNING,
-                     "the server keeps no queue at '%s" DLI_QUEUE_INFIX
-                     "*', so waiters race for each lock: see `dlock init --print`",
-                     redis->token_key_shown);
+        dli_redis_report(redis->env, redis->core, DL_LOG_WARNING,
+                         "the server keeps no queue at '%s" DLI_QUEUE_INFIX
+                         "*', so waiters race for each lock: see `dlock init --print`",
+                         redis->token_key_shown);
     }
 }
 

@@ -4,8 +4,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+struct report {
+    struct report *next;
+    dl_log_level_t level;
+    char text[];
+};
 
 /* In front of the backend's state. */
 typedef struct drive {
@@ -13,6 +20,7 @@ typedef struct drive {
     const dl_driver_env_t *env;
     dli_backend_env_t core; /* lent, or this very struct */
     pthread_mutex_t mutex;  /* of the latter */
+    struct report *reports; /* that were made with it held */
     void (*look_again)(void *arg);
     void *arg;
 } drive_t;
@@ -46,9 +54,32 @@ static void lock_alone(void *core) {
     pthread_mutex_lock(&drive->mutex);
 }
 
+/* The core may call the table meanwhile. */
 static void unlock_alone(void *core) {
     drive_t *drive = core;
+    struct report *reports = drive->reports;
+    drive->reports = NULL;
     pthread_mutex_unlock(&drive->mutex);
+    while (reports != NULL) {
+        struct report *report = reports;
+        reports = report->next;
+        drive->env->report(drive->env->core, report->level, report->text);
+        free(report);
+    }
+}
+
+static void report_alone(void *core, dl_log_level_t level, const char *text) {
+    drive_t *drive = core;
+    struct report **at = &drive->reports, *report = malloc(sizeof *report + strlen(text) + 1);
+    if (report != NULL) {
+        report->next = NULL;
+        report->level = level;
+        strcpy(report->text, text);
+        while (*at != NULL) {
+            at = &(*at)->next;
+        }
+        *at = report;
+    }
 }
 
 void drive_lend(void *state, const dli_backend_env_t *env, void (*look_again)(void *arg), void *arg) {
@@ -164,7 +195,8 @@ static dl_status_t open_of(size_t i, void *state, const dl_option_value_t *optio
     drive->env = env;
     if (drive->core.core == NULL) {
         pthread_mutex_init(&drive->mutex, NULL);
-        drive->core = (dli_backend_env_t){.core = drive, .lock = lock_alone, .unlock = unlock_alone};
+        drive->core = (dli_backend_env_t){
+            .core = drive, .lock = lock_alone, .unlock = unlock_alone, .report = report_alone};
     }
     drive->backend->attach(drive_inner(drive), &drive->core);
     return drive->backend->driver->open(drive_inner(drive), options, env, deadline_ns, err);

@@ -191,7 +191,8 @@ static inline void open_mux_as(const char *path, const char *username, const cha
                                     .keepalive_ms = -1};
     snprintf(url, sizeof url, "unix://%s", path);
     cr_assert_eq(dli_endpoint_make(&endpoint, url, &extras, &err), DL_OK, "%s", err.message);
-    core = (dli_backend_env_t){.core = &core_mutex, .lock = lock_core, .unlock = unlock_core};
+    core = (dli_backend_env_t){
+        .core = &core_mutex, .lock = lock_core, .unlock = unlock_core, .report = note_report};
     cr_assert_eq(dli_mux_open(&mux, &endpoint, &env, &core, &options, 2, &err), DL_OK, "%s", err.message);
 }
 

@@ -159,7 +159,6 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_has(err.message, "nodes 1 and 2 are the same server");
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
-    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     cr_expect_eq(times_said("are the same server"), 1);
     /* The one that was there first goes on. */
     cr_expect_eq(dli_node_meet(&redlock.nodes[1], "two", &err), DL_OK);
@@ -170,11 +169,6 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH, "it may be one of the others");
 }
 
-static void tell_of(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
-    dli_node_tell(node, status, why);
-    dli_news_tell(&node->redlock->news, node->redlock->env, node->redlock->core);
-}
-
 Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = NULL) {
     static dli_redlock_t redlock;
     dl_driver_env_t env = make_env(UUID_A, note_report, note_count);
@@ -183,30 +177,27 @@ Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = N
     redlock.env = &env;
     redlock.core = &dli_redis_no_core;
     node->redlock = &redlock;
-    tell_of(node, DL_OK, &why);
+    dli_node_tell(node, DL_OK, &why);
     cr_expect_eq(warnings() + reports.notes, 0);
     for (int i = 0; i < 3; i++) {
-        tell_of(node, DL_EIO, &why);
-        tell_of(node, DL_ENOMEM, &why);
-        tell_of(node, DL_ECANCELED, &why);
+        dli_node_tell(node, DL_EIO, &why);
+        dli_node_tell(node, DL_ENOMEM, &why);
+        dli_node_tell(node, DL_ECANCELED, &why);
     }
     cr_expect_eq(warnings(), 1);
     cr_expect_eq(times_said("node 1 is down: redis://a:6379/0: connection refused"), 1);
-    tell_of(node, DL_OK, &why);
-    tell_of(node, DL_OK, &why);
+    dli_node_tell(node, DL_OK, &why);
+    dli_node_tell(node, DL_OK, &why);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 60000);
-    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     dli_node_tell_excluded(node, 59000);
-    dli_news_tell(&redlock.news, redlock.env, redlock.core);
     /* It still answers renewals. */
-    tell_of(node, DL_OK, &why);
+    dli_node_tell(node, DL_OK, &why);
     cr_expect_eq(times_said("no vote for 1m,"), 1);
     cr_expect_eq(warnings(), 2);
     cr_expect_eq(reports.notes, 1);
     dli_node_tell_excluded(node, 0);
-    dli_news_tell(&redlock.news, redlock.env, redlock.core);
-    tell_of(node, DL_OK, &why);
+    dli_node_tell(node, DL_OK, &why);
     cr_expect_eq(times_said("has a vote again"), 1);
 }
 

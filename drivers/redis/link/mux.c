@@ -72,30 +72,23 @@ void dli_mux_close(dli_mux_t *mux, bool forked) {
     mux->count = forked ? mux->count : 0;
 }
 
-void dli_news_add(dli_news_t *news, dl_log_level_t level, const char *format, ...) {
-    if (news->count < DLI_NEWS_MAX) {
-        struct dli_news_item *item = &news->items[news->count++];
-        va_list args;
-        va_start(args, format);
-        item->level = level;
-        (void)vsnprintf(item->text, sizeof item->text, format, args);
-        va_end(args);
-    }
-}
-
-void dli_news_tell(dli_news_t *news, const dl_driver_env_t *env, const dli_backend_env_t *core) {
-    while (news->count > 0) {
-        struct dli_news_item first = news->items[0];
-        memmove(news->items, news->items + 1, --news->count * sizeof first);
-        core->unlock(core->core);
-        env->report(env->core, first.level, first.text);
-        core->lock(core->core);
+void dli_redis_report(const dl_driver_env_t *env, const dli_backend_env_t *core, dl_log_level_t level,
+                      const char *format, ...) {
+    char text[640];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (core->report != NULL) {
+        core->report(core->core, level, text);
+    } else {
+        env->report(env->core, level, text);
     }
 }
 
 static void report(dli_mux_t *mux, dl_log_level_t level, const char *who, const char *what) {
     if (!mux->is_quiet) {
-        dli_news_add(&mux->news, level, "%s: %s", who, what);
+        dli_redis_report(mux->env, mux->core, level, "%s: %s", who, what);
     }
 }
 
@@ -552,7 +545,6 @@ bool dli_mux_flush(dli_mux_t *mux) {
             look_again |= is_overlooked(pipe);
         }
     }
-    dli_news_tell(&mux->news, mux->env, mux->core);
     return look_again;
 }
 

@@ -48,16 +48,6 @@ void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_
 /* The server is another one, or no answer came. */
 void dli_label_lost(dli_label_t *label);
 
-/* What is to be reported, once the mutex is not held. */
-#define DLI_NEWS_MAX 8
-typedef struct dli_news {
-    size_t count;
-    struct dli_news_item {
-        dl_log_level_t level;
-        char text[640];
-    } items[DLI_NEWS_MAX];
-} dli_news_t;
-
 typedef struct dli_mux_options {
     bool test_on_borrow; /* PING a connection that was idle at all */
     int64_t idle_timeout_ms, idle_check_ms;
@@ -192,17 +182,15 @@ struct dli_mux {
         uint32_t said; /* on these pipes' connections */
     } kills[DLI_KILLS_MAX];
     size_t kill_count;
-    dli_news_t news;           /* for the next flush */
     dli_redis_queue_t nothing; /* requests without commands */
     uint64_t polled_to_ns;     /* until when, at the longest */
     uint64_t terms;
     dli_pipe_t pipes[DLI_PIPES_MAX];
 };
 
-/* With the mutex. What finds no place is not told. tell lets the mutex go. */
-void dli_news_add(dli_news_t *news, dl_log_level_t level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-void dli_news_tell(dli_news_t *news, const dl_driver_env_t *env, const dli_backend_env_t *core);
+/* With the mutex. */
+void dli_redis_report(const dl_driver_env_t *env, const dli_backend_env_t *core, dl_log_level_t level,
+                      const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* Zeroed before. No I/O. label_key NULL: none. */
 dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,

@@ -319,8 +319,8 @@ static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
     }
     if (refused && !mux->may_not_kill) {
         mux->may_not_kill = true;
-        dli_news_add(
-            &mux->news, DL_LOG_WARNING,
+        dli_redis_report(
+            mux->env, mux->core, DL_LOG_WARNING,
             "%s: this user may not kill connections (CLIENT KILL); a claim that was given up can still "
             "be carried out after its release, and then lasts until its lease ends: %.200s",
             mux->endpoint->label, reply->str);

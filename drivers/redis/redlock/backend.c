@@ -83,7 +83,6 @@ bool dli_redlock_flush(void *state) {
             look_again |= dli_mux_flush(redlock->nodes[i].redis.mux);
         }
     } while (redlock->has_begun); /* what an answer has led to */
-    dli_news_tell(&redlock->news, redlock->env, redlock->core);
     return look_again || (!LIST_EMPTY(&redlock->rounds) && redlock->due_ns < redlock->polled_to_ns);
 }
 

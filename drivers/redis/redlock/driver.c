@@ -125,9 +125,6 @@ static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_err
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_node_tell(&redlock->nodes[i], opening.said.statuses[i], &opening.said.errors[i]);
     }
-    if (status == DL_OK) {
-        dli_news_tell(&redlock->news, redlock->env, core);
-    }
     core->unlock(core->core);
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_warn_of_eviction(&redlock->nodes[i].redis);

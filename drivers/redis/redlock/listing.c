@@ -126,7 +126,6 @@ dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len,
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_tell(&redlock->nodes[i], verdicts.statuses[i], &verdicts.errors[i]);
     }
-    dli_news_tell(&redlock->news, redlock->env, core);
     core->unlock(core->core);
     dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
     if (status == DL_OK && entries.n > 0) {

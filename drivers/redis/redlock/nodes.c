@@ -76,15 +76,16 @@ static const dli_node_t *find_twin(const dli_node_t *node) {
 }
 
 static void report_twin(dli_node_t *node, const dli_node_t *twin) {
-    dli_news_t *news = &node->redlock->news;
+    const dli_redlock_t *redlock = node->redlock;
     if (twin != NULL) {
-        dli_news_add(news, DL_LOG_WARNING,
-                     "nodes %zu (%s) and %zu (%s) are the same server: node %zu has no vote", twin->index + 1,
-                     twin->redis.endpoint.label, node->index + 1, node->redis.endpoint.label,
-                     node->index + 1);
+        dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING,
+                         "nodes %zu (%s) and %zu (%s) are the same server: node %zu has no vote",
+                         twin->index + 1, twin->redis.endpoint.label, node->index + 1,
+                         node->redis.endpoint.label, node->index + 1);
     } else {
-        dli_news_add(news, DL_LOG_INFO, "node %zu (%s) is a server of its own again", node->index + 1,
-                     node->redis.endpoint.label);
+        dli_redis_report(redlock->env, redlock->core, DL_LOG_INFO,
+                         "node %zu (%s) is a server of its own again", node->index + 1,
+                         node->redis.endpoint.label);
     }
 }
 
@@ -151,8 +152,8 @@ static bool is_for_want_of_descriptors(const dl_error_t *why) {
 }
 
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
-    dli_news_t *news = &node->redlock->news;
-    uint64_t now_ns = node->redlock->env->now_ns();
+    const dli_redlock_t *redlock = node->redlock;
+    uint64_t now_ns = redlock->env->now_ns();
     bool counts = is_of_the_node(node, status, why), was_down = node->is_down,
          was_excluded = node->is_excluded;
     if (counts) {
@@ -162,23 +163,24 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
     }
     bool votes_again = was_excluded && !node->is_excluded;
     if (counts && status != DL_OK && !was_down) {
-        dli_news_add(news, DL_LOG_WARNING, "node %zu %s: %s", node->index + 1,
-                     is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
+        dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING, "node %zu %s: %s", node->index + 1,
+                         is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
     } else if (counts && status == DL_OK && (was_down || votes_again)) {
-        dli_news_add(news, DL_LOG_INFO, "node %zu (%s) %s again", node->index + 1, node->redis.endpoint.label,
-                     votes_again ? "has a vote" : "is there");
+        dli_redis_report(redlock->env, redlock->core, DL_LOG_INFO, "node %zu (%s) %s again", node->index + 1,
+                         node->redis.endpoint.label, votes_again ? "has a vote" : "is there");
     }
 }
 
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
-    uint64_t now_ns = node->redlock->env->now_ns();
+    const dli_redlock_t *redlock = node->redlock;
+    uint64_t now_ns = redlock->env->now_ns();
     bool is_new = !node->is_excluded;
     node->excluded_until_ns = now_ns + (uint64_t)(left_ms > 0 ? left_ms : 0) * NS_PER_MS;
     node->is_down = false;
     node->is_excluded = true;
     if (is_new) {
-        dli_news_add(&node->redlock->news, DL_LOG_WARNING,
-                     "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
-                     node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
+        dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING,
+                         "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
+                         node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
     }
 }

@@ -54,7 +54,6 @@ struct dli_redlock {
     uint64_t due_ns;                      /* the first round's end is no sooner */
     uint64_t polled_to_ns;                /* until when whoever listens does, at the longest */
     uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
-    dli_news_t news;                      /* for the next flush */
     TAILQ_HEAD(, dl_watch) telling;       /* waiting.c: some nodes have told, which first is first */
 };
 
@@ -93,8 +92,8 @@ bool dli_redlock_is_own_key(const dli_redlock_t *redlock, const char *name, size
  * found the same one, so this node has no vote. DL_EAUTH: the server keeps its run id secret (INFO is
  * refused), and without it neither that nor a restart can be noticed. err is filled. */
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err);
-/* Remembers how the last exchange with the node ended, and has a change reported as a warning (down: why;
- * excluded: for how long) or as a note (back again), by its `news`. */
+/* Remembers how the last exchange with the node ended, and reports a change as a warning (down: why;
+ * excluded: for how long) or as a note (back again). */
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why);
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms);
 /* As dli_redis_open_alone: a connection that meets the node. It is used without the mutex. */
