@@ -13,10 +13,10 @@
  * here. Everything that begin, withdraw and ended touch is guarded by the client's mutex, so that it is clear
  * whether a request ended or was withdrawn first: nothing in a backend needs a mutex of its own.
  *
- *   core: begin    the mutex is held; the backend only queues
+ *   core: begin    the mutex is held; the backend only queues, or says `ended` of what cannot be sent
  *   core: flush    what was begun is sent; the mutex is released for that
  *   core: listen_fds, poll, listen    without the mutex, one thread at a time: replies are read and decoded
- *   backend: ended, from flush or listen, between env->lock and env->unlock
+ *   backend: ended, from begin, flush or listen, between env->lock and env->unlock
  */
 
 typedef enum dli_ask_kind {
@@ -95,7 +95,8 @@ typedef struct dli_backend {
     bool lines_up;
     /* Before open. env lives as long as the state. */
     void (*attach)(void *state, const dli_backend_env_t *env);
-    /* With the mutex; no system call, and no failure: it is queued. A flush follows. */
+    /* With the mutex; no system call, and no failure: it is queued, or has ended before this returns. A flush
+     * follows. */
     void (*begin)(void *state, dli_request_t *request);
     /* With the mutex; no system call. The core waits no longer: ended is not called any more, and the memory
      * of the request goes. True: it may have been sent, and the server may yet carry it out; false: it surely

@@ -118,10 +118,12 @@ void dli_request_begin(dl_client_t *client, dli_request_t *request) {
         } else {
             client->to_flush = true;
         }
-        client->inner->begin(client->state, request);
     }
     if (request->timer != NULL && request->with.deadline_ns != DLI_NEVER) {
         dli_loop_at(client, request->timer, request->with.deadline_ns);
+    }
+    if (client->inner != NULL) {
+        client->inner->begin(client->state, request); /* it may end there, and be gone */
     }
 }
 
@@ -300,6 +302,9 @@ static void ask_backend(dli_op_t *op) {
     }
     if (op->request.pending) {
         dli_call_withdraw(op);
+    }
+    if (op->park != NULL) { /* its own answer, if that came before it slept, wakes it from no later sleep */
+        (void)dli_park_drain(op->park);
     }
     dli_loop_end_lead(op);      /* it may have been about to read */
     dli_loop_hand_over(client); /* it may have been the one that listened */

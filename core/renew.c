@@ -210,21 +210,25 @@ static void apply_batch(dl_client_t *client) {
     client->batch_len = 0;
 }
 
+static void begin_batch(dl_client_t *client) {
+    client->batch_timer.fire = fire;
+    client->batch_request = (dli_request_t){.kind = DLI_ASK_RENEW,
+                                            .with.deadline_ns = DLI_NEVER,
+                                            .renewals = client->batch,
+                                            .start = start,
+                                            .ended = ended,
+                                            .timer = &client->batch_timer,
+                                            .lane = DLI_LANE_RENEW};
+    dli_request_begin(client, &client->batch_request);
+}
+
+/* One may have ended as soon as it began. */
 void dli_renew_carry_on(dl_client_t *client) {
-    if (client->batch_request.pending || (client->batch_len == 0 && client->due == NULL)) {
-        return;
-    }
-    apply_batch(client);
-    if (client->due != NULL) {
-        client->batch_timer.fire = fire;
-        client->batch_request = (dli_request_t){.kind = DLI_ASK_RENEW,
-                                                .with.deadline_ns = DLI_NEVER,
-                                                .renewals = client->batch,
-                                                .start = start,
-                                                .ended = ended,
-                                                .timer = &client->batch_timer,
-                                                .lane = DLI_LANE_RENEW};
-        dli_request_begin(client, &client->batch_request);
+    while (!client->batch_request.pending && (client->batch_len > 0 || client->due != NULL)) {
+        apply_batch(client);
+        if (client->due != NULL) {
+            begin_batch(client);
+        }
     }
 }
 

@@ -481,9 +481,6 @@ static size_t count_renewals(const dli_request_t *request) {
     return count;
 }
 
-/* What cannot be sent ends from the next flush, as everything does. */
-static const dli_redis_kind_t refused_kind = {.intent = DLI_PLAIN, .ended = ended};
-
 static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     static const dli_redis_kind_t *const kinds[] = {
         [DLI_ASK_TRY] = &claim_kind,       [DLI_ASK_LEVEL] = &claim_kind,     [DLI_ASK_RENEW] = &renewal_kind,
@@ -507,16 +504,17 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
         a->wire.pipe = usual_pipe(redis, &request->with);
     }
     a->status = check(a);
-    if (a->status != DL_OK || a->wire.count == 0) {
-        a->wire.kind = &refused_kind;
-        a->wire.count = 0;
-    }
     return a;
 }
 
 void dli_redis_begin(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
-    dli_mux_begin(redis->mux, &prepare(redis, request)->wire);
+    ask_t *a = prepare(redis, request);
+    if (a->status == DL_OK && a->wire.count > 0) {
+        dli_mux_begin(redis->mux, &a->wire);
+    } else {
+        end(a, a->status); /* nothing of it can be sent */
+    }
 }
 
 bool dli_redis_withdraw(void *state, dli_request_t *request) {

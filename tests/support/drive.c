@@ -166,11 +166,10 @@ static dl_status_t carry_out(drive_t *drive, call_t *call) {
         abort();
     }
     drive->core.lock(drive->core.core);
-    bool begins = !is_stopped(&stop);
+    bool begins = call->request.pending = !is_stopped(&stop);
     if (begins) {
         drive->backend->begin(drive_inner(drive), &call->request);
     }
-    call->request.pending = begins;
     drive->core.unlock(drive->core.core);
     if (begins) {
         flush(drive);

@@ -42,7 +42,6 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
     mux->idle_check_ns = (uint64_t)options->idle_check_ms * NS_PER_MS;
     mux->idle_ns = (uint64_t)options->idle_timeout_ms * NS_PER_MS;
     dli_label_init(&mux->label, options->label_key, env->client_label);
-    TAILQ_INIT(&mux->nothing);
     dl_status_t status = DL_OK;
     for (; mux->count < pipes && status == DL_OK; mux->count++) {
         status = dli_pipe_init(&mux->pipes[mux->count], mux, err);
@@ -468,29 +467,26 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
 
 /* ---- the owner's calls ------------------------------------------------------------------------------ */
 
-static dli_redis_queue_t *queue_of(dli_mux_t *mux, const dli_redis_request_t *request) {
-    return request->count == 0 ? &mux->nothing : &mux->pipes[request->pipe].queue;
-}
-
 void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request) {
     request->with_source = request->forgotten = false;
     request->sent_ns = 0;
     request->got = 0;
-    mux->pipes[request->pipe].unled += !request->leads && request->count > 0;
-    dli_redis_queue_push(queue_of(mux, request), request);
+    dli_pipe_t *pipe = &mux->pipes[request->pipe];
+    pipe->unled += !request->leads;
+    dli_redis_queue_push(&pipe->queue, request);
 }
 
 bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool was_sent = !request->queued;
-    pipe->unled -= !request->leads && request->count > 0;
+    pipe->unled -= !request->leads;
     pipe->leader = pipe->leader != request ? pipe->leader : NULL;
     if (was_sent) {
         dli_slot_t *slot = dli_pipe_slot(pipe, request->place);
         slot->request = NULL;
         pipe->given_up += dli_slot_is_given_up(slot);
     } else {
-        dli_redis_queue_remove(queue_of(mux, request), request);
+        dli_redis_queue_remove(&pipe->queue, request);
     }
     return was_sent && !request->forgotten; /* the server knew no such script */
 }
@@ -532,11 +528,6 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
 
 bool dli_mux_flush(dli_mux_t *mux) {
     bool look_again = false;
-    dli_redis_request_t *request;
-    while ((request = TAILQ_FIRST(&mux->nothing)) != NULL) {
-        dli_redis_queue_remove(&mux->nothing, request);
-        request->kind->ended(request, DL_OK, NULL);
-    }
     for (size_t i = 0; i < mux->count; i++) {
         dli_pipe_t *pipe = &mux->pipes[i];
         bool nobody_looks = pipe->conn != NULL && !pipe->ready && TAILQ_EMPTY(&pipe->queue);

@@ -93,7 +93,7 @@ typedef struct dli_redis_kind {
 struct dli_redis_request {
     /* By the owner */
     const dli_redis_kind_t *kind;
-    uint32_t count;       /* commands; 0: it only ends, at the next flush */
+    uint32_t count;       /* commands, one at least */
     uint32_t pipe;        /* its number */
     uint64_t claim;       /* CLAIM, FREE: of this hold */
     dli_request_t *asked; /* the core's; NULL: it is none of those */
@@ -182,8 +182,7 @@ struct dli_mux {
         uint32_t said; /* on these pipes' connections */
     } kills[DLI_KILLS_MAX];
     size_t kill_count;
-    dli_redis_queue_t nothing; /* requests without commands */
-    uint64_t polled_to_ns;     /* until when, at the longest */
+    uint64_t polled_to_ns; /* until when, at the longest */
     uint64_t terms;
     dli_pipe_t pipes[DLI_PIPES_MAX];
 };

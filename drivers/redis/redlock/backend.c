@@ -1,6 +1,5 @@
 /* backend.c - what the core calls: requests begin, are taken back, sent and read, at all nodes. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,39 +8,20 @@
 
 #define NS_PER_MS ((uint64_t)1000000)
 
-/* In the room of the core's request, if it is refused: it ends with the next flush. */
-typedef struct refusal {
-    dli_redis_request_t wire; /* first */
-    dl_status_t status;
-} refusal_t;
-
-static_assert(sizeof(refusal_t) <= DLI_REQUEST_ROOM, "a request's room is too small");
-
-static void refusal_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    dli_request_t *request = wire->asked;
-    (void)status;
-    (void)why;
-    request->ended(request, ((const refusal_t *)(const void *)wire)->status);
-}
-
 void dli_redlock_begin(void *state, dli_request_t *request) {
     static dl_status_t (*const kinds[])(dli_redlock_t *, dli_request_t *, dl_error_t *) = {
         [DLI_ASK_TRY] = dli_redlock_claim,    [DLI_ASK_RENEW] = dli_redlock_renew,
         [DLI_ASK_RELEASE] = dli_redlock_free, [DLI_ASK_INSPECT] = dli_redlock_inspect,
         [DLI_ASK_FORCE] = dli_redlock_force,
     };
-    static const dli_redis_kind_t refused = {.intent = DLI_PLAIN, .ended = refusal_ended};
     dli_redlock_t *redlock = state;
     dl_error_t err = {.status = DL_ENOMEM, .message = "out of memory"}; /* where nothing more is said */
-    request->place = NULL;
     dl_status_t status = kinds[request->kind](redlock, request, &err);
     if (status != DL_OK) {
-        refusal_t *refusal = (refusal_t *)(void *)request->room;
-        *refusal = (refusal_t){.wire = {.kind = &refused, .asked = request}, .status = status};
         if (request->err != NULL) {
             *request->err = err;
         }
-        dli_mux_begin(redlock->nodes[0].redis.mux, &refusal->wire);
+        request->ended(request, status);
     }
 }
 
@@ -56,11 +36,8 @@ static bool has_left(const dli_round_t *round) {
 }
 
 bool dli_redlock_withdraw(void *state, dli_request_t *request) {
-    const dli_redlock_t *redlock = state;
     dli_round_t *round = request->place;
-    if (round == NULL) {
-        return dli_mux_withdraw(redlock->nodes[0].redis.mux, (dli_redis_request_t *)(void *)request->room);
-    }
+    (void)state;
     bool is_unknown = has_left(round) && round->question->kind.intent != DLI_READ;
     if (request->kind == DLI_ASK_TRY) {
         dli_redlock_let_go(round);
