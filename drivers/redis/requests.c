@@ -382,7 +382,7 @@ static bool renewal_replied(dli_redis_request_t *wire, const redisReply *reply) 
     int64_t number;
     r->sent_ns = wire->sent_ns;
     if (dli_reply_int(reply, &number)) {
-        r->status = number == 1 ? DL_OK : DL_ELOST;
+        r->status = number == 1 ? DL_OK : number == 0 ? DL_ELOST : DL_EUNKNOWN;
         return number == 0 || number == 1;
     }
     dli_redis_key(a->redis, r->name, r->name_len, &key);

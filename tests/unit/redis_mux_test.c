@@ -354,6 +354,34 @@ Test(redis_mux, a_server_that_refuses_to_kill_is_asked_once) {
     cr_assert_eq(atomic_load(&warnings), 1, "%s", reported);
 }
 
+/* It is refused for now, as everything is: a script does not end. */
+Test(redis_mux, what_could_not_be_killed_yet_is_killed_by_the_next_free) {
+    lose_claim();
+    redisContext *script = redisConnectUnix(server.path);
+    int sent = 0;
+    cr_assert(script != NULL && script->err == 0);
+    tell(&server, "CONFIG SET lua-time-limit 1");
+    cr_assert_eq(redisAppendCommand(script, "EVAL %s 0", "while true do end"), REDIS_OK);
+    AWAIT(redisBufferWrite(script, &sent) == REDIS_OK && sent != 0);
+    line_t look = line_of(&plain, "GET lock"), give = line_of(&release, "DEL lock");
+    do {
+        look.over = false;
+        run_line(&look);
+    } while (strncmp(look.answer, "BUSY", 4) != 0);
+    run_line(&give);
+    cr_assert_eq(strncmp(give.answer, "BUSY", 4), 0, "%s", give.answer);
+    cr_assert_eq(mux.kill_count, 1);
+    tell(&server, "SCRIPT KILL"); /* it ends soon */
+    do {
+        give = line_of(&release, "DEL lock");
+        run_line(&give);
+    } while (strncmp(give.answer, "BUSY", 4) == 0);
+    cr_assert_eq(kills(), 1);
+    cr_assert(!mux.may_not_kill);
+    cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
+    redisFree(script);
+}
+
 static struct pollfd led[2];
 static uint64_t led_term, led_until_ns;
 

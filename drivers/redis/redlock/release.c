@@ -141,7 +141,10 @@ static void look_at_frees(dli_round_t *round, bool is_over) {
 /* ---- what begins it --------------------------------------------------------------------------------- */
 
 void dli_redlock_let_go(dli_round_t *round) {
-    round->maybe &= ~dli_round_withdraw(round, DLI_WIRE_CLAIM);
+    uint32_t unsent = dli_round_withdraw(round, DLI_WIRE_CLAIM);
+    for (size_t i = 0; i < round->redlock->n; i++) { /* nor an earlier claim, if this is a fill */
+        round->maybe &= round->parts[i].claimed_on == 0 ? ~(unsent & 1u << i) : UINT32_MAX;
+    }
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);
     /* What may have been on a majority looked like a holder, whose release others wait for. */
     round->tells = round->is_freed ? round->tells : dli_nodes_count(round->maybe) >= round->redlock->quorum;
