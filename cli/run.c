@@ -78,8 +78,8 @@ static int get_lock(run_t *run) {
             waiting_listen(&waiting, dl_event_fd(run->client), tell_events, run);
             holder_watch_begin(&run->holder_watch, run->options, run->name);
             status = dl_acquire(run->lock, &how, &err);
-            (void)holder_watch_end(&run->holder_watch);
             run->hold_end_ns = max_hold_ms > 0 ? now_ns() + ns_of_ms(max_hold_ms) : NEVER_NS;
+            (void)holder_watch_end(&run->holder_watch);
         }
     }
     int caught = waiting_end(&waiting);
@@ -206,8 +206,10 @@ static int finish_run(run_t *run, int exit_status) {
         _exit(finish_stdout(exit_status));
     }
     bool renewed = run->options->lease_ms == DL_LEASE_AUTO && !ends_by_max_hold(run);
-    if (run->cause == END_OF_VALIDITY && renewed) {
-        /* The server could not be reached; asking it once more would only keep us, and the lease ends now. */
+    bool unreachable = run->renewal_failing || dl_valid_ms(run->lock) == 0;
+    if (run->cause == END_OF_VALIDITY && renewed && unreachable) {
+        /* Asking the server once more would only keep us, and the lease ends now. Where a renewal came
+         * through after SIGTERM was due, it does not: others would wait for a whole lease. */
         _exit(finish_stdout(exit_status));
     }
     return close_run(run, free_lock(run, exit_status));

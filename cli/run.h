@@ -27,6 +27,7 @@ typedef struct run {
     pid_t group; /* 0: not started */
     bool terminal_given;
     bool told_lost;       /* the keeper was told */
+    bool renewal_failing; /* the last that the library said of it */
     bool kill_seen;       /* the keeper has sent SIGKILL */
     bool keeper_replaced; /* it had not when it was due, and dlock does */
     bool ended, keeper_died;

@@ -217,12 +217,14 @@ void take_events(run_t *run) {
     while (run->client != NULL && dl_event_next(run->client, &event) == DL_OK) {
         switch (event.kind) {
         case DL_EVENT_RENEWAL_FAILING:
+            run->renewal_failing = true;
             notice_line(
                 "'%s': renewal is failing: %s; trying again, the lock is valid for %s more", run->name,
                 event.status == DL_EUNKNOWN ? "no answer from the server" : dl_status_text(event.status),
                 dl_driver_measured(ns_of_ms(event.valid_ms)).text);
             break;
         case DL_EVENT_RENEWAL_RECOVERED:
+            run->renewal_failing = false;
             notice_line("'%s': renewal works again", run->name);
             break;
         case DL_EVENT_LOST:
@@ -267,5 +269,6 @@ void watch_run(run_t *run) {
         take_notes(run); /* what the keeper did while we were stopped, before what we make of SIGCONT */
         take_signals(run);
     }
+    take_events(run); /* what came with the end */
     terminal_take_back(run->terminal, run->group);
 }

@@ -264,6 +264,28 @@ Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
     expect_status(&program, 76);
 }
 
+/* The renewal that was overdue comes through while the command tidies up: the lease is a whole one again. */
+Test(command_end, a_lock_renewed_after_sigterm_is_freed_at_the_end) {
+    program_t program;
+    char line[16], text[512];
+    (void)snprintf(text, sizeof text,
+                   "use: test\ndefaults: {lease: 6s, renew_every: 2s, call_timeout: 300ms}\n"
+                   "backends:\n  test: {driver: sqlite, path: \"%s\"}\n",
+                   database_path);
+    write_file(config_path, text);
+    start(&program, "run", "x", "--grace", "1s", "--", "sh", "-c",
+          "trap 'echo t >&9; sleep 0.5; exit' TERM; echo r >&9; while :; do sleep 0.05; done", NULL);
+    read_line(&program, line, sizeof line);
+    (void)kill(program.pid, SIGSTOP);
+    read_line(&program, line, sizeof line);
+    (void)kill(program.pid, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    if (beat_stood_ns(NULL) == 0) {
+        expect_status_of("x", 1);
+    }
+}
+
 Test(command_end, a_stopped_keeper_does_not_let_the_command_outlive_the_lock) {
     program_t program;
     family_t family;
