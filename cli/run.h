@@ -26,6 +26,7 @@ typedef struct run {
     /* What has happened */
     pid_t group; /* 0: not started */
     bool terminal_given;
+    bool to_continue;     /* we were stopped with the command, and go on */
     bool told_lost;       /* the keeper was told */
     bool renewal_failing; /* the last that the library said of it */
     bool kill_seen;       /* the keeper has sent SIGKILL */

@@ -144,7 +144,7 @@ static void command_stopped(run_t *run, int number) {
     if (run->signals.stoppable) {
         stop_ourselves();
     }
-    continue_run(run); /* at once where nobody could continue us, and the kernel has not stopped us */
+    run->to_continue = true; /* at once where nobody could continue us, and the kernel has not stopped us */
 }
 
 static void take_note(run_t *run, const note_t *note) {
@@ -212,6 +212,13 @@ static void take_notes(run_t *run) {
     }
 }
 
+static void go_on(run_t *run) {
+    if (run->to_continue) {
+        run->to_continue = false;
+        continue_run(run);
+    }
+}
+
 void take_events(run_t *run) {
     dl_event_t event = DL_EVENT_INIT;
     while (run->client != NULL && dl_event_next(run->client, &event) == DL_OK) {
@@ -266,8 +273,11 @@ void watch_run(run_t *run) {
             (void)poll(NULL, 0, 1); /* no memory in the kernel: not a reason to spin */
         }
         take_events(run);
-        take_notes(run); /* what the keeper did while we were stopped, before what we make of SIGCONT */
-        take_signals(run);
+        take_notes(run); /* what the keeper did while we were stopped, before we act or kill by its numbers */
+        if (!run->ended) {
+            go_on(run);
+            take_signals(run);
+        }
     }
     take_events(run); /* what came with the end */
     terminal_take_back(run->terminal, run->group);

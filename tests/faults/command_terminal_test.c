@@ -1,7 +1,8 @@
-/* command_terminal_test.c - what dlock shows on a terminal, and does not show elsewhere. */
+/* command_terminal_test.c - what dlock shows on a terminal and not elsewhere, and what Ctrl-Z does. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,4 +191,51 @@ Test(command_terminal, a_wait_says_nothing_where_nobody_reads_or_wants_it) {
     cr_assert_eq(screen_end(&quiet), 75, "%s", quiet.text);
     cr_assert_str_empty(quiet.text);
     (void)finish(&holder);
+}
+
+/* ---- stopped from the terminal ----------------------------------------------------------------------- */
+
+/* A shell of jobs: dlock is one, so that there is somebody to continue it. */
+static void start_job(screen_t *screen, const char *script) {
+    struct winsize size = {.ws_row = 25, .ws_col = 200};
+    *screen = (screen_t){.fd = -1};
+    screen->pid = forkpty(&screen->fd, NULL, NULL, &size);
+    if (screen->pid < 0) {
+        cr_skip("no pseudo terminals here");
+    }
+    if (screen->pid == 0) {
+        (void)execlp("sh", "sh", "-m", "-c", script, DLOCK_COMMAND, config_path, NULL);
+        _exit(99);
+    }
+}
+
+/* The number behind these words, once its line is complete. */
+static pid_t screen_read_pid(screen_t *screen, const char *words) {
+    screen_read_until(screen, words);
+    const char *at = strstr(screen->text, words) + strlen(words);
+    while (strchr(at, '\n') == NULL) {
+        cr_assert(screen_read(screen), "%s", screen->text);
+    }
+    return (pid_t)atoi(at);
+}
+
+/* The keeper has ended the command by then, and the numbers of both may be others'. */
+Test(command_terminal, a_run_that_was_stopped_beyond_its_lease_kills_nobody_when_continued) {
+    screen_t screen;
+    start_job(&screen, "\"$0\" --config \"$1\" run x -v --lease 1s -- "
+                       "sh -c 'echo keeper $PPID; exec sleep 1000'; "
+                       "echo stopped; read x; fg; echo status $?");
+    int keeper = watched(screen_read_pid(&screen, "\nkeeper "));
+    cr_assert_eq(write(screen.fd, "\x1a", 1), 1);
+    screen_read_until(&screen, "stopped\n");
+    (void)await_end(keeper);
+    uint64_t late_ms = last_instant_ms(screen.text, "valid until ") + 200;
+    while (now_boot_ns() / 1000000u < late_ms) {
+        (void)usleep(1000);
+    }
+    cr_assert_eq(write(screen.fd, "\n", 1), 1);
+    cr_assert_eq(screen_end(&screen), 0, "%s", screen.text);
+    cr_assert_has(screen.text, "\nstatus 76\n");
+    cr_assert_has(screen.text, "ms: everything has ended");
+    cr_assert_null(strstr(screen.text, "in place of dlock-keeper"), "%s", screen.text);
 }
