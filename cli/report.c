@@ -3,26 +3,41 @@
 #include "report.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "exits.h"
 
-#define LINE_MAX_BYTES 2048
+#define LINE_MAX_BYTES 2048 /* fits into a pipe that takes anything: PIPE_BUF is 4096 */
 
 static bool quiet_lines;
 static bool verbose_lines;
-static int output_errno; /* of the first flush that failed; 0: none did */
+static atomic_bool dropping_lines; /* several threads have something to say */
+static int output_errno;           /* of the first flush that failed; 0: none did */
 
 void report_level(bool quiet, bool verbose) {
     quiet_lines = quiet;
     verbose_lines = verbose;
 }
 
+void lines_may_wait(bool may_wait) {
+    atomic_store(&dropping_lines, !may_wait);
+}
+
+static bool takes_a_line(void) {
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
+}
+
 /* One write a line, so that lines of several processes on one terminal do not mix. */
 static void __attribute__((format(printf, 1, 0))) write_line(const char *format, va_list args) {
+    if (atomic_load(&dropping_lines) && !takes_a_line()) {
+        return;
+    }
     char line[LINE_MAX_BYTES];
     int used = snprintf(line, sizeof line, "dlock: ");
     int len = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);

@@ -10,6 +10,9 @@
 
 /* --quiet and --verbose, once the command line has been read. */
 void report_level(bool quiet, bool verbose);
+/* They do until this says that they may not: then a line that stderr does not take at once (a full pipe, a
+ * terminal after Ctrl-S) is dropped, since who keeps a lock waits for no reader. */
+void lines_may_wait(bool may_wait);
 /* All of them: one line "dlock: ..." by one write. */
 void error_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void notice_line(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* not with --quiet */

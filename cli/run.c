@@ -74,6 +74,7 @@ static int get_lock(run_t *run) {
             how.lease_ms = options->lease_ms;
             how.max_hold_ms = options->max_hold_ms;
             how.cancel = waiting.cancel;
+            lines_may_wait(false);
             verbose_line("at %" PRIu64 " ms: waiting for '%s'", now_ns() / NS_PER_MS, run->name);
             waiting_listen(&waiting, dl_event_fd(run->client), tell_events, run);
             holder_watch_begin(&run->holder_watch, run->options, run->name);
@@ -83,14 +84,17 @@ static int get_lock(run_t *run) {
         }
     }
     int caught = waiting_end(&waiting);
+    bool held = failed == 0 && status == DL_OK;
+    if (caught != 0 && held) {
+        (void)dl_unlock(run->lock, NULL); /* it came together with the signal */
+        held = false;
+    }
+    lines_may_wait(!held);
     take_events(run); /* what is left of them, such as why there was no lock */
     if (caught != 0) {
-        if (failed == 0 && status == DL_OK) {
-            (void)dl_unlock(run->lock, NULL); /* it came together with the signal */
-        }
         return waiting_tell_end(run->name, caught);
     }
-    if (failed != 0 || status == DL_OK) {
+    if (failed != 0 || held) {
         return failed;
     }
     if (status == DL_EBUSY || status == DL_ETIMEDOUT) {
@@ -149,7 +153,7 @@ static int judge(run_t *run) {
             run->name, loss_reason(run));
         return EXIT_LOST;
     }
-    if (dl_valid_ms(run->lock) == 0) {
+    if (!run->valid_at_end) {
         return lost_at_end(run);
     }
     if (run->keeper_died) {
@@ -169,10 +173,8 @@ static int judge(run_t *run) {
                                          : WEXITSTATUS(run->wait_status);
 }
 
-/* Frees the lock. The exit status, which becomes EXIT_LOST when the lock turns out to be lost. */
-static int free_lock(run_t *run, int exit_status) {
-    dl_error_t err = {.message = ""};
-    dl_status_t status = dl_unlock(run->lock, &err);
+/* Says how the lock was freed. The exit status, which becomes EXIT_LOST when it turned out to be lost. */
+static int judge_release(const run_t *run, int exit_status, dl_status_t status, const dl_error_t *err) {
     if (status == DL_ELOST && exit_status != EXIT_LOST) {
         return lost_at_end(run);
     }
@@ -181,7 +183,7 @@ static int free_lock(run_t *run, int exit_status) {
                     status == DL_EUNKNOWN
                         ? "whether the lock was freed is not known; it ends with its lease at the latest"
                         : "the lock could not be freed, and ends with its lease",
-                    err.message[0] != '\0' ? err.message : dl_status_text(status));
+                    err->message[0] != '\0' ? err->message : dl_status_text(status));
     }
     return exit_status;
 }
@@ -198,21 +200,29 @@ static int close_run(run_t *run, int exit_status) {
     return exit_status;
 }
 
-/* After everything: 0 leaves nothing open, otherwise the lock is left to its lease and the process ends
- * at once. */
-static int finish_run(run_t *run, int exit_status) {
+/* Is the lock left to its lease instead of being freed? */
+static bool is_left_to_lease(const run_t *run) {
     if (run->left > 0) {
-        /* They may still act as if they held it: only its lease frees it. */
-        _exit(finish_stdout(exit_status));
+        return true; /* they may still act as if they held it */
     }
     bool renewed = run->options->lease_ms == DL_LEASE_AUTO && !ends_by_max_hold(run);
-    bool unreachable = run->renewal_failing || dl_valid_ms(run->lock) == 0;
-    if (run->cause == END_OF_VALIDITY && renewed && unreachable) {
-        /* Asking the server once more would only keep us, and the lease ends now. Where a renewal came
-         * through after SIGTERM was due, it does not: others would wait for a whole lease. */
-        _exit(finish_stdout(exit_status));
+    /* Asking the server once more would only keep us, and the lease ends now. Where a renewal came through
+     * after SIGTERM was due, it does not: others would wait for a whole lease. */
+    return run->cause == END_OF_VALIDITY && renewed && (run->renewal_failing || !run->valid_at_end);
+}
+
+/* After everything. The lock first: the lines wait for whoever reads them. */
+static int finish_run(run_t *run) {
+    dl_error_t err = {.message = ""};
+    run->valid_at_end = dl_valid_ms(run->lock) > 0;
+    bool left_to_lease = is_left_to_lease(run);
+    dl_status_t status = left_to_lease ? DL_OK : dl_unlock(run->lock, &err);
+    lines_may_wait(!left_to_lease); /* else the lock would go on being renewed meanwhile */
+    int exit_status = judge(run);
+    if (left_to_lease) {
+        _exit(finish_stdout(exit_status)); /* at once, with everything open */
     }
-    return close_run(run, free_lock(run, exit_status));
+    return close_run(run, judge_release(run, exit_status, status, &err));
 }
 
 static int with_keeper(run_t *run) {
@@ -228,7 +238,7 @@ static int with_keeper(run_t *run) {
         return close_run(run, failed);
     }
     watch_run(run);
-    return finish_run(run, judge(run));
+    return finish_run(run);
 }
 
 int command_run(const options_t *options) {

@@ -49,11 +49,11 @@ static uint64_t valid_until(const run_t *run) {
  */
 static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
-    verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of dlock-keeper, which is late", ms_of(now));
     if (run->group > 0) {
         (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
     }
     keeper_kill(&run->keeper);
+    verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of dlock-keeper, which is late", ms_of(now));
 }
 
 static void tell_lost(run_t *run, uint64_t now) {

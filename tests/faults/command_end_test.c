@@ -1,11 +1,14 @@
 /* command_end_test.c - dlock run when things fail: all that the command started ends in time. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -403,6 +406,44 @@ Test(command_end, a_keeper_stopped_before_the_command_begins_does_not_begin_it_w
     expect_status(&program, 76);
     cr_assert_str_empty(program.out_text, "the command ran without the lock");
     cr_assert_null(strstr(program.err_text, "started process"), "%s", program.err_text);
+}
+
+/* ---- nobody reads ---------------------------------------------------------------------------------- */
+
+/* A pipe that takes nothing more; returns the reading end. */
+static int make_full_pipe(char *path, size_t size) {
+    static const char filling[4096] = "";
+    (void)snprintf(path, size, "%s/full", work_dir);
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    while (write(fd, filling, sizeof filling) > 0) {}
+    return fd;
+}
+
+/* The lines of --verbose keep neither the command from beginning nor the lock, and the last line does not
+ * keep the lock. */
+Test(command_end, the_lock_waits_for_nobody_who_reads_the_lines) {
+    char path[96], text[65536];
+    int full = make_full_pipe(path, sizeof path);
+    program_t program, other;
+    start_plain(&program, "sh", "-c", "full=$1; shift; exec \"$@\" 2>\"$full\"", "sh", path, DLOCK_COMMAND,
+                "--config", config_path, "run", "x", "-v", "--", "sh", "-c", "echo held 1 >&9; kill -9 $PPID",
+                NULL);
+    (void)read_pid(&program, "held");
+    (void)dlock(&other, "run", "x", "--wait", "10s", "--", "true", NULL);
+    expect_status(&other, 0);
+    /* That line comes as soon as somebody reads. */
+    struct pollfd ready = {.fd = full, .events = POLLIN};
+    ssize_t got = 0;
+    while (memmem(text, (size_t)got, "(dlock-keeper) was killed", 25) == NULL) {
+        cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "the last line does not come");
+        got = read(full, text, sizeof text);
+        cr_assert_gt(got, 0);
+    }
+    (void)close(full);
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGKILL);
 }
 
 /* ---- what the command leaves behind -------------------------------------------------------------- */
