@@ -35,7 +35,7 @@ static bool open_own(holder_watch_t *watch) {
     dl_error_t err;
     return watch->lock != NULL ||
            ((watch->client != NULL || try_client(watch->options, &watch->client, &err) == DL_OK) &&
-            dl_lock_open(watch->client, watch->name, &watch->lock, &err) == DL_OK);
+            dl_lock_open(watch->client, watch->options->args[0], &watch->lock, &err) == DL_OK);
 }
 
 /* True: there was something to tell. */

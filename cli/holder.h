@@ -13,7 +13,7 @@
  * wait, and the signals that end it, have nothing to do with it. */
 typedef struct holder_watch {
     const options_t *options;
-    const char *name;
+    const char *name;    /* the lock's, fit for a terminal */
     dl_client_t *client; /* the thread's own */
     dl_lock_t *lock;
     pthread_t thread;

@@ -135,10 +135,14 @@ Test(command_terminal, check_ends_with_the_number_of_errors_and_warnings) {
 
 /* ---- waiting for the lock --------------------------------------------------------------------------- */
 
-static void hold(program_t *holder) {
+static void hold_name(program_t *holder, const char *name) {
     char line[16];
-    start(holder, "run", "x", "--", "sh", "-c", "echo held >&9; cat", NULL);
+    start(holder, "run", name, "--", "sh", "-c", "echo held >&9; cat", NULL);
     read_line(holder, line, sizeof line);
+}
+
+static void hold(program_t *holder) {
+    hold_name(holder, "x");
 }
 
 /* What is said of a wait for this holder, up to what is left of the lease; returns how often it is said. */
@@ -178,6 +182,17 @@ Test(command_terminal, a_wait_says_after_a_second_who_holds_the_lock_and_when_th
     cr_assert_eq(count_lines(&waiter, &first), 1, "%s", waiter.text);
     cr_assert_eq(count_lines(&waiter, &second), 1, "%s", waiter.text);
     cr_assert_has(waiter.text, "\nmine\n");
+}
+
+Test(command_terminal, a_wait_asks_for_the_name_as_it_is_and_shows_it_fit_for_a_terminal) {
+    program_t holder;
+    screen_t waiter;
+    hold_name(&holder, "a\\b\tc");
+    screen_start(&waiter, 80, "run", "a\\b\tc", "--", "true", NULL);
+    screen_read_until(&waiter, "\n");
+    cr_assert_has(waiter.text, "dlock: waiting for 'a\\\\b\\x09c', held by ");
+    cr_assert_eq(finish(&holder), 0, "%s", holder.err_text);
+    cr_assert_eq(screen_end(&waiter), 0, "%s", waiter.text);
 }
 
 Test(command_terminal, a_wait_says_nothing_where_nobody_reads_or_wants_it) {
