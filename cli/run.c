@@ -256,6 +256,9 @@ int command_run(const options_t *options) {
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* should the keeper die, what it kept comes to us */
     (void)signal(SIGPIPE, SIG_IGN);         /* the command has kept its own disposition */
     int exit_status = with_keeper(&run);
+    if (!run.ended) {
+        keeper_kill(&run.keeper); /* nothing was started; a keeper that is stopped would keep us */
+    }
     keeper_end(&run.keeper);
     return exit_status;
 }

@@ -347,6 +347,18 @@ static pid_t get_with_stopped_keeper(program_t *program, program_t *holder) {
     return keeper;
 }
 
+Test(command_end, a_stopped_keeper_keeps_no_run_that_does_not_get_the_lock) {
+    program_t holder, program;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--wait", "500ms", "--", "echo", "ran", NULL);
+    read_error_until(&program, "waiting for 'x'");
+    (void)watched(keeper_of(&program));
+    (void)kill(keeper_of(&program), SIGSTOP);
+    (void)finish(&program);
+    expect_status(&program, 75);
+    (void)finish(&holder);
+}
+
 /* Its first thread waits for something. */
 static void await_sleep(pid_t pid) {
     char name[32], state = 'R';
