@@ -118,17 +118,23 @@ static void mark_descendants(const snapshot_t *snapshot) {
     }
 }
 
-/* The number may belong to another process by now: its descriptor is taken first and looked at again. */
+/* The number may belong to another process by now: its descriptor is taken first and looked at again. Where
+ * none can be had (an old kernel, a filter of system calls), the number is used at once. */
 static void signal_process(const process_t *process, int number) {
     int fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
-    if (fd < 0) {
+    if (fd < 0 && errno == ESRCH) {
         return;
     }
     process_t again;
-    if (read_process(process->pid, &again) && again.started == process->started) {
+    bool same = read_process(process->pid, &again) && again.started == process->started;
+    if (same && fd >= 0) {
         (void)syscall(SYS_pidfd_send_signal, fd, number, NULL, 0);
+    } else if (same) {
+        (void)kill(process->pid, number);
     }
-    (void)close(fd);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
 }
 
 /* Does the group exist? 0, which kill() would take for our own, does not. */

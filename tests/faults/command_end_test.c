@@ -488,6 +488,17 @@ Test(command_end, a_process_that_made_a_group_of_its_own_ends_too) {
     expect_status(&program, 76);
 }
 
+Test(command_end, a_process_that_made_a_group_of_its_own_ends_where_no_descriptor_of_it_can_be_had) {
+    program_t program;
+    refuse_pidfd();
+    start(&program, "run", "x", "--lease", "1600ms", "--", "sh", "-c",
+          "timeout 1000 sh -c 'trap \"\" TERM; echo inner $$ >&9; while :; do sleep 1000; done'", NULL);
+    int inner = watched(read_pid(&program, "inner"));
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_not(is_running(inner), "it goes on without the lock");
+}
+
 Test(command_end, a_daemon_in_a_session_of_its_own_is_left_alone) {
     program_t program;
     start(&program, "run", "x", "--", "sh", "-c",

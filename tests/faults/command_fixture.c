@@ -5,13 +5,17 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -26,6 +30,7 @@ char work_dir[64], config_path[96], database_path[96];
 static int all_watched[WATCHED_MAX];
 static size_t watched_count;
 static sigset_t to_block, to_ignore;
+static bool pidfd_refused;
 
 uint64_t now_boot_ns(void) {
     struct timespec now;
@@ -57,6 +62,7 @@ void fixture_open(void) {
     (void)setenv("TERM", "xterm", 1);
     (void)sigemptyset(&to_block);
     (void)sigemptyset(&to_ignore);
+    pidfd_refused = false;
     (void)signal(SIGPIPE, SIG_IGN);
 }
 
@@ -74,6 +80,23 @@ void block_signal(int number) {
 
 void ignore_signal(int number) {
     (void)sigaddset(&to_ignore, number);
+}
+
+void refuse_pidfd(void) {
+    if (prctl(PR_GET_SECCOMP) < 0) {
+        cr_skip("no filters of system calls here");
+    }
+    pidfd_refused = true;
+}
+
+static bool filter_pidfd(void) {
+    struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 static void make_pipe(int *reader, int *writer) {
@@ -107,7 +130,9 @@ static void start_words(program_t *program, char **words) {
             }
         }
         (void)sigprocmask(SIG_SETMASK, &to_block, NULL);
-        (void)execvp(words[0], words);
+        if (!pidfd_refused || filter_pidfd()) {
+            (void)execvp(words[0], words);
+        }
         _exit(99);
     }
     program->pidfd = (int)syscall(SYS_pidfd_open, program->pid, 0);

@@ -34,6 +34,7 @@ void start_plain(program_t *program, ...) __attribute__((sentinel));
 /* What the next started programs inherit. */
 void block_signal(int number);
 void ignore_signal(int number);
+void refuse_pidfd(void); /* pidfd_open fails, as on an old kernel */
 /* Reads all output until the end; the exit status. */
 int finish(program_t *program);
 /* Both; the standard input is empty. */
