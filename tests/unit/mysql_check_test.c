@@ -286,26 +286,10 @@ static const char *galera_library(void) {
     return NULL;
 }
 
-Test(mysql_check, a_node_of_a_galera_cluster_is_refused_with_the_reason) {
-    dl_error_t err;
-    findings_t found;
+/* Makes the server a node. */
+static void join_cluster(void) {
     char provider[128];
-    const char *library = galera_library();
-    if (!mysql_is_mariadb()) {
-        for (size_t i = 0; i < DRIVERS; i++) {
-            cr_expect_eq(try_open(drivers[i], ", create: true", &err), DL_OK, "%s", err.message);
-        }
-        return;
-    }
-    if (library == NULL) {
-        cr_skip_test("needs Galera's library, package galera-4");
-    }
-    USE_OWN_SERVER(NULL, NULL);
-    dl_client_t *client;
-    dl_lock_t *lock;
-    cr_assert_eq(open_with("mysql-lease", ", create: true", &client, &err), DL_OK, "%s", err.message);
-    cr_assert_eq(dl_lock_open(client, "name", &lock, &err), DL_OK, "%s", err.message);
-    snprintf(provider, sizeof provider, "--wsrep-provider=%s", library);
+    snprintf(provider, sizeof provider, "--wsrep-provider=%s", galera_library());
     mysql_server_kill(server);
     mysql_server_arg(server, "--wsrep-on=ON");
     mysql_server_arg(server, provider);
@@ -316,6 +300,16 @@ Test(mysql_check, a_node_of_a_galera_cluster_is_refused_with_the_reason) {
     while (strcmp(mysql_ask(server, "SHOW STATUS LIKE 'wsrep_ready'"), "wsrep_ready,ON") != 0) {
         sched_yield(); /* the case's own time limit ends it */
     }
+}
+
+static void expect_node_refused(void) {
+    dl_error_t err;
+    findings_t found;
+    dl_client_t *client;
+    dl_lock_t *lock;
+    cr_assert_eq(open_with("mysql-lease", ", create: true", &client, &err), DL_OK, "%s", err.message);
+    cr_assert_eq(dl_lock_open(client, "name", &lock, &err), DL_OK, "%s", err.message);
+    join_cluster();
     /* One that was open already. */
     EXPECT_REFUSED(dl_trylock(lock, &err), DL_ENOTSUP, err, "the commits clash later");
     dl_client_close(client);
@@ -324,6 +318,31 @@ Test(mysql_check, a_node_of_a_galera_cluster_is_refused_with_the_reason) {
         EXPECT_REFUSED(init_with(drivers[i], "", 0, &found, &err), DL_ENOTSUP, err,
                        "the commits clash later");
     }
+}
+
+Test(mysql_check, a_node_of_a_galera_cluster_is_refused_with_the_reason) {
+    dl_error_t err;
+    if (!mysql_is_mariadb()) {
+        for (size_t i = 0; i < DRIVERS; i++) {
+            cr_expect_eq(try_open(drivers[i], ", create: true", &err), DL_OK, "%s", err.message);
+        }
+        return;
+    }
+    if (galera_library() == NULL) {
+        cr_skip_test("needs Galera's library, package galera-4");
+    }
+    USE_OWN_SERVER(NULL, NULL);
+    expect_node_refused();
+}
+
+/* MySQL has clusters, too, as Percona builds it: here is a node that says it is one. */
+Test(mysql_check, a_node_of_a_galera_cluster_is_refused_whatever_its_version) {
+    if (!mysql_is_mariadb() || galera_library() == NULL) {
+        cr_skip_test("needs MariaDB with Galera's library, package galera-4");
+    }
+    USE_OWN_SERVER("--version=8.0.36-28.1", NULL);
+    cr_assert_null(strcasestr(mysql_ask(server, "SELECT VERSION()"), "mariadb"));
+    expect_node_refused();
 }
 
 /* ---- a server whose settings are against us ------------------------------------------------------- */

@@ -140,10 +140,11 @@ static dl_status_t judge_version(const session_t *session, const dli_mysql_facts
                           session->label, facts->version);
 }
 
-/* A build without Galera has no such variables, and selecting one would be an error. */
+/* A build without Galera has no such variables, and selecting one would be an error. Where the first is one
+ * of sessions alone (Percona's), it is not among the globals: a cluster's address counts unless it is off. */
 static dl_status_t judge_galera(const session_t *session) {
     MYSQL_RES *rows;
-    bool is_wsrep = false, has_cluster = false;
+    bool is_wsrep = true, has_cluster = false;
     dl_status_t status = ask(
         session, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on','wsrep_cluster_address')", &rows);
     if (status != DL_OK || rows == NULL) {
@@ -180,7 +181,7 @@ dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_
     if (status == DL_OK) {
         status = judge_version(&session, facts);
     }
-    if (status == DL_OK && facts->is_mariadb) {
+    if (status == DL_OK) {
         status = judge_galera(&session);
     }
     return status;
