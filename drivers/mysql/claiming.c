@@ -158,6 +158,9 @@ static dl_status_t mark(dli_mysql_claim_t *c, uint64_t *sent_ns) {
         status = dli_mysql_refused(answer.error, answer.message, "marking a locked row", c->err);
     } else if (answer.affected != 1) {
         status = dl_driver_fail(c->err, DL_EIO, 0, "the locked row is not there any more");
+    } else if (dli_mysql_conn_is_broken(c->conn)) {
+        /* Our guard may have ended it behind a whole answer, and with it the lock. */
+        status = dl_driver_fail(c->err, DL_EUNKNOWN, 0, "the connection ended behind the answer");
     }
     dli_mysql_answer_free(&answer);
     return status == DL_OK ? DL_OK : dli_mysql_claim_leave(c, status);

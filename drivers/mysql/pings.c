@@ -165,6 +165,10 @@ static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error
         return;
     }
     b->mysql->env->count(b->mysql->env->core, DL_COUNT_ROUND_TRIP, 1);
+    if (session->step != DLI_MYSQL_STEP_END && dli_mysql_conn_is_broken(session->conn)) {
+        lose(b, r, DL_LOSS_HANG_UP); /* our guard may have ended it behind a whole answer */
+        return;
+    }
     hear_patience(session, done);
     switch (session->step) {
     case DLI_MYSQL_STEP_EARLIER:

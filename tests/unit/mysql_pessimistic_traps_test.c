@@ -212,6 +212,49 @@ Test(mysql_pessimistic_cuts, a_row_locked_on_a_connection_that_only_we_see_broke
     relay_stop(&relay);
 }
 
+/* The answer with this number from now on comes whole, and behind it the socket is shut down, as the guard
+ * does to one that is late. 0: none. */
+static atomic_int cut_at;
+
+static int poll_cut(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    int ready = poll_while_it_runs(fds, n, deadline_ns);
+    if (ready > 0 && fds[0].revents != 0 && atomic_load(&cut_at) > 0 && atomic_fetch_sub(&cut_at, 1) == 1) {
+        cr_assert_eq(shutdown(fds[0].fd, SHUT_RDWR), 0);
+    }
+    return ready;
+}
+
+Test(mysql_pessimistic_traps, a_hold_whose_connection_ends_behind_a_good_answer_is_none) {
+    client_t c;
+    prepare(&c, UUID_A);
+    c.env.poll = poll_cut;
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&h);
+    h = new_hold(&c, "orders", A, 2);
+    h.request.lease_ms = 30000;
+    atomic_store(&cut_at, 3); /* the row, the token, the marker */
+    cr_assert_eq(try_hold(&h, 0), DL_EUNKNOWN, "%d: %s", h.err.status, h.err.message);
+    cr_assert_eq(atomic_load(&cut_at), 0);
+    cr_assert_eq(free_hold(&h), DL_ELOST, "%s", h.err.message);
+    cr_assert(is_row_free("orders"));
+    drop_hold(&h);
+    /* The ping alone; and the idle timeout, the ping, the marker. */
+    static const struct {
+        int64_t lease_ms;
+        int answers;
+    } renewals[] = {{30000, 1}, {40000, 1}, {40000, 2}, {40000, 3}};
+    for (uint64_t i = 0; i < 4; i++) {
+        h = must_lock(&c, "orders", A, i + 3, 30000);
+        atomic_store(&cut_at, renewals[i].answers);
+        cr_assert_eq(must_lose(&h, renewals[i].lease_ms), DL_LOSS_HANG_UP, "%d", (int)i);
+        cr_assert_eq(atomic_load(&cut_at), 0);
+        drop_hold(&h);
+        AWAIT(is_row_free("orders"), 1000);
+    }
+    shut(&c);
+}
+
 /* ---- a server that stops in the middle ----------------------------------------------------------------- */
 
 static void *freeze_at_the_draw(void *arg) {

@@ -63,7 +63,8 @@ typedef struct dli_mysql_bounds {
 
 /*
  * One statement: sends it and waits for the whole answer.
- *   DL_OK        the answer is there: rows, counts, or an error of the server's (answer->error)
+ *   DL_OK        the answer is there: rows, counts, or an error of the server's (answer->error). The
+ *                connection may be broken all the same: the guard may end it behind the answer
  *   DL_EIO       surely nothing left: the connection was broken before
  *   DL_EUNKNOWN  it left, or part of it, and the connection broke before the answer, or the guard had to
  *                end it at the deadline
