@@ -22,6 +22,13 @@ static bool is_wait_over(unsigned error) {
            error == DLI_MYSQL_INTERRUPTED || error == DLI_MYSQL_DEADLOCK;
 }
 
+/* May the row be ours all the same? Such an end may cross the grant, and then the transaction keeps the row.
+ */
+static bool may_cross_grant(unsigned error) {
+    return error == DLI_MYSQL_STATEMENT_TIME || error == DLI_MYSQL_QUERY_TIMEOUT ||
+           error == DLI_MYSQL_INTERRUPTED;
+}
+
 /* What the locked row says. An owner that somebody has committed is no hold, and nothing of ours; it would be
  * shown as a holder for ever. */
 static dl_status_t judge_row(dli_mysql_claim_t *c, dli_mysql_answer_t *answer, bool *is_missing) {
@@ -63,6 +70,7 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     }
     dl_status_t status = DL_EBUSY;
     if (is_wait_over(answer.error)) {
+        c->is_at_risk = may_cross_grant(answer.error);
         (void)dl_driver_fail(c->err, DL_EBUSY, (int)answer.error, "held by another owner");
     } else {
         status = dli_mysql_refused(answer.error, answer.message, "locking a row", c->err);
@@ -199,7 +207,7 @@ static dl_status_t attempt(dli_mysql_claim_t *c, bool has_superseded) {
         status = look_at_holder(c);
     }
     if (status == DL_EBUSY) {
-        return dli_mysql_claim_leave_unlocked(c, status);
+        return dli_mysql_claim_leave(c, status);
     }
     return status == DL_OK ? confirm(c) : status;
 }

@@ -3,6 +3,7 @@
 #include "mysql_pessimistic_fixture.h"
 
 #include <fcntl.h>
+#include <limits.h>
 
 #include "drivers/mysql/session.h"
 #include "mysql_relay.h"
@@ -252,6 +253,48 @@ Test(mysql_pessimistic_traps, a_hold_whose_connection_ends_behind_a_good_answer_
         drop_hold(&h);
         AWAIT(is_row_free("orders"), 1000);
     }
+    shut(&c);
+}
+
+/* ---- a wait that ends on the server, and a ROLLBACK without an answer -----------------------------------
+ */
+
+static atomic_int heard_at_most = INT_MAX; /* so many answers from now on */
+
+static int poll_numb(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (n == 3 && atomic_fetch_sub(&heard_at_most, 1) <= 0) {
+        return 0;
+    }
+    return poll_while_it_runs(fds, n, deadline_ns);
+}
+
+/* What ends a statement by its time may cross the grant of the row; what says that it is locked does not. */
+Test(mysql_pessimistic_traps, a_row_is_unknown_if_it_may_have_come_as_its_wait_ended) {
+    static const struct {
+        int64_t wait_ms;
+        int answers;
+        dl_status_t status;
+    } tries[] = {{300, INT_MAX, DL_EBUSY}, {300, 1, DL_EUNKNOWN}, {0, INT_MAX, DL_EBUSY}, {0, 1, DL_EBUSY}};
+    client_t c, other;
+    must_open(&other, UUID_B);
+    prepare(&c, UUID_A);
+    c.env.poll = poll_numb;
+    open_prepared(&c);
+    hold_t h = must_lock(&other, "orders", B, 1, 30000);
+    for (uint64_t i = 0; i < 4; i++) {
+        hold_t mine =
+            must_lock(&c, "mine", A, 2 * i + 1, 30000); /* connections are there, and its idle timeout */
+        must_free(&mine);
+        mine = new_hold(&c, "orders", A, 2 * i + 2);
+        mine.request.lease_ms = 30000;
+        atomic_store(&heard_at_most, tries[i].answers);
+        dl_status_t status = try_hold(&mine, tries[i].wait_ms);
+        atomic_store(&heard_at_most, INT_MAX);
+        cr_assert_eq(status, tries[i].status, "%d: %d: %s", (int)i, status, mine.err.message);
+        drop_hold(&mine);
+    }
+    must_free(&h);
+    shut(&other);
     shut(&c);
 }
 
