@@ -202,8 +202,19 @@ static bool report_rights(dli_mysql_check_t *check) {
     return enough;
 }
 
+static void report_proxy(dli_mysql_check_t *check) {
+    dli_mysql_facts_t facts;
+    dli_mysql_link_facts(check->mysql->link, &facts);
+    if (facts.connection_id == 0) {
+        dli_mysql_check_say(check, DL_FINDING_WARNING, "proxy",
+                            DLI_MYSQL_RENUMBERED ": nothing is killed, and what was given up can still be "
+                                                 "carried out after its release");
+    }
+}
+
 bool dli_mysql_check_way(dli_mysql_check_t *check) {
     report_transport(check);
     report_session(check);
+    report_proxy(check);
     return report_rights(check);
 }

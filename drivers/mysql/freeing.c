@@ -18,11 +18,17 @@ static bool is_hold(const dli_mysql_marker_t *marker, const char *owner, uint64_
     return marker->info.held && marker->info.hold_id == hold_id && strcmp(marker->info.owner, owner) == 0;
 }
 
-/* DL_OK: killed, or not there any more. */
+/* DL_OK: killed, or not there any more. DL_ENOTSUP: behind this proxy nobody can. */
 static dl_status_t kill(dli_mysql_t *mysql, uint64_t connection_id, uint64_t deadline_ns,
                         const dl_stop_t *stop, dl_error_t *err) {
     char text[64];
     dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
+    dli_mysql_facts_t facts;
+    dli_mysql_link_facts(mysql->link, &facts);
+    if (facts.connection_id == 0) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0,
+                              "the holder's connection cannot be killed: " DLI_MYSQL_RENUMBERED);
+    }
     dli_mysql_sql_add(&sql, "KILL CONNECTION $u", connection_id);
     dli_mysql_exchange_t exchange = {.sql = sql.at,
                                      .len = sql.len,
@@ -49,10 +55,14 @@ static dl_status_t kill(dli_mysql_t *mysql, uint64_t connection_id, uint64_t dea
 }
 
 /* Ends the hold that the marker shows. The server frees the row a moment after KILL: this waits for the row
- * itself, and as another may have got it first, looks at the marker. */
+ * itself, and as another may have got it first, looks at the marker. is_ending: it ends by itself, if nobody
+ * can kill it. */
 static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_marker_t *marker,
-                              dl_error_t *err) {
+                              bool is_ending, dl_error_t *err) {
     dl_status_t status = kill(mysql, marker->connection_id, r->deadline_ns, &r->stop, err);
+    if (status == DL_ENOTSUP && is_ending) {
+        status = DL_OK;
+    }
     DLI_MYSQL_SQL(sql);
     dli_mysql_row_lock_sql(&sql, mysql, r->name, r->name_len, LOOK_AGAIN_MS);
     while (status == DL_OK) {
@@ -99,7 +109,7 @@ static dl_status_t free_marked(dli_mysql_t *mysql, const dl_request_t *r, dl_err
     if (status != DL_OK) {
         return status;
     }
-    return is_hold(&marker, r->owner, r->hold_id) ? end_marked(mysql, r, &marker, err) : lost(err);
+    return is_hold(&marker, r->owner, r->hold_id) ? end_marked(mysql, r, &marker, true, err) : lost(err);
 }
 
 dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
@@ -115,7 +125,7 @@ dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_l
     if (!marker.info.held) {
         return dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody holds it");
     }
-    return end_marked(&sessions->mysql, &r, &marker, err);
+    return end_marked(&sessions->mysql, &r, &marker, false, err);
 }
 
 /* ---- on the hold's own connection ---------------------------------------------------------------------- */

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_run_fixture.h"
 
+#include <sys/stat.h>
+
 #include "drivers/mysql/link/condemned.h"
 
 /* So that its uptime, in whole seconds, tells its run from another. */
@@ -222,5 +224,80 @@ Test(condemned, the_oldest_condemned_ones_are_forgotten) {
     cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
                  DL_OK, "%s", err.message);
     cr_assert_eq(killing.condemned.count, 0);
+    end_killing(&killing);
+}
+
+Test(condemned, what_has_no_number_is_not_killed_and_that_is_told_once) {
+    killing_t killing;
+    begin_killing(&killing);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing.conn);
+    facts.connection_id = 0;
+    for (int i = 0; i < 2; i++) {
+        dli_mysql_condemned_add(&killing.condemned, &facts, env.now_ns());
+        dli_mysql_condemned_tell(&killing.condemned, &env);
+    }
+    cr_assert_eq(killing.condemned.count, 0);
+    cr_assert_eq(warnings, 1);
+    cr_assert(was_reported("numbers connections by itself"));
+    end_killing(&killing);
+}
+
+static void set_up_with_files(void) {
+    set_up_on(mysql_server_start(NULL, NULL, "--secure-file-priv=", NULL));
+}
+
+TestSuite(condemned_files, .init = set_up_with_files, .fini = tear_down, .timeout = 120);
+
+static char fifo[128];
+
+/* The server waits for the file's other end, and no KILL ends that. */
+static void *load_fifo(void *hand) {
+    (void)mysql_hand_try(hand, "LOAD DATA INFILE '%s' INTO TABLE `%s`.t", fifo, database);
+    return NULL;
+}
+
+static void *jump_when_killed(void *arg) {
+    (void)arg;
+    AWAIT_THAT(mysql_number(server,
+                            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = '%s' AND "
+                            "COMMAND = 'Killed'",
+                            account),
+               ==, 1);
+    atomic_fetch_add(&ahead_ns, DLI_MYSQL_DYING_NS);
+    return NULL;
+}
+
+Test(condemned_files, what_is_killed_and_does_not_end_is_not_waited_for_for_ever) {
+    char folder[80];
+    killing_t killing;
+    pthread_t loader, jumper;
+    cr_assert(scratch_make("fifo", folder, sizeof folder));
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    cr_assert_eq(mkfifo(fifo, 0666), 0);
+    cr_assert_eq(chmod(folder, 0755), 0);
+    (void)mysql_ask(server, "CREATE TABLE `%s`.t(a INT)", database);
+    (void)mysql_ask(server, "GRANT FILE ON *.* TO '%s'", account);
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(killing.conn);
+    facts.connection_id = mysql_hand_id(hand);
+    dli_mysql_condemned_add(&killing.condemned, &facts, env.now_ns());
+    cr_assert_eq(pthread_create(&loader, NULL, load_fifo, hand), 0);
+    AWAIT_THAT(running("LOAD DATA%%"), ==, 1);
+    uint64_t began_ns = env.now_ns();
+    dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(60000), NULL};
+    cr_assert_eq(pthread_create(&jumper, NULL, jump_when_killed, NULL), 0);
+    cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
+                 DL_OK, "%s", err.message);
+    cr_assert_geq(env.now_ns() - began_ns, DLI_MYSQL_DYING_NS);
+    cr_assert_eq(killing.condemned.count, 0);
+    cr_assert_eq(running("LOAD DATA%%"), 1, "it is still there");
+    pthread_join(jumper, NULL);
+    int fd = open(fifo, O_WRONLY | O_CLOEXEC);
+    pthread_join(loader, NULL);
+    close(fd);
+    mysql_hand_close(hand);
+    unlink(fifo);
+    scratch_remove(folder);
     end_killing(&killing);
 }

@@ -256,6 +256,96 @@ Test(mysql_pessimistic_traps, a_hold_whose_connection_ends_behind_a_good_answer_
     shut(&c);
 }
 
+/* ---- a proxy that numbers connections by itself ---------------------------------------------------------
+ */
+
+static atomic_int warned;
+
+static void note_warning(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    if (level == DL_LOG_WARNING) {
+        cr_assert_not_null(strstr(text, "numbers connections"), "%s", text);
+        atomic_fetch_add(&warned, 1);
+    }
+}
+
+static void note_proxy(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    if (strcmp(subject, "proxy") == 0) {
+        cr_assert_eq(level, DL_FINDING_WARNING, "%s", text);
+        ++*(int *)arg;
+    }
+}
+
+static int count_proxies(client_t *c) {
+    int n = 0;
+    cr_assert_eq(driver->check(c->state, note_proxy, &n, in_ms(10000), &c->err), DL_OK, "%s", c->err.message);
+    return n;
+}
+
+static long long count_kills(void) {
+    const char *text = mysql_ask(server, "SHOW GLOBAL STATUS LIKE 'Com_kill'");
+    cr_assert_not_null(strchr(text, ','));
+    return atoll(strchr(text, ',') + 1);
+}
+
+static long long count_waiters(void) {
+    return mysql_number(server,
+                        "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB='%s' AND "
+                        "COMMAND='Query' AND INFO LIKE '%%FOR UPDATE%%'",
+                        database);
+}
+
+/* Those before wait on the server all the same. */
+static void stop_waiter(waiter_t *w, int stop_fd, long long n) {
+    uint64_t one = 1;
+    AWAIT_THAT(count_waiters(), ==, n, 3000);
+    cr_assert_eq(write(stop_fd, &one, sizeof one), sizeof one);
+    cr_assert_eq(end_waiter(w), DL_EUNKNOWN, "%s", w->hold.err.message);
+}
+
+Test(mysql_pessimistic_cuts, behind_a_proxy_with_numbers_of_its_own_nobody_is_killed) {
+    static relay_t relay;
+    client_t proxied, direct;
+    relay_start(&relay, server->path);
+    atomic_store(&relay.renumbers, true);
+    must_open(&direct, UUID_B);
+    prepare(&proxied, UUID_A);
+    set_text(&proxied, DLI_MYSQL_OPT_SOCKET, relay.path);
+    proxied.env.report = note_warning;
+    open_prepared(&proxied);
+    cr_assert_eq(count_proxies(&direct), 0);
+    cr_assert_eq(count_proxies(&proxied), 1);
+    hold_t h = must_lock(&direct, "orders", B, 1, 30000);
+    long long kills = count_kills();
+    /* By force; and by waits that are given up, whose connections the server has to end by itself. */
+    cr_assert_eq(force_name(&proxied, "orders"), DL_ENOTSUP, "%s", proxied.err.message);
+    cr_assert_has(proxied.err.message, "numbers connections");
+    for (uint64_t i = 1; i <= 2; i++) {
+        waiter_t w;
+        int stop_fd = eventfd(0, EFD_CLOEXEC);
+        start_waiter(&w, &proxied, A, i, stop_fd);
+        stop_waiter(&w, stop_fd, (long long)i);
+        cr_assert_eq(free_hold(&w.hold), DL_ELOST, "%s", w.hold.err.message);
+        drop_hold(&w.hold);
+        close(stop_fd);
+    }
+    cr_assert_eq(atomic_load(&warned), 1);
+    cr_assert_eq(count_kills(), kills);
+    cr_assert_eq(renew_hold(&h, 30000), DL_OK);
+    must_free(&h);
+    /* A hold whose connection is cut ends all the same, and its release sees to that. */
+    AWAIT_THAT(count_waiters(), ==, 0, 5000);
+    AWAIT(is_row_free("orders"), 5000);
+    h = must_lock(&proxied, "orders", A, 3, 30000);
+    cr_assert_eq(shutdown(h.grant.session_fd, SHUT_RDWR), 0);
+    cr_assert_neq(free_hold(&h), DL_ENOTSUP, "%s", h.err.message);
+    cr_assert(is_row_free("orders"));
+    drop_hold(&h);
+    shut(&direct);
+    shut(&proxied);
+    relay_stop(&relay);
+}
+
 /* ---- a wait that ends on the server, and a ROLLBACK without an answer -----------------------------------
  */
 

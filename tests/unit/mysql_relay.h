@@ -1,4 +1,4 @@
-/* mysql_relay.h - a unix socket before the server's, that can make single connections deaf or cut them. */
+/* mysql_relay.h - a unix socket before the server's, that can make connections deaf, cut or renumber them. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef MYSQL_RELAY_H
 #define MYSQL_RELAY_H
@@ -22,7 +22,9 @@ typedef struct relay {
     int listener;
     int fds[RELAY_PAIRS][2]; /* the client's end, the server's */
     atomic_int states[RELAY_PAIRS];
+    bool greeted[RELAY_PAIRS];
     atomic_int pairs, stop;
+    atomic_bool renumbers; /* from now on connections are greeted with another number than theirs */
     pthread_t thread;
 } relay_t;
 
@@ -44,9 +46,22 @@ static inline void relay_close(relay_t *relay, int at) {
     atomic_store(&relay->states[at], RELAY_NONE);
 }
 
+/* Its number stands behind the length, the protocol and the text of the version. */
+static inline void relay_renumber(char *greeting, size_t len) {
+    const char *end = memchr(greeting + 5, '\0', len - 5);
+    cr_assert_not_null(end);
+    greeting[end + 1 - greeting] ^= 1;
+}
+
 static inline void relay_pass(relay_t *relay, int at, int from) {
     char bytes[4096];
     ssize_t n = recv(relay->fds[at][from], bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n > 5 && from == 1 && !relay->greeted[at]) {
+        relay->greeted[at] = true;
+        if (atomic_load(&relay->renumbers)) {
+            relay_renumber(bytes, (size_t)n);
+        }
+    }
     if (n == 0 || (n > 0 && send(relay->fds[at][!from], bytes, (size_t)n, MSG_NOSIGNAL) != n)) {
         relay_close(relay, at);
     }

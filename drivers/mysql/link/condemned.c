@@ -35,8 +35,36 @@ static void remove_at(dli_mysql_condemned_t *condemned, size_t at) {
     condemned->count--;
 }
 
+/* Nothing can be killed; said once. */
+static void note_refusal(dli_mysql_condemned_t *condemned, const dl_driver_env_t *env, const char *who,
+                         const char *why) {
+    pthread_mutex_lock(&condemned->mutex);
+    bool is_news = !condemned->was_refused;
+    condemned->was_refused = true;
+    pthread_mutex_unlock(&condemned->mutex);
+    if (is_news) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "%s may not kill its connections; a claim that was given up can still be carried out after "
+                 "its release, and then lasts until its lease ends: %s",
+                 who, why);
+        env->report(env->core, DL_LOG_WARNING, text);
+    }
+}
+
+void dli_mysql_condemned_tell(dli_mysql_condemned_t *condemned, const dl_driver_env_t *env) {
+    if (atomic_load(&condemned->has_unnumbered)) {
+        atomic_store(&condemned->has_unnumbered, false);
+        note_refusal(condemned, env, "this client", DLI_MYSQL_RENUMBERED);
+    }
+}
+
 void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_facts_t *facts,
                              uint64_t began_ns) {
+    if (facts->connection_id == 0) {
+        atomic_store(&condemned->has_unnumbered, true);
+        return;
+    }
     pthread_mutex_lock(&condemned->mutex);
     if (condemned->count == DLI_MYSQL_CONDEMNED_MAX) {
         remove_at(condemned, 0);
@@ -45,6 +73,7 @@ void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_f
     doomed->id = facts->connection_id;
     doomed->began_ns = began_ns;
     doomed->serial = ++condemned->serial;
+    doomed->until_ns = 0;
     memcpy(doomed->identity, facts->identity, sizeof doomed->identity);
     condemned->count++;
     pthread_mutex_unlock(&condemned->mutex);
@@ -117,22 +146,22 @@ static dl_status_t ask_uptime(killer_t *killer) {
     return status;
 }
 
-/* This account has no right to it; said once. */
-static void note_refusal(const killer_t *killer, const dli_mysql_answer_t *answer) {
+/* It was killed. false: so long ago that it is waited for no more. */
+static bool is_awaited(const killer_t *killer, uint64_t serial) {
     dli_mysql_condemned_t *condemned = killer->condemned;
-    const dl_driver_env_t *env = killer->bounds->env;
+    uint64_t now_ns = killer->bounds->env->now_ns();
+    bool is_awaited = true;
     pthread_mutex_lock(&condemned->mutex);
-    bool is_news = !condemned->was_refused;
-    condemned->was_refused = true;
-    pthread_mutex_unlock(&condemned->mutex);
-    if (is_news) {
-        char text[512];
-        snprintf(text, sizeof text,
-                 "this account may not kill its connections; a claim that was given up can still be carried "
-                 "out after its release, and then lasts until its lease ends: %s",
-                 answer->message);
-        env->report(env->core, DL_LOG_WARNING, text);
+    for (size_t at = 0; at < condemned->count; at++) {
+        dli_mysql_doomed_t *doomed = &condemned->doomed[at];
+        if (doomed->serial == serial && doomed->until_ns == 0) {
+            doomed->until_ns = now_ns + DLI_MYSQL_DYING_NS;
+        } else if (doomed->serial == serial) {
+            is_awaited = now_ns < doomed->until_ns;
+        }
     }
+    pthread_mutex_unlock(&condemned->mutex);
+    return is_awaited;
 }
 
 /* One word with the server about one of them. *is_gone: it is off the list. */
@@ -153,10 +182,10 @@ static dl_status_t kill_one(killer_t *killer, const dli_mysql_doomed_t *doomed, 
     dli_mysql_answer_t answer;
     snprintf(sql, sizeof sql, "KILL CONNECTION %llu", (unsigned long long)doomed->id);
     dl_status_t status = ask(killer, sql, &answer);
-    *is_gone = status == DL_OK && answer.error != 0;
+    *is_gone = status == DL_OK && (answer.error != 0 || !is_awaited(killer, doomed->serial));
     if (*is_gone) {
-        if (answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
-            note_refusal(killer, &answer);
+        if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
+            note_refusal(killer->condemned, killer->bounds->env, "this account", answer.message);
         }
         forget(killer->condemned, doomed->serial);
     }

@@ -11,35 +11,42 @@
 /* More than this and the oldest are forgotten: their claims end by their leases. */
 #define DLI_MYSQL_CONDEMNED_MAX 128
 
+/* What was killed is waited for no longer than this, in all: what keeps it must not delay every free. */
+#define DLI_MYSQL_DYING_NS ((uint64_t)5000000000)
+
 /* A connection id says something only together with the server that gave it and since when that was up: ids
  * begin anew with each start. */
 typedef struct dli_mysql_doomed {
     uint64_t id;
     uint64_t began_ns; /* when the making of the connection began: the server was up by its end */
     uint64_t serial;   /* rises along the list */
+    uint64_t until_ns; /* killed, and no longer waited for; 0: not killed so far */
     char identity[320];
 } dli_mysql_doomed_t;
 
 typedef struct dli_mysql_condemned {
     atomic_size_t count;        /* read without the mutex where nothing has to be killed */
+    atomic_bool has_unnumbered; /* not told yet: one that has no id could not be added */
     pthread_mutex_t mutex;      /* guards the rest, and writing to count; never held during I/O */
     dli_mysql_doomed_t *doomed; /* the oldest first; room for all from the beginning */
     uint64_t serial;            /* the last one given */
-    bool was_refused;           /* this account may not kill; said once */
+    bool was_refused;           /* this account may not kill, or nobody may; said once */
 } dli_mysql_condemned_t;
 
 /* DL_OK, DL_ENOMEM. */
 dl_status_t dli_mysql_condemned_init(dli_mysql_condemned_t *condemned, dl_error_t *err);
 /* forked: somebody who is not there may have the mutex. */
 void dli_mysql_condemned_free(dli_mysql_condemned_t *condemned, bool forked);
-/* began_ns: when the making of it began. */
+/* began_ns: when the making of it began. One without an id is not killed. */
 void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_facts_t *facts,
                              uint64_t began_ns);
+/* Reports, once, that there was one without an id. */
+void dli_mysql_condemned_tell(dli_mysql_condemned_t *condemned, const dl_driver_env_t *env);
 /*
  * Kills what this connection's server may kill, until it is gone: only then nothing of it can follow. Off the
  * list: what is gone (1094), what is another server's, or of another run of this one, what is not proven to
- * be of this run, and what this account may not kill. The proof: this connection was ready (ready_ns) before
- * the other began, or the server's uptime says so.
+ * be of this run, what this account may not kill, and what was killed DLI_MYSQL_DYING_NS ago. The proof: this
+ * connection was ready (ready_ns) before the other began, or the server's uptime says so.
  * DL_OK; DL_ETIMEDOUT, DL_ECANCELED: some are not gone yet; or what the connection's asking came to.
  */
 dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,

@@ -16,9 +16,12 @@ typedef enum dli_mysql_role {
     DLI_MYSQL_ROLE_OVERLOOKING /* autocommit, READ UNCOMMITTED: sees what open transactions have written */
 } dli_mysql_role_t;
 
+/* Why nothing can be killed. */
+#define DLI_MYSQL_RENUMBERED "a proxy on the way numbers connections by itself, so that KILL would end others"
+
 /* What a connection learned about its server when it was made. */
 typedef struct dli_mysql_facts {
-    uint64_t connection_id;
+    uint64_t connection_id; /* as KILL takes it; 0: a proxy on the way numbers connections by itself */
     bool is_mariadb;
     unsigned version_number; /* 101119, 90704; 0: never connected */
     char version[64];

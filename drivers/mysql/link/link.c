@@ -298,6 +298,9 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
                                       uint64_t deadline_ns, dl_error_t *err) {
     const dli_mysql_facts_t *facts = dli_mysql_conn_facts(conn);
     dli_mysql_member_t *member;
+    if (facts->connection_id == 0) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
+    }
     dl_status_t status = borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &member, err);
     if (status != DL_OK) {
         return status;
@@ -326,6 +329,7 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
 void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
     dli_mysql_member_t *member;
     dl_error_t err;
+    dli_mysql_condemned_tell(&link->condemned, &link->env);
     if (atomic_load(&link->condemned.count) == 0 ||
         borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &member, &err) != DL_OK) {
         return;

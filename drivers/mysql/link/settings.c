@@ -101,6 +101,12 @@ static bool is_on(const char *value) {
     return value != NULL && strcmp(value, "0") != 0 && strcasecmp(value, "OFF") != 0 && value[0] != '\0';
 }
 
+/* A proxy that numbers connections by itself greets with its own number, and KILL would end somebody else's.
+ * The greeting has room for 32 bits. */
+static uint64_t id_for_kill(const session_t *session, uint64_t id) {
+    return (uint32_t)id == (uint32_t)mysql_thread_id(session->mysql) ? id : 0;
+}
+
 static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts) {
     MYSQL_RES *rows;
     /* Twins behind one address may have all but the numbers in common, which replication keeps apart. */
@@ -120,7 +126,7 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
         snprintf(facts->version, sizeof facts->version, "%s", row[0]);
         facts->version_number = read_version(row[0]);
         facts->is_mariadb = strcasestr(row[0], "mariadb") != NULL;
-        facts->connection_id = dli_mysql_number(row[1]);
+        facts->connection_id = id_for_kill(session, dli_mysql_number(row[1]));
         facts->is_read_only = is_on(row[2]) || is_on(row[3]);
         facts->rollback_on_timeout = is_on(row[4]);
         snprintf(facts->identity, sizeof facts->identity, "%s", row[5] != NULL ? row[5] : "");
