@@ -275,10 +275,16 @@ bool keeper_start(keeper_t *keeper, const launch_t *launch) {
     return true;
 }
 
+/* It has ended, and its number may be another's. */
+static bool has_hung_up(const keeper_t *keeper) {
+    struct pollfd end = {.fd = keeper->socket};
+    return poll(&end, 1, 0) == 1 && (end.revents & POLLHUP) != 0;
+}
+
 void keeper_kill(const keeper_t *keeper) {
     if (keeper->pidfd >= 0) {
         (void)syscall(SYS_pidfd_send_signal, keeper->pidfd, SIGKILL, NULL, 0);
-    } else {
+    } else if (!has_hung_up(keeper)) {
         (void)kill(keeper->pid, SIGKILL);
     }
 }

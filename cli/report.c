@@ -14,6 +14,9 @@
 
 #define LINE_MAX_BYTES 2048 /* fits into a pipe that takes anything: PIPE_BUF is 4096 */
 
+/* So long for one that reads slowly. */
+#define LINE_WAITS_MS 10
+
 static bool quiet_lines;
 static bool verbose_lines;
 static atomic_bool dropping_lines; /* several threads have something to say */
@@ -30,7 +33,7 @@ void lines_may_wait(bool may_wait) {
 
 static bool takes_a_line(void) {
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    return poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0;
+    return poll(&out, 1, LINE_WAITS_MS) == 1 && (out.revents & POLLOUT) != 0;
 }
 
 /* One write a line, so that lines of several processes on one terminal do not mix. */

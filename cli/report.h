@@ -10,7 +10,7 @@
 
 /* --quiet and --verbose, once the command line has been read. */
 void report_level(bool quiet, bool verbose);
-/* They do until this says that they may not: then a line that stderr does not take at once (a full pipe, a
+/* They do until this says that they may not: then a line that stderr does not take in 10 ms (a full pipe, a
  * terminal after Ctrl-S) is dropped, since who keeps a lock waits for no reader. */
 void lines_may_wait(bool may_wait);
 /* All of them: one line "dlock: ..." by one write. */

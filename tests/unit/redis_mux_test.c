@@ -423,3 +423,30 @@ Test(redis_mux, who_takes_over_after_its_reply_has_come_does_not_lead) {
     cr_assert(a.over && b.over);
     cr_assert(mux.pipes[b.wire.pipe].leader == NULL);
 }
+
+static line_t *moved;
+
+static void move_away(void) {
+    (void)dli_mux_withdraw(&mux, &moved->wire);
+    moved->wire.pipe ^= 1u;
+    dli_mux_begin(&mux, &moved->wire);
+}
+
+/* Its reply was read by the other, and it asks once more, on another pipe. */
+Test(redis_mux, who_takes_over_after_it_has_gone_elsewhere_does_not_lead) {
+    open_mux(server.path);
+    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    uint64_t term = 0;
+    int unread = 0;
+    run_line(&first);
+    begin_leading(&a);
+    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
+    begin_leading(&b);
+    moved = &b;
+    AWAIT_THAT((ioctl(led[0].fd, FIONREAD, &unread), unread), ==, (int)strlen("$1\r\na\r\n$1\r\nb\r\n"));
+    cr_assert_eq(lead_fds(&b, &term, true, NULL), 0, "it looks twice");
+    cr_assert_eq(lead_fds(&b, &term, true, move_away), 0);
+    cr_assert_eq(mux.pipes[a.wire.pipe].leader, &a.wire);
+    (void)withdraw_line(&a);
+    (void)withdraw_line(&b);
+}

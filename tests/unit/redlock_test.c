@@ -290,6 +290,24 @@ Test(redlock_three, the_free_of_a_late_claim_goes_behind_it) {
     cr_assert_eq(have(OWNER ":7"), 0);
 }
 
+/* The kill was said, and not answered: the free that was is behind no claim for sure. */
+Test(redlock_three, a_claim_whose_connection_is_yet_to_be_killed_is_owed) {
+    connect_all();
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT_THAT(have(OWNER ":7"), ==, 3);
+    dli_mux_t *mux = client.nodes[2].redis.mux;
+    dli_redlock_hold_t *hold_ = hold_of(7);
+    hold_->round->parts[2].claimed_on = mux->kills[0].id = 1234567;
+    mux->kills[0].said = UINT32_MAX;
+    mux->kill_count = 1;
+    tell(&servers[2], "DEL " KEY);
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+    AWAIT_THAT(client.pending, ==, 0);
+    cr_assert(owes(7));
+    mux->kill_count = 0;
+    AWAIT((free_again(7), !owes(7)));
+}
+
 Test(redlock_three, a_claim_whose_connection_is_lost_is_killed_before_it_is_freed) {
     connect_all();
     occupy(0, OTHER ":1", 20000);

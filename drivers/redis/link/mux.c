@@ -91,6 +91,14 @@ static void report(dli_mux_t *mux, dl_log_level_t level, const char *who, const 
     }
 }
 
+bool dli_mux_is_to_kill(const dli_mux_t *mux, int64_t id) {
+    bool found = false;
+    for (size_t i = 0; i < mux->kill_count; i++) {
+        found |= mux->kills[i].id == id;
+    }
+    return found;
+}
+
 static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
@@ -610,6 +618,11 @@ static bool is_leader_late(dli_pipe_t *pipe) {
     return again;
 }
 
+/* Meanwhile its reply may have come, or had it asked elsewhere. */
+static bool is_still_on(const dli_pipe_t *pipe, const dli_redis_request_t *request) {
+    return request->asked->pending && pipe == &pipe->mux->pipes[request->pipe];
+}
+
 static uint64_t new_term(dli_pipe_t *pipe, dli_redis_request_t *request) {
     dli_mux_t *mux = pipe->mux;
     pipe->term = ++mux->terms * DLI_PIPES_MAX + (uint64_t)(pipe - mux->pipes);
@@ -623,7 +636,7 @@ int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
     bool is_own = pipe->term != 0 && pipe->term == *term;
     bool is_free = is_own || (pipe->term == 0 && !pipe->polled) ||
-                   (late && is_leader_late(pipe) && request->asked->pending); /* its reply may have come */
+                   (late && is_leader_late(pipe) && is_still_on(pipe, request));
     if (!is_free || pipe->conn == NULL) {
         return 0;
     }

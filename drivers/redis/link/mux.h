@@ -195,6 +195,8 @@ void dli_redis_report(const dl_driver_env_t *env, const dli_backend_env_t *core,
 dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
                          const dli_backend_env_t *core, const dli_mux_options_t *options, size_t pipes,
                          dl_error_t *err);
+/* With the mutex: has the server not said yet that this connection is killed? */
+bool dli_mux_is_to_kill(const dli_mux_t *mux, int64_t id);
 /* Nothing is under way. Safe on a zeroed one. */
 void dli_mux_close(dli_mux_t *mux, bool forked);
 

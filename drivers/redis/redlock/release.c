@@ -28,8 +28,9 @@ static bool free_replied(dli_redis_request_t *request, const redisReply *reply) 
 
 /* That it is not there says nothing where a claim has left on another connection, unless that was killed. */
 static bool may_come(const dli_part_t *part) {
+    const dli_mux_t *mux = part->node->redis.mux;
     return part->claimed_on != 0 && part->claimed_on != dli_part_connection(part) &&
-           part->node->redis.mux->may_not_kill;
+           (mux->may_not_kill || dli_mux_is_to_kill(mux, part->claimed_on));
 }
 
 static void free_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
