@@ -406,19 +406,25 @@ static void read_as_leader(void) {
     (void)dli_mux_lead(&mux, led_term, led, 1);
 }
 
+/* Both replies lie unread, and b has found a late once. */
+static void find_late(line_t *a, line_t *b, uint64_t *term) {
+    line_t first = line_of(&plain, "PING");
+    int unread = 0;
+    open_mux(server.path);
+    run_line(&first);
+    begin_leading(a);
+    cr_assert_eq(lead_fds(a, &led_term, false, NULL), 1);
+    begin_leading(b);
+    cr_assert_eq(a->wire.pipe, b->wire.pipe);
+    AWAIT_THAT((ioctl(led[0].fd, FIONREAD, &unread), unread), ==, (int)strlen("$1\r\na\r\n$1\r\nb\r\n"));
+    cr_assert_eq(lead_fds(b, term, true, NULL), 0, "it looks twice");
+}
+
 /* Its reply is read by the other, whom it has just found late. */
 Test(redis_mux, who_takes_over_after_its_reply_has_come_does_not_lead) {
-    open_mux(server.path);
-    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    line_t a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
     uint64_t term = 0;
-    int unread = 0;
-    run_line(&first);
-    begin_leading(&a);
-    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
-    begin_leading(&b);
-    cr_assert_eq(a.wire.pipe, b.wire.pipe);
-    AWAIT_THAT((ioctl(led[0].fd, FIONREAD, &unread), unread), ==, (int)strlen("$1\r\na\r\n$1\r\nb\r\n"));
-    cr_assert_eq(lead_fds(&b, &term, true, NULL), 0, "it looks twice");
+    find_late(&a, &b, &term);
     cr_assert_eq(lead_fds(&b, &term, true, read_as_leader), 0);
     cr_assert(a.over && b.over);
     cr_assert(mux.pipes[b.wire.pipe].leader == NULL);
@@ -434,17 +440,10 @@ static void move_away(void) {
 
 /* Its reply was read by the other, and it asks once more, on another pipe. */
 Test(redis_mux, who_takes_over_after_it_has_gone_elsewhere_does_not_lead) {
-    open_mux(server.path);
-    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    line_t a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
     uint64_t term = 0;
-    int unread = 0;
-    run_line(&first);
-    begin_leading(&a);
-    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
-    begin_leading(&b);
+    find_late(&a, &b, &term);
     moved = &b;
-    AWAIT_THAT((ioctl(led[0].fd, FIONREAD, &unread), unread), ==, (int)strlen("$1\r\na\r\n$1\r\nb\r\n"));
-    cr_assert_eq(lead_fds(&b, &term, true, NULL), 0, "it looks twice");
     cr_assert_eq(lead_fds(&b, &term, true, move_away), 0);
     cr_assert_eq(mux.pipes[a.wire.pipe].leader, &a.wire);
     (void)withdraw_line(&a);
