@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/queue.h>
 
 #include "dlock/driver.h"
 
@@ -65,7 +66,7 @@ struct dli_request {
     bool in_lane; /* it waits for a worker */
     unsigned lane;
     /* The backend's, or the lane's, while it is pending */
-    dli_request_t *next, *prev;
+    TAILQ_ENTRY(dli_request) turn;
     void *place;
     max_align_t room[DLI_REQUEST_ROOM / sizeof(max_align_t)]; /* not cleared */
 };

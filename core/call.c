@@ -247,9 +247,9 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
 }
 
 void dli_calls_watch(dl_client_t *client) {
-    while (client->to_watch != NULL) {
-        dli_op_t *op = client->to_watch;
-        client->to_watch = op->next_in;
+    dli_op_t *op;
+    while ((op = TAILQ_FIRST(&client->to_watch)) != NULL) {
+        TAILQ_REMOVE(&client->to_watch, op, in);
         make_request(op);
         dli_call_prepare(op);
         dli_release_client(client);

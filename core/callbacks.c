@@ -23,7 +23,7 @@ static void *callbacks_main(void *arg) {
     dli_lock_client(client);
     while (!client->stop_threads) {
         dli_tidy(client);
-        if (client->event_fn != NULL && client->events != NULL && client->callback_changers == 0) {
+        if (client->event_fn != NULL && !TAILQ_EMPTY(&client->events) && client->callback_changers == 0) {
             run_callback(client);
         } else if (!client->stop_threads) {
             dli_before_wait(client);

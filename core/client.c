@@ -109,6 +109,13 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     client->session = (driver->caps & DL_CAP_SESSION) != 0;
     client->refs = 1;
     client->level_limit = DL_LEVEL_MAX;
+    TAILQ_INIT(&client->ready);
+    TAILQ_INIT(&client->to_watch);
+    TAILQ_INIT(&client->loop.sleepers);
+    TAILQ_INIT(&client->events);
+    for (int lane = 0; lane < DLI_LANES; lane++) {
+        TAILQ_INIT(&client->lanes[lane].queue);
+    }
     client->loop.tend_ns = client->loop.sleeps_to_ns = DLI_NEVER;
     client->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     client->loop.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

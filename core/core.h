@@ -93,11 +93,11 @@ static inline void *dli_container_of(void *member, size_t offset) {
 
 /* Where one thread sleeps, until it is woken. Kept in a pool of the client. */
 struct dli_park {
-    int fd;                  /* an eventfd, for who polls other descriptors too */
-    atomic_uint woken;       /* since it was drained: 1 */
-    bool raised;             /* and by the eventfd */
-    bool sleeps;             /* its thread waits for the word; or is about to, and has the mutex */
-    dli_park_t *next, *prev; /* in client->parks_used or client->parks_free */
+    int fd;                      /* an eventfd, for who polls other descriptors too */
+    atomic_uint woken;           /* since it was drained: 1 */
+    bool raised;                 /* and by the eventfd */
+    bool sleeps;                 /* its thread waits for the word; or is about to, and has the mutex */
+    LIST_ENTRY(dli_park) beside; /* in client->parks_used or client->parks_free */
 };
 
 /* How many are woken at once, after the mutex was released: they need it. */
@@ -107,10 +107,11 @@ struct dli_park {
 
 /* What a queue hands out, in one order. */
 typedef struct dli_entry {
-    struct dli_entry *next;
+    TAILQ_ENTRY(dli_entry) turn;
     bool is_event; /* a dli_event_t, else a dli_op_t; it is the first member of both */
     bool of_hold;  /* an event of a hold, else of a client */
 } dli_entry_t;
+typedef TAILQ_HEAD(dli_entries, dli_entry) dli_entries_t;
 
 typedef struct dli_event {
     dli_entry_t entry;
@@ -289,15 +290,15 @@ struct dli_op {
     dli_entry_t entry;
     dl_op_kind_t kind;
     dl_client_t *client;
-    dl_lock_t *lock;             /* a reference; NULL: nobody called */
-    dli_gate_t *gate;            /* of the handle, or of the hold */
-    dli_op_t *next, *prev;       /* in client->ops, while it runs */
-    TAILQ_ENTRY(dli_op) turn;    /* in gate->queue */
-    dli_op_t *next_in, *prev_in; /* in client->ready or to_watch, or loop.sleepers */
-    dli_chained_t by_claim;      /* in claim->users */
-    dli_chained_t by_owner;      /* in client->queued, while it is in the queue of its gate */
-    dli_chained_t by_id;         /* in its queue, until it is taken */
-    dli_owner_t owner;           /* no reference: the caller, or a task */
+    dl_lock_t *lock;           /* a reference; NULL: nobody called */
+    dli_gate_t *gate;          /* of the handle, or of the hold */
+    LIST_ENTRY(dli_op) beside; /* in client->ops, while it runs */
+    TAILQ_ENTRY(dli_op) turn;  /* in gate->queue */
+    TAILQ_ENTRY(dli_op) in;    /* client->ready or to_watch, or loop.sleepers */
+    dli_chained_t by_claim;    /* in claim->users */
+    dli_chained_t by_owner;    /* in client->queued, while it is in the queue of its gate */
+    dli_chained_t by_id;       /* in its queue, until it is taken */
+    dli_owner_t owner;         /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
     dli_park_t *park;          /* of the thread that carries it; NULL: none */
@@ -374,7 +375,7 @@ struct dl_queue {
 
     pthread_mutex_t taking; /* to look at operations that are not taken; before a client's mutex */
     pthread_mutex_t mutex;  /* guards the rest; behind a client's mutex */
-    dli_entry_t *first, *last;
+    dli_entries_t entries;
     dli_table_t ops; /* begun and not taken yet, by their ids */
     uint64_t last_id;
     dl_client_t *clients; /* whose events come here; a reference each */
@@ -403,7 +404,7 @@ typedef struct dli_loop {
     struct pollfd fds[DL_LISTEN_MAX]; /* that are polled, once listens_to_ns is set */
     size_t fd_count;
     atomic_uint_fast64_t listens_to_ns; /* 0: it is about to say */
-    dli_op_t *sleepers;                 /* of callers that wait for a release */
+    TAILQ_HEAD(, dli_op) sleepers;      /* of callers that wait for a release */
     size_t waits;                       /* for how many nobody sleeps here: operations of queues, requests */
     size_t asks;                        /* so many of these are requests of queues, or of the core */
     uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
@@ -429,7 +430,7 @@ struct dli_worker {
     bool waits;   /* for another holder, on the server */
 };
 typedef struct dli_lane {
-    dli_request_t *first, *last;
+    TAILQ_HEAD(, dli_request) queue;
     dli_worker_t workers[DLI_CLAIM_WORKERS];
     size_t count;
     dli_worker_t *idle;
@@ -467,15 +468,15 @@ struct dl_client {
     dli_table_t queued;  /* operations at them, by gate and owner */
     dli_gate_t *unwatch; /* whose watch is to be ended outside the mutex */
 
-    dli_park_t *parks_used, *parks_free;
+    LIST_HEAD(dli_parks, dli_park) parks_used, parks_free;
     size_t parks_free_count;
     atomic_uint *wakes[DLI_WAKES_MAX]; /* words of parks, to be woken by whoever releases the mutex */
     size_t wake_count;
 
-    dli_op_t *ops; /* that run */
-    dli_op_t *ready, *ready_last;
-    dli_op_t *to_watch; /* operations of queues whose driver's watch is called outside the mutex */
-    bool to_flush;      /* requests have begun */
+    LIST_HEAD(, dli_op) ops; /* that run */
+    TAILQ_HEAD(, dli_op) ready;
+    TAILQ_HEAD(, dli_op) to_watch; /* operations of queues whose driver's watch is called outside the mutex */
+    bool to_flush;                 /* requests have begun */
     dli_loop_t loop;
     dli_lane_t lanes[DLI_LANES];
 
@@ -504,7 +505,7 @@ struct dl_client {
     /* events.c */
     int event_fd;      /* readable while events wait */
     bool events_shown; /* by it */
-    dli_entry_t *events, *events_last;
+    dli_entries_t events;
     size_t event_count;
     dl_queue_t *event_queue; /* where they go instead; it has a reference on the client */
     dl_client_t *next_of_queue;

@@ -12,22 +12,22 @@
 #define TEXT_SIZE sizeof(((dl_event_t *)0)->text)
 
 void dli_events_show(dl_client_t *client) {
-    bool is_shown = client->events != NULL && client->event_fn == NULL;
+    bool is_shown = !TAILQ_EMPTY(&client->events) && client->event_fn == NULL;
     if (is_shown != client->events_shown) {
         client->events_shown = is_shown;
         (is_shown ? dli_eventfd_raise : dli_eventfd_lower)(client->event_fd);
     }
-    if (client->events != NULL && client->event_fn != NULL) {
+    if (!TAILQ_EMPTY(&client->events) && client->event_fn != NULL) {
         dli_sys->cond_broadcast(&client->callbacks_changed);
     }
 }
 
 static dli_event_t *pop(dl_client_t *client) {
-    dli_entry_t *entry = client->events;
+    dli_entry_t *entry = TAILQ_FIRST(&client->events);
     if (entry == NULL) {
         return NULL;
     }
-    client->events = entry->next;
+    TAILQ_REMOVE(&client->events, entry, turn);
     client->event_count--;
     dli_events_show(client);
     return (dli_event_t *)(void *)entry;
@@ -61,11 +61,8 @@ void dli_event_route(dli_event_t *event) {
         client->stats.events_dropped++;
         return;
     }
-    bool first = client->events == NULL;
-    event->entry.next = NULL;
-    *(first ? &client->events : &client->events_last->next) = &event->entry;
-    client->events_last = &event->entry;
-    if (++client->event_count > QUEUE_MAX && !first) {
+    TAILQ_INSERT_TAIL(&client->events, &event->entry, turn);
+    if (++client->event_count > QUEUE_MAX && TAILQ_FIRST(&client->events) != &event->entry) {
         dli_event_discard(pop(client));
         client->stats.events_dropped++;
     }
@@ -145,7 +142,7 @@ bool dli_event_take(dl_client_t *client, dl_event_t *out) {
 }
 
 void dli_events_free(dl_client_t *client) {
-    while (client->events != NULL) {
+    while (!TAILQ_EMPTY(&client->events)) {
         dli_event_discard(pop(client));
     }
 }

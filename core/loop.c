@@ -140,8 +140,8 @@ void dli_loop_hand_over(dl_client_t *client) {
     if (client->loop.listening) {
         return;
     }
-    if (client->loop.sleepers != NULL) {
-        dli_park_wake(client, client->loop.sleepers->park);
+    if (!TAILQ_EMPTY(&client->loop.sleepers)) {
+        dli_park_wake(client, TAILQ_FIRST(&client->loop.sleepers)->park);
     } else if (client->loop.waits > 0) {
         dli_loop_wake(client);
     }
@@ -164,7 +164,7 @@ void dli_loop_ask(dl_client_t *client, bool begins) {
     dli_loop_t *loop = &client->loop;
     loop->asks += begins ? 1u : (size_t)-1;
     dli_loop_listen(client, begins);
-    if (begins && (loop->listener != NULL || loop->sleepers != NULL)) {
+    if (begins && (loop->listener != NULL || !TAILQ_EMPTY(&loop->sleepers))) {
         tend_at(client, dli_min(loop->tend_ns, later(loop)));
     }
 }
@@ -186,22 +186,13 @@ void dli_loop_listen_anew(dl_client_t *client) {
 /* ---- a caller sleeps ----------------------------------------------------------------------------- */
 
 static void begin_sleep(dli_op_t *op) {
-    dli_op_t **sleepers = &op->client->loop.sleepers;
     op->place = DLI_OP_WAITING;
-    op->prev_in = NULL;
-    op->next_in = *sleepers;
-    if (*sleepers != NULL) {
-        (*sleepers)->prev_in = op;
-    }
-    *sleepers = op;
+    TAILQ_INSERT_HEAD(&op->client->loop.sleepers, op, in);
 }
 
 static void end_sleep(dli_op_t *op) {
     op->place = DLI_OP_CARRIED;
-    *(op->prev_in != NULL ? &op->prev_in->next_in : &op->client->loop.sleepers) = op->next_in;
-    if (op->next_in != NULL) {
-        op->next_in->prev_in = op->prev_in;
-    }
+    TAILQ_REMOVE(&op->client->loop.sleepers, op, in);
 }
 
 static void end_round(dl_client_t *client) {
@@ -454,7 +445,7 @@ static void look_after_resume(dl_client_t *client) {
 
 /* For what no caller listens for. */
 static bool has_to_listen(const dli_loop_t *loop) {
-    return loop->waits > 0 && loop->sleepers == NULL;
+    return loop->waits > 0 && TAILQ_EMPTY(&loop->sleepers);
 }
 
 void dli_loop_fire(dl_client_t *client) {

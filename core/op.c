@@ -17,12 +17,10 @@
 
 /* Before the others on its handle, so that they stand together. */
 static void link_op(dli_op_t *op) {
-    dl_client_t *client = op->client;
-    op->next = op->lock != NULL && op->lock->ops != NULL ? op->lock->ops : client->ops;
-    op->prev = op->next != NULL ? op->next->prev : NULL;
-    *(op->prev != NULL ? &op->prev->next : &client->ops) = op;
-    if (op->next != NULL) {
-        op->next->prev = op;
+    if (op->lock != NULL && op->lock->ops != NULL) {
+        LIST_INSERT_BEFORE(op->lock->ops, op, beside);
+    } else {
+        LIST_INSERT_HEAD(&op->client->ops, op, beside);
     }
     if (op->lock != NULL) {
         op->lock->ops = op;
@@ -30,12 +28,10 @@ static void link_op(dli_op_t *op) {
 }
 
 static void unlink_op(dli_op_t *op) {
-    *(op->prev != NULL ? &op->prev->next : &op->client->ops) = op->next;
-    if (op->next != NULL) {
-        op->next->prev = op->prev;
-    }
+    dli_op_t *next = LIST_NEXT(op, beside);
+    LIST_REMOVE(op, beside);
     if (op->lock != NULL && op->lock->ops == op) {
-        op->lock->ops = op->next != NULL && op->next->lock == op->lock ? op->next : NULL;
+        op->lock->ops = next != NULL && next->lock == op->lock ? next : NULL;
     }
 }
 
@@ -268,11 +264,8 @@ dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_
 /* ---- carried by whoever has the mutex ------------------------------------------------------------ */
 
 static void make_ready(dli_op_t *op) {
-    dl_client_t *client = op->client;
     op->place = DLI_OP_READY;
-    op->next_in = NULL;
-    *(client->ready != NULL ? &client->ready_last->next_in : &client->ready) = op;
-    client->ready_last = op;
+    TAILQ_INSERT_TAIL(&op->client->ready, op, in);
 }
 
 void dli_op_give_up(dli_op_t *op) {
@@ -308,8 +301,7 @@ static void ask(dli_op_t *op) {
     dl_client_t *client = op->client;
     op->place = DLI_OP_ASKED;
     if (op->ask == DLI_ASK_WATCH && client->inner != NULL) {
-        op->next_in = client->to_watch;
-        client->to_watch = op;
+        TAILQ_INSERT_TAIL(&client->to_watch, op, in);
         dli_loop_wake(client);
     } else {
         dli_call_begin(op);
@@ -339,13 +331,13 @@ static void carry_on(dli_op_t *op) {
 
 void dli_run_ready(dl_client_t *client) {
     do {
-        while (client->ready != NULL) {
-            dli_op_t *op = client->ready;
-            client->ready = op->next_in;
+        dli_op_t *op;
+        while ((op = TAILQ_FIRST(&client->ready)) != NULL) {
+            TAILQ_REMOVE(&client->ready, op, in);
             carry_on(op);
         }
         dli_renew_carry_on(client);
-    } while (client->ready != NULL);
+    } while (!TAILQ_EMPTY(&client->ready));
 }
 
 /* Not asked, and why: the next step takes it for the answer. */
@@ -380,8 +372,9 @@ static void withdraw(dli_op_t *op) {
 
 void dli_op_withdraw_release(const dli_hold_t *hold) {
     dl_client_t *client = hold->gate->client;
-    for (dli_op_t *op = client->inner != NULL ? client->ops : NULL; op != NULL; op = op->next) {
-        if (op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
+    dli_op_t *op;
+    LIST_FOREACH(op, &client->ops, beside) {
+        if (client->inner != NULL && op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
             withdraw(op);
         }
     }
@@ -471,8 +464,8 @@ void dli_op_poke(dli_op_t *op) {
 }
 
 void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
-    dli_op_t *op = lock != NULL ? lock->ops : client->ops;
-    for (; op != NULL && (lock == NULL || op->lock == lock); op = op->next) {
+    dli_op_t *op = lock != NULL ? lock->ops : LIST_FIRST(&client->ops);
+    for (; op != NULL && (lock == NULL || op->lock == lock); op = LIST_NEXT(op, beside)) {
         dli_op_poke(op);
     }
 }

@@ -21,30 +21,10 @@ void dli_eventfd_lower(int fd) {
     (void)n;
 }
 
-static void put_in_front(dli_park_t **list, dli_park_t *park) {
-    park->prev = NULL;
-    park->next = *list;
-    if (*list != NULL) {
-        (*list)->prev = park;
-    }
-    *list = park;
-}
-
-static void take_out(dli_park_t **list, dli_park_t *park) {
-    if (park->prev != NULL) {
-        park->prev->next = park->next;
-    } else {
-        *list = park->next;
-    }
-    if (park->next != NULL) {
-        park->next->prev = park->prev;
-    }
-}
-
 dli_park_t *dli_park_get(dl_client_t *client) {
-    dli_park_t *park = client->parks_free;
+    dli_park_t *park = LIST_FIRST(&client->parks_free);
     if (park != NULL) {
-        take_out(&client->parks_free, park);
+        LIST_REMOVE(park, beside);
         client->parks_free_count--;
     } else {
         park = calloc(1, sizeof *park);
@@ -57,7 +37,7 @@ dli_park_t *dli_park_get(dl_client_t *client) {
             return NULL;
         }
     }
-    put_in_front(&client->parks_used, park);
+    LIST_INSERT_HEAD(&client->parks_used, park, beside);
     return park;
 }
 
@@ -65,10 +45,10 @@ void dli_park_put(dl_client_t *client, dli_park_t *park) {
     if (park == NULL) {
         return;
     }
-    take_out(&client->parks_used, park);
+    LIST_REMOVE(park, beside);
     if (client->parks_free_count < POOL_MAX) {
         (void)dli_park_drain(park); /* a late wake must not reach the next user */
-        put_in_front(&client->parks_free, park);
+        LIST_INSERT_HEAD(&client->parks_free, park, beside);
         client->parks_free_count++;
     } else {
         close(park->fd);
@@ -102,12 +82,11 @@ bool dli_park_drain(dli_park_t *park) {
 }
 
 void dli_park_free_all(dl_client_t *client) {
-    dli_park_t *lists[2] = {client->parks_used, client->parks_free};
-    client->parks_used = client->parks_free = NULL;
+    struct dli_parks *lists[2] = {&client->parks_used, &client->parks_free};
     for (int i = 0; i < 2; i++) {
-        while (lists[i] != NULL) {
-            dli_park_t *park = lists[i];
-            lists[i] = park->next;
+        while (!LIST_EMPTY(lists[i])) {
+            dli_park_t *park = LIST_FIRST(lists[i]);
+            LIST_REMOVE(park, beside);
             close(park->fd);
             free(park);
         }

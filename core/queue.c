@@ -30,6 +30,7 @@ dl_status_t dl_queue_new(dl_queue_t **out, dl_error_t *err) {
     }
     pthread_mutex_init(&queue->taking, NULL);
     pthread_mutex_init(&queue->mutex, NULL);
+    TAILQ_INIT(&queue->entries);
     queue->limit = DL_QUEUE_MAX;
     queue->pid = getpid();
     queue->fork_generation = dli_fork_generation();
@@ -44,12 +45,16 @@ int dl_queue_fd(const dl_queue_t *queue) {
 /* ---- entries: with the queue's mutex --------------------------------------------------------------- */
 
 static void append(dl_queue_t *queue, dli_entry_t *entry) {
-    entry->next = NULL;
-    bool first = queue->first == NULL;
-    *(first ? &queue->first : &queue->last->next) = entry;
-    queue->last = entry;
-    if (first) {
+    if (TAILQ_EMPTY(&queue->entries)) {
         dli_eventfd_raise(queue->fd);
+    }
+    TAILQ_INSERT_TAIL(&queue->entries, entry, turn);
+}
+
+static void take_out(dl_queue_t *queue, dli_entry_t *entry) {
+    TAILQ_REMOVE(&queue->entries, entry, turn);
+    if (TAILQ_EMPTY(&queue->entries)) {
+        dli_eventfd_lower(queue->fd);
     }
 }
 
@@ -220,15 +225,12 @@ static bool give_event(dli_event_t *event, dl_completion_t *out) {
 /* NULL: nothing waits. */
 static dli_entry_t *take(dl_queue_t *queue) {
     pthread_mutex_lock(&queue->mutex);
-    dli_entry_t *entry = queue->first;
+    dli_entry_t *entry = TAILQ_FIRST(&queue->entries);
     if (entry != NULL) {
-        queue->first = entry->next;
-        if (queue->first == NULL) {
-            dli_eventfd_lower(queue->fd);
-        }
-        if (!entry->is_event) {
-            dli_table_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
-        }
+        take_out(queue, entry);
+    }
+    if (entry != NULL && !entry->is_event) {
+        dli_table_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
     }
     pthread_mutex_unlock(&queue->mutex);
     return entry;
@@ -326,8 +328,8 @@ void dli_queue_leave(dl_client_t *client) {
 }
 
 static void link_client(dl_queue_t *queue, dl_client_t *client) {
-    dli_entry_t *waiting = client->events;
-    client->events = client->events_last = NULL;
+    dli_entries_t waiting = TAILQ_HEAD_INITIALIZER(waiting);
+    TAILQ_CONCAT(&waiting, &client->events, turn);
     client->event_fn = NULL;
     dli_events_show(client);
     client->refs++;
@@ -336,11 +338,11 @@ static void link_client(dl_queue_t *queue, dl_client_t *client) {
     client->next_of_queue = queue->clients;
     queue->clients = client;
     pthread_mutex_unlock(&queue->mutex);
-    while (waiting != NULL) {
-        dli_entry_t *next = waiting->next;
+    dli_entry_t *entry;
+    while ((entry = TAILQ_FIRST(&waiting)) != NULL) {
+        TAILQ_REMOVE(&waiting, entry, turn);
         client->event_count--;
-        dli_queue_put_event(queue, (dli_event_t *)(void *)waiting);
-        waiting = next;
+        dli_queue_put_event(queue, (dli_event_t *)(void *)entry);
     }
 }
 
@@ -364,27 +366,17 @@ dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
 }
 
 /* What waits of a client, in its order. */
-static dli_entry_t *take_events(dl_queue_t *queue, const dl_client_t *client) {
+static void take_events(dl_queue_t *queue, const dl_client_t *client, dli_entries_t *taken) {
     pthread_mutex_lock(&queue->mutex);
-    dli_entry_t *taken = NULL, **taken_end = &taken, *last = NULL, **at = &queue->first;
-    while (*at != NULL) {
-        dli_entry_t *entry = *at;
+    dli_entry_t *next;
+    for (dli_entry_t *entry = TAILQ_FIRST(&queue->entries); entry != NULL; entry = next) {
+        next = TAILQ_NEXT(entry, turn);
         if (entry->is_event && dli_event_client((dli_event_t *)(void *)entry) == client) {
-            *at = entry->next;
-            *taken_end = entry;
-            taken_end = &entry->next;
-        } else {
-            last = entry;
-            at = &entry->next;
+            take_out(queue, entry);
+            TAILQ_INSERT_TAIL(taken, entry, turn);
         }
     }
-    *taken_end = NULL;
-    queue->last = last;
-    if (taken != NULL && queue->first == NULL) {
-        dli_eventfd_lower(queue->fd);
-    }
     pthread_mutex_unlock(&queue->mutex);
-    return taken;
 }
 
 /* To who reads the client's events now, or to nobody. */
@@ -401,11 +393,12 @@ static void give_back(dli_entry_t *entry, bool discard) {
 }
 
 static void give_back_all(dl_queue_t *queue, const dl_client_t *client, bool discard) {
-    dli_entry_t *entry = take_events(queue, client);
-    while (entry != NULL) {
-        dli_entry_t *next = entry->next;
+    dli_entries_t taken = TAILQ_HEAD_INITIALIZER(taken);
+    take_events(queue, client, &taken);
+    dli_entry_t *entry;
+    while ((entry = TAILQ_FIRST(&taken)) != NULL) {
+        TAILQ_REMOVE(&taken, entry, turn);
         give_back(entry, discard);
-        entry = next;
     }
 }
 

@@ -15,14 +15,14 @@ static const size_t worker_max[DLI_LANES] = {
     [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = 2, [DLI_LANE_UNLOCK] = 4, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
 
 static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
-    return client->lanes[kind].first != NULL ||
+    return !TAILQ_EMPTY(&client->lanes[kind].queue) ||
            (kind == DLI_LANE_FREE && (client->unwatch != NULL || dli_has_chores(client)));
 }
 
 /* ---- a worker ----------------------------------------------------------------------------------- */
 
 static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
-    dli_request_t *request = lane->first;
+    dli_request_t *request = TAILQ_FIRST(&lane->queue);
     dli_lane_remove(client, request);
     if (!request->start(request, worker->park)) {
         return;
@@ -38,7 +38,7 @@ static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
 }
 
 bool dli_lane_carry(dl_client_t *client, dli_lane_kind_t kind) {
-    bool has_one = client->lanes[kind].first != NULL;
+    bool has_one = !TAILQ_EMPTY(&client->lanes[kind].queue);
     if (has_one) {
         dli_worker_t none = {.park = NULL};
         carry(client, &client->lanes[kind], &none);
@@ -54,7 +54,7 @@ static void *worker_main(void *arg) {
     dli_lock_client(client);
     while (!client->stop_threads) {
         if (has_work(client, worker->lane)) {
-            if (lane->first != NULL) {
+            if (!TAILQ_EMPTY(&lane->queue)) {
                 carry(client, lane, worker);
             }
             dli_tidy(client);
@@ -138,20 +138,14 @@ bool dli_lanes_call_again(dl_client_t *client) {
 }
 
 void dli_lane_push(dl_client_t *client, dli_request_t *request) {
-    dli_lane_t *lane = &client->lanes[request->lane];
     request->in_lane = true;
-    request->next = NULL;
-    request->prev = lane->last;
-    *(lane->last != NULL ? &lane->last->next : &lane->first) = request;
-    lane->last = request;
+    TAILQ_INSERT_TAIL(&client->lanes[request->lane].queue, request, turn);
     call_worker(client, request->lane);
 }
 
 void dli_lane_remove(dl_client_t *client, dli_request_t *request) {
-    dli_lane_t *lane = &client->lanes[request->lane];
     request->in_lane = false;
-    *(request->prev != NULL ? &request->prev->next : &lane->first) = request->next;
-    *(request->next != NULL ? &request->next->prev : &lane->last) = request->prev;
+    TAILQ_REMOVE(&client->lanes[request->lane].queue, request, turn);
 }
 
 void dli_lane_chores(dl_client_t *client) {

@@ -35,7 +35,7 @@ typedef struct message {
 typedef struct state {
     fake_client_t client; /* first: fake_news.h */
     dli_backend_env_t core;
-    dli_request_t *begun, *begun_last; /* guarded by the core's mutex, as is message_t.request */
+    TAILQ_HEAD(, dli_request) begun; /* guarded by the core's mutex, as is message_t.request */
     message_t *sent, **sent_end;
     uint64_t polls_until_ns;
 } state_t;
@@ -162,15 +162,13 @@ static void put_on_wire(message_t *message) {
 static void attach(void *state_, const dli_backend_env_t *env) {
     state_t *state = state_;
     state->core = *env;
+    TAILQ_INIT(&state->begun);
 }
 
 static void begin(void *state_, dli_request_t *request) {
     state_t *state = state_;
     request->place = NULL;
-    request->next = NULL;
-    request->prev = state->begun_last;
-    *(state->begun != NULL ? &state->begun_last->next : &state->begun) = request;
-    state->begun_last = request;
+    TAILQ_INSERT_TAIL(&state->begun, request, turn);
 }
 
 static bool withdraw(void *state_, dli_request_t *request) {
@@ -180,8 +178,7 @@ static bool withdraw(void *state_, dli_request_t *request) {
         message->request = NULL; /* it goes on, and nobody hears the reply */
         return true;
     }
-    *(request->prev != NULL ? &request->prev->next : &state->begun) = request->next;
-    *(request->next != NULL ? &request->next->prev : &state->begun_last) = request->prev;
+    TAILQ_REMOVE(&state->begun, request, turn);
     return false;
 }
 
@@ -192,16 +189,15 @@ static bool flush(void *state_) {
     pthread_mutex_lock(&wire_mutex); /* before the core's */
     state->core.lock(state->core.core);
     bool earlier = false;
-    while (state->begun != NULL) {
-        dli_request_t *request = state->begun;
-        state->begun = request->next;
+    dli_request_t *request;
+    while ((request = TAILQ_FIRST(&state->begun)) != NULL) {
+        TAILQ_REMOVE(&state->begun, request, turn);
         message_t *message = make_message(state, request, now_ns);
         *state->sent_end = message;
         state->sent_end = &message->next;
         put_on_wire(message);
         earlier |= message->arrives_ns < state->polls_until_ns;
     }
-    state->begun_last = NULL;
     state->core.unlock(state->core.core);
     run_wire(now_ns);
     pthread_mutex_unlock(&wire_mutex);
