@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "utf8.h"
+#include "core/utf8.h"
 
 #define SHOWN_MAX 40
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "utf8.h"
+#include "core/utf8.h"
 
 size_t dli_text_bom(const char *text, size_t len) {
     return len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;

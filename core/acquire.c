@@ -160,14 +160,8 @@ static dli_next_t time_out(dli_op_t *op) {
 /* ---- re-entry -------------------------------------------------------------------------------------- */
 
 static dli_next_t reentered(dli_op_t *op, uint32_t level) {
-    dli_hold_t *hold = op->hold;
-    uint64_t now = dli_now();
     if (op->automatic) {
-        dli_hold_enter_auto(hold, level, now);
-    }
-    if (op->opts.max_hold_ms > 0) {
-        hold->max_hold_until_ns = dli_min(hold->max_hold_until_ns, now + dli_ms(op->opts.max_hold_ms));
-        dli_claim_watch(hold->claim);
+        dli_hold_enter_auto(op->hold, level, dli_now());
     }
     op->client->stats.reentered++;
     return end(op, DL_OK);
@@ -425,6 +419,20 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
     return wait_for_release(op);
 }
 
+static void begin_trouble(dli_op_t *op, uint64_t at_ns) {
+    op->trouble_ns = at_ns;
+    op->was_refused = false;
+    op->tries = 0;
+    op->took_ns = DLI_NEVER;
+}
+
+/* Its time is over. If there was none for one more answer while it waited for a holder, that is no trouble.
+ */
+static bool is_troubled(const dli_op_t *op) {
+    uint64_t since_ns = op->gate->trouble_ns;
+    return since_ns != 0 && since_ns + 2u * DLI_GRACE_NS <= op->deadline_ns;
+}
+
 /* The server did not answer, or too late: worth another try for call_timeout. */
 static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     uint64_t now = dli_now();
@@ -433,16 +441,15 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     }
     if (op->trouble_ns == 0) {
         /* A yes that came too late is an answer after all: patience begins now. */
-        op->trouble_ns = status == DL_ELOST ? now : op->began_ns;
-        op->was_refused = false;
-        op->tries = 0;
-        op->took_ns = DLI_NEVER;
+        begin_trouble(op, status == DL_ELOST ? now : op->began_ns);
+    }
+    if (op->gate->trouble_ns == 0) {
+        op->gate->trouble_ns = op->trouble_ns;
     }
     op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
     if (status != DL_ELOST && op->held_by_other && now >= op->deadline_ns && !op->was_refused &&
-        op->trouble_ns + 2u * DLI_GRACE_NS > op->deadline_ns) {
-        /* It has waited for a holder until its time was over: no time for one more answer, no trouble. */
+        !is_troubled(op)) {
         return time_out(op);
     }
     if (op->opts.wait_ms == 0 || op->last_try || now >= until_ns) {
@@ -486,6 +493,9 @@ static dli_next_t tried_step(dli_op_t *op) {
     if (stop != DL_OK) {
         return fail(op, stop);
     }
+    bool is_trouble =
+        status == DL_EIO || status == DL_EUNKNOWN || status == DL_ELOST || status == DL_ECANCELED;
+    op->gate->trouble_ns = is_trouble ? op->gate->trouble_ns : 0;
     switch (status) {
     case DL_EBUSY:
         return wait_for_holder(op);
@@ -519,6 +529,12 @@ static dli_next_t begin_to_try(dli_op_t *op) {
     if (rc != 0) {
         return end(
             op, dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc)));
+    }
+    if (op->gate->trouble_ns != 0) { /* others have asked, and it is theirs, too */
+        begin_trouble(op, dli_max(op->gate->trouble_ns, op->started_ns));
+        if (patience_ns(op, 0) <= dli_now()) {
+            return fail(op, DL_EIO);
+        }
     }
     op->was_busy = op->held_by_other = op->counted; /* by the queue of this process */
     if (op->opts.wait_ms != 0) {
@@ -559,7 +575,7 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
     }
     if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
         dli_gate_polled(gate);
-        return fail(op, op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
+        return fail(op, is_troubled(op) ? DL_EIO : op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
     }
     status = dli_op_can_wait(op);
     if (status != DL_OK) {

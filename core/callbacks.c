@@ -51,15 +51,17 @@ static dl_status_t start_thread(dl_client_t *client) {
     return DL_OK;
 }
 
-/* Meanwhile no other callback begins, however many events there are. */
-static void wait_for_the_old_one(dl_client_t *client) {
+/* Meanwhile no other callback begins, however many events there are. False: it closes the client, and so
+ * waits for this call. */
+static bool wait_for_the_old_one(dl_client_t *client) {
     client->callback_changers++;
-    while (client->callback_running && !client->closing && !dli_in_callback(client)) {
+    while (client->callback_running && !client->closes_inside && !dli_in_callback(client)) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
     if (--client->callback_changers == 0) {
         dli_sys->cond_broadcast(&client->callbacks_changed);
     }
+    return !client->closes_inside || dli_in_callback(client);
 }
 
 dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
@@ -68,8 +70,8 @@ dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg) {
     if (status != DL_OK) {
         return status;
     }
-    wait_for_the_old_one(client);
-    status = fn != NULL ? start_thread(client) : DL_OK;
+    bool is_over = wait_for_the_old_one(client);
+    status = !is_over ? DL_ECLOSED : fn != NULL ? start_thread(client) : DL_OK;
     if (status == DL_OK) {
         if (fn != NULL) {
             dli_queue_leave(client);

@@ -24,7 +24,7 @@ dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
         free(cancel);
         return DL_ELIMIT;
     }
-    cancel->pid = getpid();
+    cancel->origin = dli_origin();
     atomic_init(&cancel->triggered, false);
     *out = cancel;
     return DL_OK;
@@ -32,7 +32,7 @@ dl_status_t dl_cancel_new(dl_cancel_t **out, dl_error_t *err) {
 
 void dl_cancel_trigger(dl_cancel_t *cancel) {
     DLI_NO_THREAD_CANCEL;
-    if (cancel == NULL || cancel->pid != getpid()) {
+    if (cancel == NULL || dli_is_inherited(&cancel->origin)) {
         return;
     }
     int saved = errno; /* it may run in a signal handler */
@@ -42,7 +42,7 @@ void dl_cancel_trigger(dl_cancel_t *cancel) {
 }
 
 int dl_cancel_fd(const dl_cancel_t *cancel) {
-    return cancel == NULL ? -1 : cancel->fd;
+    return cancel == NULL || dli_is_inherited(&cancel->origin) ? -1 : cancel->fd;
 }
 
 void dl_cancel_free(dl_cancel_t *cancel) {

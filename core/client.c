@@ -37,11 +37,11 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
 }
 
 static void make_label(char *label, size_t size) {
-    char host[48] = "";
-    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0') {
+    char host[65] = "";
+    if (gethostname(host, sizeof host) != 0 || host[0] == '\0') {
         (void)snprintf(host, sizeof host, "localhost");
     }
-    (void)snprintf(label, size, "%s:%ld", host, (long)getpid());
+    (void)snprintf(label, size, "%.47s:%ld", host, (long)getpid());
 }
 
 static void fill_env(dl_driver_env_t *env, void *core, const char *uuid, const char *label,
@@ -94,8 +94,7 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     pthread_rwlock_init(&client->log_lock, NULL);
     dli_sys->cond_init(&client->changed);
     dli_sys->cond_init(&client->callbacks_changed);
-    client->pid = getpid();
-    client->fork_generation = dli_fork_generation();
+    client->origin = dli_origin();
     client->table = *driver;
     client->driver = &client->table;
     client->inner = chosen->inner;

@@ -6,8 +6,7 @@
 #include "core.h"
 
 bool dli_forked(const dl_client_t *client) {
-    /* The generation sees every fork(); the process id also what came about by clone alone. */
-    return client->fork_generation != dli_fork_generation() || client->pid != getpid();
+    return dli_is_inherited(&client->origin);
 }
 
 dl_status_t dli_call_enter_always(dl_client_t *client) {
@@ -89,6 +88,7 @@ static void close_forked(dl_client_t *client) {
 
 static void end_calls(dl_client_t *client) {
     client->closing = true;
+    client->closes_inside = dli_in_callback(client);
     dli_gates_end_watches(client);
     dli_op_poke_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
@@ -105,7 +105,6 @@ static void end_calls(dl_client_t *client) {
 static void end_threads(dl_client_t *client) {
     dli_lock_client(client);
     client->stop_threads = true;
-    bool inside = dli_in_callback(client);
     dli_sys->cond_broadcast(&client->callbacks_changed);
     dli_loop_wake(client);
     dli_unlock_client(client);
@@ -116,7 +115,7 @@ static void end_threads(dl_client_t *client) {
     dli_lock_client(client);
     dli_renew_stop(client);
     dli_unlock_client(client);
-    if (inside) {
+    if (client->closes_inside) {
         pthread_detach(client->callback_thread);
     } else if (client->callbacks_started) {
         dli_sys->thread_join(client->callback_thread);

@@ -214,6 +214,7 @@ struct dli_gate {
     dli_hold_t *current; /* LIVE or RELEASING */
     LIST_HEAD(, dli_hold) lost;
     dli_claim_t *passed; /* for who is active to take: a reference */
+    uint64_t trouble_ns; /* since then the server has answered nobody who asked for it; 0: it did */
     uint64_t rest_ns;    /* so long the next one lets other processes ask first */
     uint64_t turn_ns;    /* so long this process has had it */
     uint64_t busy_ns;    /* when the server said last that another has it */
@@ -244,8 +245,8 @@ struct dl_lock_handle {
 };
 
 struct dl_cancel {
-    pid_t pid; /* a forked child shares the descriptor, and must not trigger it */
-    int fd;    /* readable once triggered */
+    dli_origin_t origin; /* a forked child shares the descriptor, and must not trigger it */
+    int fd;              /* readable once triggered */
     atomic_bool triggered;
 };
 
@@ -368,8 +369,7 @@ struct dli_op {
 /* ---- queues (queue.c) --------------------------------------------------------------------------- */
 
 struct dl_queue {
-    pid_t pid; /* with the generation: of the process that made it */
-    unsigned fork_generation;
+    dli_origin_t origin;
     int fd;       /* readable while entries wait */
     size_t limit; /* DL_QUEUE_MAX; tests lower it */
 
@@ -438,8 +438,7 @@ typedef struct dli_lane {
 
 struct dl_client {
     /* Fixed after open */
-    pid_t pid; /* with the generation: of the process that opened it */
-    unsigned fork_generation;
+    dli_origin_t origin;
     const dl_driver_t *driver;  /* the table below */
     dl_driver_t table;          /* a whole one, however short the author's was */
     const dli_backend_t *inner; /* NULL: the table blocks, and workers ask it for queues */
@@ -460,6 +459,7 @@ struct dl_client {
     pthread_cond_t changed; /* calls == 0; a poke without a park; a callback returned */
     unsigned refs;          /* the client handle, its locks, its callback thread, queues that hear of it */
     bool closing;           /* no new operation starts, waits end */
+    bool closes_inside;     /* a callback */
     bool closed;            /* nothing is held any more, the driver is closed */
     bool stop_threads;
     unsigned calls; /* operations and calls in progress */

@@ -3,6 +3,9 @@
 #include "error.h"
 
 #include <stdio.h>
+#include <string.h>
+
+#include "utf8.h"
 
 static const struct {
     const char *name;
@@ -33,10 +36,16 @@ void dli_line(char *line, size_t size, const char *format, va_list args) {
     if (vsnprintf(line, size, format, args) < 0) {
         line[0] = '\0';
     }
-    /* What a server sends may hold line ends and other control bytes. */
-    for (char *p = line; *p != '\0'; p++) {
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) {
-            *p = ' ';
+    /* What a server sends may hold line ends, other control characters, and bytes that are no UTF-8. */
+    size_t size_of_one, left = strlen(line);
+    for (char *at = line; left > 0; at += size_of_one, left -= size_of_one) {
+        uint32_t code = 0;
+        size_of_one = dli_utf8_next(at, left, &code);
+        if (size_of_one == 0) {
+            size_of_one = 1;
+            *at = '?';
+        } else if (code < 0x20 || (code >= 0x7f && code <= 0x9f)) {
+            memset(at, ' ', size_of_one);
         }
     }
 }

@@ -15,6 +15,8 @@ static dli_next_t told_step(dli_op_t *op) {
             uint64_t sent_ns = is_renewal ? op->with.renewal.sent_ns : op->with.grant.sent_ns;
             dli_hold_extended(holder, sent_ns, op->lease_ms, now);
         }
+    } else if (op->answer == DL_ELOST) {
+        op->claim->renew_failing = true; /* should it be passed on just now, nobody takes it */
     }
     if (op->level > 0 && op->hold->state != DLI_HOLD_LIVE) {
         op->answer = dli_fail_plain(&op->err, DL_ELOST);

@@ -56,6 +56,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
     dli_op_t *op = gate->active;
     if (op != NULL && now >= op->due_ns && gate->late == op && gate->late_ns == op->due_ns) {
         gate->active = NULL;
+        gate->trouble_ns = 0; /* it may have been its thread's, and not the server's */
         dli_op_poke(op);
         dli_gate_next(gate);
     }
@@ -203,7 +204,7 @@ void dli_gate_leave(dli_gate_t *gate, dli_op_t *op) {
     }
     leave_watch(op->client, gate);
     if (!dli_gate_is_wanted(gate)) {
-        gate->rest_ns = 0;
+        gate->rest_ns = gate->trouble_ns = 0;
     }
 }
 

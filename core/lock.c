@@ -136,6 +136,9 @@ dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opt
         return dli_fail(err, DL_EINVAL, "wait_ms is %lld; it must be -1 (for ever) or 0 to %lld",
                         (long long)opts->wait_ms, (long long)DL_WAIT_MAX_MS);
     }
+    if (opts->cancel != NULL && dli_is_inherited(&opts->cancel->origin)) {
+        return dli_fail(err, DL_EFORKED, "the cancel object is the parent process'");
+    }
     dl_status_t status = dli_check_lease(opts->lease_ms, err);
     if (status == DL_OK && (opts->max_hold_ms < 0 || opts->max_hold_ms > DL_LEASE_MAX_MS)) {
         status = dli_fail(err, DL_EINVAL, "max_hold_ms is %lld; it must be 0 to %lld",

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "sys.h"
 
@@ -67,8 +68,13 @@ static void in_child(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
-unsigned dli_fork_generation(void) {
-    return atomic_load_explicit(&generation, memory_order_relaxed);
+dli_origin_t dli_origin(void) {
+    return (dli_origin_t){.pid = getpid(), .generation = atomic_load(&generation)};
+}
+
+bool dli_is_inherited(const dli_origin_t *origin) {
+    /* The generation sees every fork(); the process id also what came about by clone alone. */
+    return origin->generation != atomic_load(&generation) || origin->pid != getpid();
 }
 
 static void setup(void) {

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/queue.h>
+#include <sys/types.h>
 
 struct dli_op;
 
@@ -42,8 +43,13 @@ void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size
 /* A random (version 4) uuid: 36 characters and a zero. 0, or -1 with errno. */
 int dli_uuid_new(char text[37]);
 
-/* Rises in each forked child. */
-unsigned dli_fork_generation(void);
+/* Which process made an object. A forked child has it too, and must leave it alone. */
+typedef struct dli_origin {
+    pid_t pid;
+    unsigned generation;
+} dli_origin_t;
+dli_origin_t dli_origin(void);
+bool dli_is_inherited(const dli_origin_t *origin); /* async-signal-safe */
 
 /* The clients that want to hear of ended threads. `heard` is called on the ending thread. */
 typedef struct dli_exit_hook {

@@ -19,7 +19,8 @@
 /* No doubt about it, which means that no renewal has failed, is due or under way; and no lease beyond the
  * automatic one. A session that has hung up is due to be asked. */
 static bool is_sound(const dli_claim_t *claim, uint64_t now) {
-    return !claim->renew_failing && now < claim->renew_due_ns && claim->lease_ms <= claim->client->lease_ms;
+    return !claim->renew_failing && !claim->renew_queued && now < claim->renew_due_ns &&
+           claim->lease_ms <= claim->client->lease_ms;
 }
 
 /* Its cancel object is its own thread's to look at, which may have left by a jump and freed it. */

@@ -8,10 +8,6 @@
 
 #include "core.h"
 
-static bool is_forked(const dl_queue_t *queue) {
-    return queue->fork_generation != dli_fork_generation() || queue->pid != getpid();
-}
-
 dl_status_t dl_queue_new(dl_queue_t **out, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     if (out == NULL) {
@@ -32,14 +28,13 @@ dl_status_t dl_queue_new(dl_queue_t **out, dl_error_t *err) {
     pthread_mutex_init(&queue->mutex, NULL);
     TAILQ_INIT(&queue->entries);
     queue->limit = DL_QUEUE_MAX;
-    queue->pid = getpid();
-    queue->fork_generation = dli_fork_generation();
+    queue->origin = dli_origin();
     *out = queue;
     return DL_OK;
 }
 
 int dl_queue_fd(const dl_queue_t *queue) {
-    return queue == NULL || is_forked(queue) ? -1 : queue->fd;
+    return queue == NULL || dli_is_inherited(&queue->origin) ? -1 : queue->fd;
 }
 
 /* ---- entries: with the queue's mutex --------------------------------------------------------------- */
@@ -83,7 +78,7 @@ static dl_status_t check(const dl_lock_t *lock, const dl_queue_t *queue, dl_erro
     if (lock == NULL || queue == NULL) {
         return dli_fail(err, DL_EINVAL, "no lock or no queue");
     }
-    if (is_forked(queue)) {
+    if (dli_is_inherited(&queue->origin)) {
         return dli_fail_plain(err, DL_EFORKED);
     }
     if (!lock->owned) {
@@ -240,7 +235,7 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
     bool is_known = dli_layout_has(&dli_layout_completion, size) || size > dli_layout_completion.now;
-    if (queue == NULL || array == NULL || !is_known || is_forked(queue)) {
+    if (queue == NULL || array == NULL || !is_known || dli_is_inherited(&queue->origin)) {
         return 0;
     }
     size_t n = 0;
@@ -290,7 +285,7 @@ dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id) {
     if (queue == NULL) {
         return DL_EINVAL;
     }
-    if (is_forked(queue)) {
+    if (dli_is_inherited(&queue->origin)) {
         return DL_EFORKED;
     }
     dl_status_t status = DL_EINVAL;
@@ -351,7 +346,7 @@ dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
     if (client == NULL) {
         return DL_EINVAL;
     }
-    if (queue != NULL && is_forked(queue)) {
+    if (queue != NULL && dli_is_inherited(&queue->origin)) {
         return DL_EFORKED;
     }
     dl_status_t status = dli_call_enter(client);
@@ -461,7 +456,7 @@ void dl_queue_free(dl_queue_t *queue) {
     if (queue == NULL) {
         return;
     }
-    if (is_forked(queue)) {
+    if (dli_is_inherited(&queue->origin)) {
         close(queue->fd); /* the mutexes may be locked for ever in this process; the little memory stays */
         return;
     }

@@ -32,7 +32,7 @@ extern "C" {
  * - Objects come by out-parameter and belong to the caller, who ends them with the matching close or
  *   free. On failure the out-parameter is set to NULL. close(NULL) and free(NULL) do nothing.
  * - Every function may be called from any thread at any time, unless its comment says otherwise. The
- *   close or free of an object must be the last call that starts on that object.
+ *   close or free of an object is the last call on it: waits that are under way end, others must be back.
  * - Names are C strings of 1 to 255 bytes and are compared byte by byte.
  * - After fork() the child owns nothing: calls on inherited objects return DL_EFORKED.
  * - No call is a cancellation point of pthread_cancel, nor is a callback while a call runs it; use
@@ -109,8 +109,8 @@ typedef struct dl_client dl_client_t;
  *
  * Returns DL_OK; DL_ECONFIG (no file, bad file, unknown backend or driver), DL_EIO, DL_EAUTH, DL_EPROTO,
  * DL_ENOTSUP (the server is too old, the filesystem is not local), DL_ELIMIT, DL_ENOMEM. A message about a
- * place in the file is `file:line:column: what, and what was expected`; others begin with `backend 'NAME':`,
- * or name the file that is missing. Longest: call_timeout.
+ * place in the file is `file:line:column: what, and what was expected`; other mistakes of the configuration
+ * begin with `backend 'NAME':`, or name the file that is missing. Longest: call_timeout.
  */
 DL_API DL_MUST_CHECK dl_status_t dl_client_open(const char *path, const char *backend, dl_client_t **client,
                                                 dl_error_t *err);
@@ -122,7 +122,8 @@ DL_API DL_MUST_CHECK dl_status_t dl_client_open_text(const char *yaml, size_t le
  * background threads. Lock handles stay valid memory and answer DL_ECLOSED until they are closed.
  * Inside an event callback it may be called too; the callback's thread then ends after the callback.
  * In a forked child it closes descriptors only. The last call on the client.
- * Longest: call_timeout from this call, or from the server's last answer if that is later.
+ * Longest: call_timeout from this call, or from the server's last answer if that is later; but it waits for a
+ * callback or log function of the program that runs.
  */
 DL_API void dl_client_close(dl_client_t *client);
 
@@ -242,7 +243,7 @@ typedef struct dl_cancel dl_cancel_t;
 DL_API DL_MUST_CHECK dl_status_t dl_cancel_new(dl_cancel_t **cancel, dl_error_t *err);
 /* Ends every wait that uses `cancel`, now and later, with DL_ECANCELED. For good; async-signal-safe. */
 DL_API void dl_cancel_trigger(dl_cancel_t *cancel);
-/* A descriptor that is readable once triggered. Belongs to `cancel`; only poll it. */
+/* A descriptor that is readable once triggered. Belongs to `cancel`; only poll it. -1 after fork. */
 DL_API int dl_cancel_fd(const dl_cancel_t *cancel);
 /* No call may be using it any more. */
 DL_API void dl_cancel_free(dl_cancel_t *cancel);
@@ -251,8 +252,8 @@ typedef struct dl_acquire_opts {
     size_t size;         /* set by DL_ACQUIRE_OPTS_INIT */
     int64_t wait_ms;     /* DL_WAIT_FOREVER, 0 = one try, or up to DL_WAIT_MAX_MS */
     int64_t lease_ms;    /* DL_LEASE_AUTO or DL_LEASE_MIN_MS to DL_LEASE_MAX_MS */
-    int64_t max_hold_ms; /* 0 = the client's, or up to DL_LEASE_MAX_MS; after it renewal stops and the
-                            hold ends as lost */
+    int64_t max_hold_ms; /* of a new hold: 0 = the client's, or up to DL_LEASE_MAX_MS; after it renewal
+                            stops and the hold ends as lost */
     dl_cancel_t *cancel; /* NULL: none */
 } dl_acquire_opts_t;
 #define DL_ACQUIRE_OPTS_INIT \
@@ -266,7 +267,7 @@ typedef struct dl_acquire_opts {
  *
  * Returns
  *   DL_OK         held, with validity left
- *   DL_EBUSY      wait_ms is 0 and another owner holds it
+ *   DL_EBUSY      wait_ms is 0 and another owner holds it, or asks for it just now
  *   DL_ETIMEDOUT  wait_ms is over; on MySQL also, whatever wait_ms is: all max_total connections are in use,
  *                 for borrow_timeout or for as long as this call may take
  *   DL_ELOST      this owner held it, lost it, and has not unlocked every level yet; or the server
@@ -419,11 +420,12 @@ DL_API int dl_event_fd(dl_client_t *client);
 /* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks); DL_EINVAL, DL_EFORKED. */
 DL_API dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event);
 /* Called on a thread of the client that does nothing else, one event at a time; `event` ends with the call.
- * Any call of this header is allowed inside, dl_client_close included. */
+ * Any call of this header is allowed inside, dl_client_close included. All signals are blocked there but
+ * those of the thread's own faults. */
 typedef void (*dl_event_fn)(void *arg, const dl_event_t *event);
 /* Sets (NULL: removes) a callback; events then go to it and no longer to dl_event_next. Returns once no
- * call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED, DL_EFORKED,
- * DL_ELIMIT (no thread). */
+ * call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED (then one may
+ * still run that closes the client), DL_EFORKED, DL_ELIMIT (no thread). */
 DL_API dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg);
 
 /* ---- queues: the same operations without blocking ------------------------------------------------- */
@@ -518,8 +520,8 @@ DL_API dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id);
 /*
  * Has the client's events come out of this queue. They come in one order with its completions: the loss of a
  * lock never before the completion that it was acquired by. NULL: dl_event_next gives them again. A callback
- * is taken away. Events that wait for dl_event_next go along; those that wait in another queue stay there, to
- * be taken. Those that wait when the client closes are dropped.
+ * is taken away, but one that runs is not waited for. Events that wait for dl_event_next go along; those that
+ * wait in another queue stay there, to be taken. Those that wait when the client closes are dropped.
  * DL_EINVAL, DL_ECLOSED, DL_EFORKED.
  */
 DL_API dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client);

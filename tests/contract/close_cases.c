@@ -230,12 +230,17 @@ typedef struct suicide {
     ct_t *ct;
     dl_client_t *client;
     ct_latch_t *closed;
+    ct_latch_t *began, *go_on; /* NULL: at once */
 } suicide_t;
 
 static void close_inside(void *arg, const dl_event_t *event) {
     suicide_t *s = arg;
     ct_t *ct = s->ct;
     CT_EQ(event->kind, DL_EVENT_LOST);
+    if (s->began != NULL) {
+        ct_latch_down(ct, s->began);
+        ct_latch_wait(ct, s->go_on, KEEP_MS);
+    }
     dl_client_close(s->client);
     CT_STR_EQ(event->name, "lost"); /* the event outlives the client for as long as the callback runs */
     ct_latch_down(ct, s->closed);
@@ -248,7 +253,7 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     caller_t waiter = CALLER(kept, DL_WAIT_FOREVER);
     start_caller(ct, &waiter);
     ct_await_waiting(ct, c, 1, 5000);
-    suicide_t s = {ct, c, ct_latch(ct, 1)};
+    suicide_t s = {.ct = ct, .client = c, .closed = ct_latch(ct, 1)};
     CT_EQ(dl_client_on_event(c, close_inside, &s), DL_OK);
     ct_forget(ct, c);
     (void)lose_by_renewal(ct, "lost");
@@ -258,6 +263,28 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     ct_expect_free(ct, "kept", 0);
     check_closed(ct, kept);
     check_closed(ct, lost);
+}
+
+static void remove_callback(ct_t *ct, void *client) {
+    CT_EQ(dl_client_on_event(client, NULL, NULL), DL_ECLOSED);
+}
+
+CT_CASE(close, inside_a_callback_ends_a_wait_for_the_end_of_that_callback) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lost = ct_lock(ct, c, "lost");
+    suicide_t s = {.ct = ct, .client = c, .closed = ct_latch(ct, 1)};
+    s.began = ct_latch(ct, 1);
+    s.go_on = ct_latch(ct, 1);
+    CT_EQ(dl_client_on_event(c, close_inside, &s), DL_OK);
+    ct_forget(ct, c);
+    (void)lose_by_renewal(ct, "lost");
+    take(ct, lost, DL_LEASE_AUTO);
+    ct_latch_wait(ct, s.began, 5000);
+    ct_thread_t *remover = ct_thread(ct, remove_callback, c);
+    ct_sleep_ms(ct, 50); /* it waits */
+    ct_latch_down(ct, s.go_on);
+    ct_join(ct, remover);
+    ct_latch_wait(ct, s.closed, 5000);
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */

@@ -124,6 +124,30 @@ CT_CASE(events, callback_is_removed_only_when_it_is_not_running) {
     }
 }
 
+static void close_it(ct_t *ct, void *client) {
+    ct_close(ct, client);
+}
+
+CT_CASE(events, callback_is_removed_only_when_it_is_not_running_though_the_client_closes) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock(ct, c, "held");
+    seen_t seen = {.ct = ct, .first = ct_latch(ct, 1), .go_on = ct_latch(ct, 1)};
+    CT_EQ(dl_client_on_event(c, see, &seen), DL_OK);
+    lose(ct, c, "one");
+    ct_latch_wait(ct, seen.first, 1000);
+    remover_t remover = {.client = c, .began = ct_latch(ct, 1)};
+    ct_thread_t *thread = ct_thread(ct, remove_callback, &remover);
+    ct_latch_wait(ct, remover.began, 5000);
+    ct_sleep_ms(ct, 50); /* it waits */
+    ct_thread_t *closing = ct_thread(ct, close_it, c);
+    CT_AWAIT_THAT(dl_trylock(lock, NULL), ==, DL_ECLOSED, 5000);
+    ct_sleep_ms(ct, 50);
+    CT_EQ(__atomic_load_n(&remover.done, __ATOMIC_SEQ_CST), 0);
+    ct_latch_down(ct, seen.go_on);
+    ct_join(ct, thread);
+    ct_join(ct, closing);
+}
+
 /* A callback that does everything a program might: locks, unlocks, waits, asks, and replaces itself. */
 typedef struct busy {
     ct_t *ct;

@@ -160,6 +160,26 @@ CT_CASE(fork, child_can_open_a_client_of_its_own, .traits = CT_PROCESSES | CT_FO
     check_parent(ct, &f);
 }
 
+static void use_the_parents_cancel(ct_t *ct, void *arg) {
+    family_t *f = arg;
+    dl_client_t *own = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock(ct, own, "childs");
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    opts.cancel = f->cancel;
+    CT_STATUS(dl_acquire(lock, &opts, CT_ERR), DL_EFORKED);
+    CT_EQ(dl_cancel_fd(f->cancel), -1);
+    dl_cancel_free(f->cancel);
+    dl_lock_close(lock);
+    dl_client_close(own);
+}
+
+CT_CASE(fork, child_cannot_wait_with_the_parents_cancel_object,
+        .traits = CT_PROCESSES | CT_FORK_THREADS | CT_BLOCKING) {
+    family_t f = make_family(ct);
+    ct_process_wait(ct, ct_fork(ct, use_the_parents_cancel, &f));
+    check_parent(ct, &f);
+}
+
 #define WORKERS 10
 #define ROUNDS 20
 

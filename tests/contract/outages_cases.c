@@ -1,6 +1,6 @@
 /* outages_cases.c - contract: a server that is away is waited for, but not for long. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/contract.h"
+#include "callers.h"
 
 static int64_t forever_bound_ms(ct_t *ct) {
     return ct_call_timeout_ms(ct) + ct_tolerance_ms(ct);
@@ -68,6 +68,60 @@ CT_CASE(outages, a_trylock_does_not_wait_for_a_dead_server) {
     holds_nothing(ct, lock);
 }
 
+/* ---- many who ask ---------------------------------------------------------------------------- */
+
+/* However many ask for one name, and one after the other: each has one call_timeout. */
+static void all_hear_of_it(ct_t *ct, ct_mode_t mode) {
+    dl_client_t *client = ct_open(ct, NULL);
+    ct_fault(ct, CT_OP_TRY, mode, CT_ALWAYS);
+    caller_t callers[4];
+    for (int i = 0; i < 4; i++) {
+        callers[i] = (caller_t)CALLER(ct_lock(ct, client, "orders"), DL_WAIT_FOREVER);
+        start_caller(ct, &callers[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        ct_join(ct, callers[i].thread);
+        CT_EITHER(callers[i].status, DL_EIO, DL_EUNKNOWN);
+        CT_LE(callers[i].ended_ms - callers[i].began_ms, forever_bound_ms(ct));
+    }
+    ct_fault_end(ct, -1);
+    CT_OK(dl_lock(callers[0].lock, CT_ERR)); /* that is over */
+}
+
+CT_CASE(outages, all_who_want_a_name_of_an_unreachable_server_hear_of_it_in_time) {
+    all_hear_of_it(ct, CT_FAIL_BEFORE);
+}
+
+CT_CASE(outages, all_who_want_a_name_of_a_silent_server_hear_of_it_in_time) {
+    all_hear_of_it(ct, CT_NEVER);
+}
+
+CT_CASE(outages, who_comes_later_has_a_call_timeout_of_its_own) {
+    dl_client_t *client = ct_open(ct, NULL);
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
+    caller_t first = CALLER(ct_lock(ct, client, "orders"), DL_WAIT_FOREVER), second = first;
+    start_caller(ct, &first);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), >, 0, 5000);
+    ct_sleep_ms(ct, ct_call_timeout_ms(ct) / 2);
+    start_caller(ct, &second);
+    end_caller(ct, &first, DL_EIO);
+    ct_fault_end(ct, fault);
+    end_caller(ct, &second, DL_OK);
+}
+
+CT_CASE(outages, who_does_not_wait_for_long_is_not_told_that_another_has_it) {
+    dl_client_t *client = ct_open(ct, NULL);
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, CT_ALWAYS);
+    caller_t head = CALLER(ct_lock(ct, client, "orders"), DL_WAIT_FOREVER);
+    dl_lock_t *lock = ct_lock_owned(ct, client, "orders", 7);
+    start_caller(ct, &head);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), >, 0, 5000);
+    ct_sleep_ms(ct, ct_tolerance_ms(ct)); /* a moment without an answer is no outage */
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EIO);
+    CT_STATUS(dl_trylock_for(lock, 10, DL_LEASE_AUTO, CT_ERR), DL_EIO);
+    end_caller(ct, &head, DL_EIO);
+}
+
 /* ---- coming back ----------------------------------------------------------------------------- */
 
 static void come_back_in_time(ct_t *ct, ct_mode_t mode) {
@@ -132,6 +186,23 @@ CT_CASE(outages, a_later_outage_has_a_patience_of_its_own, .needs_not = DL_CAP_N
     CT_OK(dl_unlock(held, CT_ERR));
     ct_join(ct, thread);
     CT_EQ(ct_fault_hits(ct, fault), 2);
+}
+
+CT_CASE(outages, one_that_is_over_is_none_of_who_stands_behind, .needs_not = DL_CAP_NATIVE_WAIT) {
+    dl_lock_t *held = ct_lock(ct, ct_open(ct, NULL), "orders");
+    CT_OK(dl_trylock_for(held, 0, 60000, CT_ERR));
+    dl_client_t *client = ct_open(ct, NULL);
+    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .count = 1, .client = client};
+    int fault = ct_fault_add(ct, &outage);
+    caller_t first = CALLER(ct_lock(ct, client, "orders"), DL_WAIT_FOREVER), second = first;
+    start_caller(ct, &first);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), ==, 1, 5000);
+    start_caller(ct, &second);
+    ct_await_waiting(ct, client, 2, 5000);
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct)); /* busy answers all the while */
+    CT_OK(dl_unlock(held, CT_ERR));
+    end_caller(ct, &first, DL_OK);
+    end_caller(ct, &second, DL_OK);
 }
 
 CT_CASE(outages, nothing_is_unknown_about_a_client_that_could_not_be_opened) {

@@ -302,6 +302,48 @@ CT_CASE(passing, a_claim_whose_renewal_is_under_way_is_not_passed_on, .needs = D
     ct_fault_end(ct, -1);
 }
 
+/* The extension is confirmed, and moves the next renewal into the future. */
+CT_CASE(passing, a_claim_whose_renewal_is_under_way_is_not_passed_on_for_an_extension, .needs = DL_CAP_LEASE,
+        .traits = CT_VIRTUAL) {
+    (void)ct_fault_add(
+        ct, &(ct_fault_t){
+                .op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = 120, .skip = 1, .count = CT_ALWAYS});
+    ct_fault(ct, CT_OP_RENEW, CT_NEVER, 1);
+    pair_t p;
+    line_up(ct, &p, "lease: 200ms\nrenew_every: 100ms");
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RENEW), ==, 1, 5000);
+    CT_OK(dl_extend(p.first.lock, DL_LEASE_AUTO, CT_ERR));
+    hand_on(ct, &p);
+    CT_EQ(ct_stats(ct, p.client).passed, 0);
+    leave(ct, &p.second);
+    ct_fault_end(ct, -1);
+}
+
+static void extend_and_lose(ct_t *ct, void *lock) {
+    CT_STATUS(dl_extend(lock, DL_LEASE_AUTO, CT_ERR), DL_ELOST);
+}
+
+/* The server says so before it is passed on, meanwhile, or once the second has it. */
+CT_CASE(passing, a_claim_that_is_lost_on_the_way_is_nobodys, .needs = DL_CAP_LEASE,
+        .traits = CT_VIRTUAL | CT_CAN_FORCE) {
+    pair_t p;
+    line_up(ct, &p, NULL);
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, p.client, "desk");
+    ct_thread_t *extender = ct_thread(ct, extend_and_lose, p.first.lock);
+    ct_pause_await(ct, pause, 5000);
+    ct_wipe(ct, "desk");
+    ct_latch_down(ct, p.first.keep);
+    ct_pause_go(ct, pause);
+    ct_join(ct, extender);
+    ct_join(ct, p.first.thread);
+    CT_EITHER(p.first.unlocked, DL_OK, DL_ELOST);
+    CT_AWAIT_THAT(p.second.ended_ms, !=, 0, 5000);
+    dl_client_stats_t stats = ct_stats(ct, p.client);
+    CT_CHECK(stats.passed == 0 || stats.lost == 1);
+    ct_latch_down(ct, p.second.keep);
+    ct_join(ct, p.second.thread);
+}
+
 CT_CASE(passing, a_claim_with_a_longer_lease_is_not_passed_on, .needs = DL_CAP_LEASE, .traits = CT_VIRTUAL) {
     pair_t p;
     line_up(ct, &p, NULL);

@@ -29,6 +29,19 @@ CT_CASE(reentry, only_the_last_unlock_frees) {
     CT_EQ(stats.released, 1);
 }
 
+CT_CASE(reentry, the_max_hold_of_a_level_is_none_of_the_hold) {
+    dl_client_t *client = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
+    opts.max_hold_ms = 1;
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_OK(dl_acquire(lock, &opts, CT_ERR));
+    ct_sleep_ms(ct, 10);
+    CT_GT(dl_valid_ms(lock), 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
 CT_CASE(reentry, nothing_is_sent_to_enter_again, .needs_not = DL_CAP_SERVER_COUNT) {
     dl_lock_t *lock = ct_lock(ct, ct_open(ct, NULL), "orders");
     CT_OK(dl_trylock_for(lock, 0, 60000, CT_ERR));

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "config/utf8.h"
+#include "core/utf8.h"
 #include "config_fake.h"
 
 /* The largest text that is read. */

@@ -7,7 +7,7 @@
 
 #include "config/nearest.h"
 #include "config/scalar.h"
-#include "config/utf8.h"
+#include "core/utf8.h"
 
 static const struct {
     dl_option_type_t type;

@@ -1,9 +1,11 @@
 /* core_layout_test.c - programs that were built with the headers of an earlier release. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/core.h"
 
@@ -337,4 +339,29 @@ Test(layout, waits_of_a_driver_of_the_first_release_poll, .timeout = 20) {
     dl_client_close(client);
     older.table.abi = 2; /* of no release */
     cr_assert_eq(dl_client_open_driver(&older.table, NULL, 0, &client, NULL), DL_EINVAL);
+}
+
+/* ---- the label -------------------------------------------------------------------------------------------
+ */
+
+static const char *host = "host";
+
+/* In place of the C library's, as that is: a name that does not fit is an error. */
+int gethostname(char *name, size_t len) {
+    if (strlen(host) >= len) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    strcpy(name, host);
+    return 0;
+}
+
+Test(layout, a_label_has_the_beginning_of_a_long_host_name) {
+    char expected[64];
+    host = "orders-reconciliation-worker-europe-west-7c9d8b6f5d-x2k9q-64byte";
+    (void)snprintf(expected, sizeof expected, "orders-reconciliation-worker-europe-west-7c9d8b:%ld",
+                   (long)getpid());
+    dl_client_t *client = open_client(&yes);
+    cr_assert_str_eq(client->label, expected);
+    dl_client_close(client);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -207,6 +208,26 @@ Test(sys, a_sleep_of_the_machine_counts, .timeout = 30) {
     int status = 0;
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "wait status %d of the process in the namespace", status);
+}
+
+static void *look_at_mask(void *mask) {
+    pthread_sigmask(SIG_BLOCK, NULL, mask);
+    return NULL;
+}
+
+Test(sys, threads_take_no_signals_but_those_of_their_own_faults) {
+    pthread_t thread;
+    sigset_t mask;
+    cr_assert_eq(dli_sys->thread_start(&thread, look_at_mask, &mask), 0);
+    dli_sys->thread_join(thread);
+    static const int others[] = {SIGTERM, SIGINT, SIGHUP, SIGCHLD, SIGUSR1, SIGALRM, SIGPIPE};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        cr_assert_eq(sigismember(&mask, others[i]), 1, "%d", others[i]);
+    }
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        cr_assert_eq(sigismember(&mask, own[i]), 0, "%d", own[i]);
+    }
 }
 
 Test(sys, the_resume_descriptor_is_quiet_while_the_machine_runs) {

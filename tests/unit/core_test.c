@@ -33,6 +33,20 @@ Test(error, a_message_is_one_line_and_always_terminated) {
     cr_assert_eq(dl_driver_fail(NULL, DL_EIO, 0, "nobody listens"), DL_EIO);
 }
 
+Test(error, a_message_is_utf8_and_steers_no_terminal) {
+    dl_error_t err;
+    char full[sizeof err.message - 1];
+    (void)dl_driver_fail(&err, DL_EIO, 0, "%s",
+                         "\xff\xc3\xa9\xc2\x9b"
+                         "31m\xed\xa0\x80\xe2\x82");
+    cr_assert_str_eq(err.message, "?\xc3\xa9  31m?????");
+    memset(full, 'x', sizeof full - 1);
+    full[sizeof full - 1] = '\0';
+    (void)dl_driver_fail(&err, DL_EIO, 0, "%s\xc3\xa9", full);
+    cr_assert_eq(strlen(err.message), sizeof err.message - 1);
+    cr_assert_eq(err.message[sizeof err.message - 2], '?', "half a character");
+}
+
 /* ---- owners ------------------------------------------------------------------------------------ */
 
 Test(owner, uuids_are_random_and_of_version_4) {

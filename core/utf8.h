@@ -1,7 +1,7 @@
 /* utf8.h - reading UTF-8 one character at a time. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLI_CONFIG_UTF8_H
-#define DLI_CONFIG_UTF8_H
+#ifndef DLI_UTF8_H
+#define DLI_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
