@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -231,9 +232,15 @@ static _Noreturn void keep(state_t *state) {
     }
 }
 
+/* Of the words that dlock was called with, only its own name is replaced: the others say what is kept. */
+static void take_name(void) {
+    (void)prctl(PR_SET_NAME, KEEPER_NAME);
+    (void)strncpy(program_invocation_name, "keep", strlen(program_invocation_name));
+}
+
 static _Noreturn void keeper_main(const launch_t *launch, int socket) {
     (void)setpgid(0, 0); /* what is sent to dlock's group is for dlock */
-    (void)prctl(PR_SET_NAME, "dlock-keeper");
+    take_name();
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     sigset_t all;
     (void)sigfillset(&all);

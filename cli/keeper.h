@@ -22,6 +22,9 @@ typedef struct keeper {
     int socket; /* carries notes (note.h) */
 } keeper_t;
 
+/* Not dlock's: should one `pkill dlock` end both at once, that rest would go on. */
+#define KEEPER_NAME "lock-keeper"
+
 /* False with errno. From then on the kernel reaps whatever ends as a child of this process. */
 bool keeper_start(keeper_t *keeper, const launch_t *launch);
 void keeper_kill(const keeper_t *keeper);

@@ -157,9 +157,9 @@ static int judge(run_t *run) {
         return lost_at_end(run);
     }
     if (run->keeper_died) {
-        error_line(
-            "'%s': the process that watches the command (dlock-keeper) was killed, and the command with it",
-            run->name);
+        error_line("'%s': the process that watches the command (" KEEPER_NAME
+                   ") was killed, and the command with it",
+                   run->name);
         return EXIT_SIGNAL_BASE + SIGKILL;
     }
     if (run->start_errno != 0) {

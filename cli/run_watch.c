@@ -53,7 +53,7 @@ static void replace_keeper(run_t *run, uint64_t now) {
         (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
     }
     keeper_kill(&run->keeper);
-    verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of dlock-keeper, which is late", ms_of(now));
+    verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of " KEEPER_NAME ", which is late", ms_of(now));
 }
 
 static void tell_lost(run_t *run, uint64_t now) {

@@ -235,7 +235,7 @@ Test(command_end, killing_the_keeper_ends_everything_and_frees_the_lock) {
     (void)finish(&program);
     expect_status(&program, 128 + SIGKILL);
     cr_assert_str_eq(program.err_text,
-                     "dlock: 'x': the process that watches the command (dlock-keeper) was killed, and the "
+                     "dlock: 'x': the process that watches the command (lock-keeper) was killed, and the "
                      "command with it\n");
     expect_status_of("x", 1);
 }
@@ -252,6 +252,48 @@ Test(command_end, killing_the_keeper_ends_the_command_even_while_dlock_is_stoppe
     (void)await_end(family.grandchild); /* by dlock */
     (void)finish(&program);
     cr_assert(program.status == 128 + SIGKILL || program.status == 76, "status %d", program.status);
+}
+
+static bool is_named_dlock(pid_t pid) {
+    char path[32], name[32];
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "re");
+    cr_assert(file != NULL && fgets(name, sizeof name, file) != NULL, "no process %d", (int)pid);
+    (void)fclose(file);
+    return strstr(name, "dlock") != NULL;
+}
+
+/* As by `pkill dlock`, which takes whatever has that in its name. */
+Test(command_end, killing_what_is_named_dlock_ends_everything_at_once) {
+    program_t program;
+    family_t family;
+    start(&program, "run", "x", "--lease", "10m", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    pid_t both[] = {program.pid, family.keeper_pid};
+    bool named[] = {is_named_dlock(both[0]), is_named_dlock(both[1])};
+    (void)kill(program.pid, SIGSTOP); /* so that neither acts in between */
+    for (size_t i = 0; i < 2; i++) {
+        (void)(named[i] ? kill(both[i], SIGKILL) : 0);
+    }
+    await_family(&family);
+    (void)finish(&program);
+    expect_status(&program, 1000 + SIGKILL);
+}
+
+/* `pidof dlock` and busybox's killall go by the first word of the command line. */
+Test(command_end, the_keepers_command_line_begins_with_another_name_than_dlocks) {
+    program_t program;
+    char path[32], line[256] = "";
+    start(&program, "run", "x", "--", "sh", "-c", "echo keeper $PPID >&9; read x; exit 0", NULL);
+    (void)snprintf(path, sizeof path, "/proc/%d/cmdline", (int)read_pid(&program, "keeper"));
+    FILE *file = fopen(path, "re");
+    cr_assert_not_null(file);
+    size_t len = fread(line, 1, sizeof line - 1, file);
+    (void)fclose(file);
+    cr_assert_null(strstr(line, "dlock"), "%s", line);
+    cr_assert_not_null(memmem(line, len, "\0run\0x\0--\0sh", 12), "what it keeps is no longer said");
+    (void)finish(&program);
+    expect_status(&program, 0);
 }
 
 Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
@@ -299,7 +341,7 @@ Test(command_end, a_stopped_keeper_does_not_let_the_command_outlive_the_lock) {
     (void)finish(&program);
     expect_in_time(&program, &family);
     expect_status(&program, 76);
-    cr_assert_has(program.err_text, "sent SIGKILL in place of dlock-keeper");
+    cr_assert_has(program.err_text, "sent SIGKILL in place of lock-keeper");
 }
 
 Test(command_end, dlock_and_keeper_stopped_beyond_the_lease_kill_at_once_when_continued) {
@@ -321,17 +363,6 @@ Test(command_end, dlock_and_keeper_stopped_beyond_the_lease_kill_at_once_when_co
     cr_assert_lt(family.grandchild_end_ns - continued_ns, 500000000u + beat_stood_ns(NULL));
 }
 
-/* Its keeper is its only child as long as there is no command. */
-static pid_t keeper_of(const program_t *program) {
-    char name[64];
-    int pid = 0;
-    (void)snprintf(name, sizeof name, "/proc/%d/task/%d/children", (int)program->pid, (int)program->pid);
-    FILE *file = fopen(name, "re");
-    cr_assert(file != NULL && fscanf(file, "%d", &pid) == 1, "no child");
-    (void)fclose(file);
-    return pid;
-}
-
 static void hold(program_t *holder) {
     start(holder, "run", "x", "--", "sh", "-c", "echo held 1 >&9; read x", NULL);
     (void)read_pid(holder, "held");
@@ -340,7 +371,7 @@ static void hold(program_t *holder) {
 /* One that waits for the holder gets the lock, but its keeper, returned, does not run. */
 static pid_t get_with_stopped_keeper(program_t *program, program_t *holder) {
     read_error_until(program, "waiting for 'x'");
-    pid_t keeper = keeper_of(program);
+    pid_t keeper = child_of(program->pid);
     (void)kill(keeper, SIGSTOP);
     (void)finish(holder);
     read_error_until(program, "holding 'x'");
@@ -352,8 +383,8 @@ Test(command_end, a_stopped_keeper_keeps_no_run_that_does_not_get_the_lock) {
     hold(&holder);
     start(&program, "run", "x", "--verbose", "--wait", "500ms", "--", "echo", "ran", NULL);
     read_error_until(&program, "waiting for 'x'");
-    (void)watched(keeper_of(&program));
-    (void)kill(keeper_of(&program), SIGSTOP);
+    (void)watched(child_of(program.pid));
+    (void)kill(child_of(program.pid), SIGSTOP);
     (void)finish(&program);
     expect_status(&program, 75);
     (void)finish(&holder);
@@ -448,7 +479,7 @@ Test(command_end, the_lock_waits_for_nobody_who_reads_the_lines) {
     /* That line comes as soon as somebody reads. */
     struct pollfd ready = {.fd = full, .events = POLLIN};
     ssize_t got = 0;
-    while (memmem(text, (size_t)got, "(dlock-keeper) was killed", 25) == NULL) {
+    while (memmem(text, (size_t)got, "(lock-keeper) was killed", 24) == NULL) {
         cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "the last line does not come");
         got = read(full, text, sizeof text);
         cr_assert_gt(got, 0);
@@ -523,22 +554,6 @@ Test(command_end, a_nested_run_ends_with_the_outer_one) {
 
 /* ---- as the first process of a container -------------------------------------------------------------- */
 
-#define CHILDREN 8
-
-/* How many children a process has, and their numbers. */
-static int children_of(pid_t pid, int children[CHILDREN]) {
-    char path[64];
-    int count = 0;
-    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    FILE *file = fopen(path, "r");
-    cr_assert_not_null(file, "%s", path);
-    while (count < CHILDREN && fscanf(file, "%d", &children[count]) == 1) {
-        count++;
-    }
-    (void)fclose(file);
-    return count;
-}
-
 /* Processes that enter a container are nobody's children there. What they leave behind comes to its first
  * process, which has to reap it, whatever it waits for. */
 static void expect_orphans_reaped(pid_t first, int others) {
@@ -562,7 +577,6 @@ static void expect_orphans_reaped(pid_t first, int others) {
 
 Test(command_end, the_first_process_of_a_container_reaps_what_others_leave_behind) {
     program_t program, holder;
-    int children[CHILDREN];
     if (system("unshare --pid --fork --mount-proc true 2>/dev/null") != 0) {
         cr_skip_test("namespaces of processes cannot be had here");
     }
@@ -572,8 +586,7 @@ Test(command_end, the_first_process_of_a_container_reaps_what_others_leave_behin
                 "--config", config_path, "run", "--verbose", "x", "--", "sh", "-c",
                 "echo command $$ >&9; exec sleep 1000", NULL);
     read_error_until(&program, "waiting for 'x'");
-    cr_assert_eq(children_of(program.pid, children), 1);
-    pid_t first = children[0];
+    pid_t first = child_of(program.pid);
     (void)watched(first);
     expect_orphans_reaped(first, 1); /* beside the keeper */
     cr_assert_eq(kill(holder.pid, SIGTERM), 0);

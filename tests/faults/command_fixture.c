@@ -317,6 +317,25 @@ uint64_t last_instant_ms(const char *text, const char *words) {
     return found;
 }
 
+int children_of(pid_t pid, int children[CHILDREN]) {
+    char path[64];
+    int count = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    FILE *file = fopen(path, "re");
+    cr_assert_not_null(file, "%s", path);
+    while (count < CHILDREN && fscanf(file, "%d", &children[count]) == 1) {
+        count++;
+    }
+    (void)fclose(file);
+    return count;
+}
+
+pid_t child_of(pid_t pid) {
+    int children[CHILDREN];
+    cr_assert_eq(children_of(pid, children), 1, "process %d has not one child", (int)pid);
+    return children[0];
+}
+
 void *hold_database(void) {
     sqlite3 *db;
     cr_assert_eq(sqlite3_open(database_path, &db), SQLITE_OK);

@@ -53,6 +53,10 @@ int watched(pid_t pid);
 /* The instant of the end of a watched process, as seen: never before the end itself. */
 uint64_t await_end(int pidfd);
 bool is_running(int pidfd);
+/* How many children a process has, and their numbers. */
+#define CHILDREN 8
+int children_of(pid_t pid, int children[CHILDREN]);
+pid_t child_of(pid_t pid); /* that has one only, such as the keeper of a dlock that waits */
 uint64_t now_boot_ns(void);
 /* The last instant in ms behind `words` in the text of --verbose; 0: none. */
 uint64_t last_instant_ms(const char *text, const char *words);

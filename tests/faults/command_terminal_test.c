@@ -252,5 +252,5 @@ Test(command_terminal, a_run_that_was_stopped_beyond_its_lease_kills_nobody_when
     cr_assert_eq(screen_end(&screen), 0, "%s", screen.text);
     cr_assert_has(screen.text, "\nstatus 76\n");
     cr_assert_has(screen.text, "ms: everything has ended");
-    cr_assert_null(strstr(screen.text, "in place of dlock-keeper"), "%s", screen.text);
+    cr_assert_null(strstr(screen.text, "in place of lock-keeper"), "%s", screen.text);
 }
