@@ -216,6 +216,9 @@ static int finish_run(run_t *run) {
     dl_error_t err = {.message = ""};
     run->valid_at_end = dl_valid_ms(run->lock) > 0;
     bool left_to_lease = is_left_to_lease(run);
+    if (run->cause == END_OF_VALIDITY && !run->valid_at_end && run->ended_ns > run->valid_until_ns) {
+        run->cause = END_LOST; /* whoever was to end it in time has been late itself */
+    }
     dl_status_t status = left_to_lease ? DL_OK : dl_unlock(run->lock, &err);
     lines_may_wait(!left_to_lease); /* else the lock would go on being renewed meanwhile */
     int exit_status = judge(run);

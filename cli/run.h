@@ -33,6 +33,7 @@ typedef struct run {
     bool keeper_replaced; /* it had not when it was due, and dlock does */
     bool ended, keeper_died;
     bool valid_at_end; /* the lock still was when everything had ended */
+    uint64_t ended_ns; /* when everything was seen to have ended */
     end_cause_t cause;
     uint64_t left;   /* processes that could not be ended */
     int wait_status; /* of the command */

@@ -173,6 +173,7 @@ static void take_note(run_t *run, const note_t *note) {
         break;
     case NOTE_ENDED:
         run->ended = true;
+        run->ended_ns = note->at_ns;
         run->cause = (end_cause_t)note->number;
         run->left = note->left;
         verbose_line("at %" PRIu64 " ms: everything has ended%s", at_ms,
@@ -199,6 +200,7 @@ static void end_without_keeper(run_t *run) {
         (void)poll(NULL, 0, 5); /* not all of them are our children, whose end could be awaited */
     }
     run->left = processes_signal(run->group, 0);
+    run->ended_ns = now_ns();
 }
 
 static void take_notes(run_t *run) {

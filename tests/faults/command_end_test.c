@@ -363,6 +363,25 @@ Test(command_end, dlock_and_keeper_stopped_beyond_the_lease_kill_at_once_when_co
     cr_assert_lt(family.grandchild_end_ns - continued_ns, 500000000u + beat_stood_ns(NULL));
 }
 
+Test(command_end, a_keeper_that_was_late_does_not_say_that_it_ended_the_command_in_time) {
+    program_t program, other;
+    family_t family;
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(program.pid, SIGSTOP);
+    (void)kill(family.keeper_pid, SIGSTOP);
+    (void)dlock(&other, "run", "x", "--wait", "10s", "--", "true", NULL); /* while the command goes on */
+    expect_status(&other, 0);
+    cr_assert(is_running(family.child));
+    (void)kill(family.keeper_pid, SIGCONT);
+    (void)await_end(family.keeper); /* before dlock can tell it that the lock is lost */
+    (void)kill(program.pid, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_str_eq(program.err_text, "dlock: 'x': the lock was lost: its validity is over; the command was "
+                                       "killed, but another may have had the lock by then\n");
+}
+
 static void hold(program_t *holder) {
     start(holder, "run", "x", "--", "sh", "-c", "echo held 1 >&9; read x", NULL);
     (void)read_pid(holder, "held");
