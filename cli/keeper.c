@@ -112,7 +112,6 @@ static void take_note(state_t *state, const note_t *note) {
         state->valid_until_ns = note->valid_until_ns;
         break;
     case NOTE_SIGNAL:
-        start_command(state);
         if (state->phase != PHASE_IDLE && !state->leader_reaped) {
             (void)kill(-state->group, note->number);
         }

@@ -10,7 +10,7 @@ typedef enum note_kind {
     /* dlock to keeper */
     NOTE_START = 1, /* number: 1 = give the command the terminal; all fields */
     NOTE_VALID,     /* valid_until_ns */
-    NOTE_SIGNAL,    /* number: pass this signal on */
+    NOTE_SIGNAL,    /* number: pass this signal on; after NOTE_STARTED */
     NOTE_LOST,      /* the lock is gone: end everything at once */
     /* keeper to dlock; at_ns is when */
     NOTE_STARTED,     /* number: the group */

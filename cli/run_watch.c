@@ -268,7 +268,7 @@ void watch_run(run_t *run) {
     while (!run->ended) {
         timer_set(run->timer_fd, act(run));
         struct pollfd fds[] = {{.fd = run->keeper.socket, .events = POLLIN},
-                               {.fd = run->signal_fd, .events = POLLIN},
+                               {.fd = run->group > 0 ? run->signal_fd : -1, .events = POLLIN},
                                {.fd = dl_event_fd(run->client), .events = POLLIN},
                                {.fd = run->timer_fd, .events = POLLIN}};
         if (poll(fds, sizeof fds / sizeof fds[0], -1) < 0 && errno != EINTR) {
@@ -276,7 +276,7 @@ void watch_run(run_t *run) {
         }
         take_events(run);
         take_notes(run); /* what the keeper did while we were stopped, before we act or kill by its numbers */
-        if (!run->ended) {
+        if (!run->ended && run->group > 0) { /* until then the kernel keeps the signals for the command */
             go_on(run);
             take_signals(run);
         }

@@ -470,6 +470,35 @@ Test(command_end, a_keeper_stopped_before_the_command_begins_does_not_begin_it_w
     cr_assert_null(strstr(program.err_text, "started process"), "%s", program.err_text);
 }
 
+/* The signal is not to begin it either, though it comes before the loss. */
+Test(command_end, a_signal_before_the_command_begins_does_not_begin_it_without_the_lock) {
+    program_t holder, program, unlock;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--", "echo", "ran", NULL);
+    pid_t keeper = get_with_stopped_keeper(&program, &holder);
+    (void)kill(program.pid, SIGTERM);
+    (void)dlock(&unlock, "unlock", "--force", "x", NULL);
+    read_error_until(&program, "the lock is lost");
+    (void)kill(keeper, SIGCONT); /* within 100 ms; else dlock has replaced it, and starts nothing either */
+    (void)finish(&program);
+    expect_status(&program, 76);
+    cr_assert_str_empty(program.out_text, "the command ran without the lock");
+    cr_assert_null(strstr(program.err_text, "started process"), "%s", program.err_text);
+}
+
+Test(command_end, a_signal_before_the_command_begins_reaches_it) {
+    program_t holder, program;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--", "sleep", "1000", NULL);
+    pid_t keeper = get_with_stopped_keeper(&program, &holder);
+    await_sleep(program.pid); /* it does not wait for the lock any more */
+    (void)kill(program.pid, SIGTERM);
+    await_sleep(program.pid);
+    (void)kill(keeper, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGTERM);
+}
+
 /* ---- nobody reads ---------------------------------------------------------------------------------- */
 
 /* A pipe that takes nothing more; returns the reading end. */
