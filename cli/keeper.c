@@ -31,9 +31,9 @@ typedef struct state {
     int socket, child_fd, timer_fd, exec_fd;
     phase_t phase;
     end_cause_t cause;
-    pid_t group;
-    bool leader_reaped;
-    note_t start; /* not done yet; kind 0: none */
+    pid_t group;       /* 0: not started, or gone */
+    bool leader_ended; /* and is reaped, or about to be */
+    note_t start;      /* not done yet; kind 0: none */
     uint64_t valid_until_ns, grace_ns, margin_ns;
     uint64_t kill_at_ns; /* PHASE_TERM */
     uint64_t give_up_ns; /* PHASE_KILL */
@@ -61,7 +61,7 @@ static void begin_term(state_t *state, end_cause_t cause) {
     state->cause = cause;
     uint64_t now = now_ns();
     (void)processes_signal(state->group, SIGTERM);
-    (void)kill(-state->group, SIGCONT); /* a stopped process would not hear it */
+    (void)processes_signal(state->group, SIGCONT); /* a stopped process would not hear it */
     state->kill_at_ns = now + state->grace_ns;
     tell(state, NOTE_TERM, (int)cause);
 }
@@ -112,7 +112,7 @@ static void take_note(state_t *state, const note_t *note) {
         state->valid_until_ns = note->valid_until_ns;
         break;
     case NOTE_SIGNAL:
-        if (state->phase != PHASE_IDLE && !state->leader_reaped) {
+        if (state->phase != PHASE_IDLE && !state->leader_ended) {
             (void)kill(-state->group, note->number);
         }
         break;
@@ -153,25 +153,31 @@ static void take_exec_failure(state_t *state) {
     state->exec_fd = -1;
 }
 
-/* Reaps the command and whatever was adopted. */
+static void tell_of_leader(state_t *state, const siginfo_t *news) {
+    if (news->si_code == CLD_STOPPED) {
+        tell(state, NOTE_STOPPED, news->si_status);
+        return;
+    }
+    if (state->exec_fd >= 0) {
+        take_exec_failure(state); /* why it ended, before that it did */
+    }
+    state->leader_ended = true;
+    tell(state, NOTE_EXITED, news->si_status + (news->si_code == CLD_EXITED ? 0 : EXIT_SIGNAL_BASE));
+}
+
+/* Reaps the command and whatever was adopted. dlock hears of the command's end before its number is free. */
 static void reap(state_t *state) {
     struct signalfd_siginfo info;
     while (read(state->child_fd, &info, sizeof info) > 0) {}
-    int status;
-    pid_t pid;
-    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0) {
-        if (pid != state->group) {
-            continue;
+    siginfo_t news = {.si_pid = 0};
+    while (waitid(P_ALL, 0, &news, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) == 0 && news.si_pid > 0) {
+        if (news.si_pid == state->group && !state->leader_ended) {
+            tell_of_leader(state, &news);
         }
-        if (WIFSTOPPED(status)) {
-            tell(state, NOTE_STOPPED, WSTOPSIG(status));
-        } else {
-            if (state->exec_fd >= 0) {
-                take_exec_failure(state); /* why it ended, before that it did */
-            }
-            state->leader_reaped = true;
-            tell(state, NOTE_EXITED, status);
-        }
+        /* Only this: one that was stopped may have ended by now. */
+        int what = news.si_code == CLD_STOPPED ? WSTOPPED : WEXITED;
+        (void)waitid(P_PID, (id_t)news.si_pid, &news, what | WNOHANG);
+        news.si_pid = 0;
     }
 }
 
@@ -182,9 +188,6 @@ static uint64_t act(state_t *state) {
     }
     uint64_t kill_ns = ns_before(state->valid_until_ns, state->margin_ns);
     uint64_t term_ns = ns_before(kill_ns, state->grace_ns);
-    if (state->leader_reaped && !processes_left(state->group)) {
-        finish(state, 0);
-    }
     uint64_t now = now_ns();
     if (state->phase == PHASE_KILL) {
         size_t left = processes_signal(state->group, SIGKILL);
@@ -203,14 +206,14 @@ static uint64_t act(state_t *state) {
     }
     if (state->phase == PHASE_RUNNING && now >= term_ns) {
         begin_term(state, END_OF_VALIDITY);
-    } else if (state->phase == PHASE_RUNNING && state->leader_reaped) {
+    } else if (state->phase == PHASE_RUNNING && state->leader_ended) {
         begin_term(state, END_OF_COMMAND);
     }
     if (state->phase == PHASE_RUNNING) {
         return term_ns;
     }
     uint64_t next_ns = ns_min(kill_ns, state->kill_at_ns);
-    return state->leader_reaped ? ns_min(next_ns, now + LOOK_AGAIN_NS) : next_ns;
+    return state->leader_ended ? ns_min(next_ns, now + LOOK_AGAIN_NS) : next_ns;
 }
 
 static _Noreturn void keep(state_t *state) {
@@ -227,6 +230,9 @@ static _Noreturn void keep(state_t *state) {
             take_exec_failure(state);
         }
         reap(state);
+        if (state->leader_ended && !processes_left(&state->group)) {
+            finish(state, 0);
+        }
         take_notes(state);
     }
 }

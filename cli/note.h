@@ -18,7 +18,7 @@ typedef enum note_kind {
     NOTE_STOPPED,     /* number: the signal that stopped the command */
     NOTE_TERM,        /* SIGTERM was sent; number: end_cause_t */
     NOTE_KILL,        /* SIGKILL was sent; number: end_cause_t */
-    NOTE_EXITED,      /* the command itself has ended; number: its wait status */
+    NOTE_EXITED,      /* the command itself has ended; number: its exit status */
     NOTE_ENDED        /* the keeper is done; number: end_cause_t; left: what could not be ended */
 } note_kind_t;
 

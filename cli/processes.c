@@ -142,12 +142,15 @@ static bool signal_group(pid_t group, int number) {
     return group > 0 && (kill(-group, number) == 0 || errno == EPERM);
 }
 
-size_t processes_signal(pid_t group, int number) {
+/* As processes_signal; also says whether a descendant, dead or alive, keeps the number of the group. */
+static size_t reach(pid_t group, int number, bool *is_ours) {
     bool group_exists = signal_group(group, number);
     snapshot_t snapshot;
     size_t reached = 0;
+    *is_ours = false;
     if (!take_snapshot(&snapshot) || snapshot.count == 0) {
         reached = group_exists; /* without /proc the group is all there is to know */
+        *is_ours = group_exists;
     }
     mark_descendants(&snapshot);
     pid_t session = getsid(0);
@@ -155,6 +158,7 @@ size_t processes_signal(pid_t group, int number) {
         const process_t *process = &snapshot.rows[i];
         if (process->group == group && group_exists) {
             reached += process->alive;
+            *is_ours = *is_ours || (process->ours && process->session == session);
         } else if (process->ours && process->session == session && process->alive) {
             reached++;
             if (number != 0) {
@@ -166,14 +170,21 @@ size_t processes_signal(pid_t group, int number) {
     return reached;
 }
 
-bool processes_left(pid_t group) {
+size_t processes_signal(pid_t group, int number) {
+    bool is_ours;
+    return reach(group, number, &is_ours);
+}
+
+bool processes_left(pid_t *group) {
     siginfo_t info;
     bool childless = waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
-    bool group_exists = signal_group(group, 0);
+    bool group_exists = signal_group(*group, 0);
     if (childless && !group_exists) {
         return false; /* the usual end, without a look at /proc */
     }
     /* A snapshot is no instant: a process may hide behind a parent that ends meanwhile, but not twice. */
-    bool seen = processes_signal(group, 0) > 0;
-    return seen || processes_signal(group, 0) > 0;
+    bool is_ours;
+    bool seen = reach(*group, 0, &is_ours) > 0 || reach(*group, 0, &is_ours) > 0;
+    *group = is_ours ? *group : 0;
+    return seen;
 }

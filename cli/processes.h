@@ -10,13 +10,14 @@
 /*
  * "Reached" are the living members of the process group and, in whatever group, the living descendants of
  * this process in its own session. Who has called setsid() has left on purpose. Zombies do not live. A group
- * that is not known is 0.
+ * that is not known, or is gone, is 0.
  */
 
 /* Sends the signal to all that are reached: to the group at once, so that no fork escapes, to the others
  * one by one. 0 only counts. Returns how many were reached. */
 size_t processes_signal(pid_t group, int number);
-/* Is anything that is reached left? */
-bool processes_left(pid_t group);
+/* Is anything that is reached left? The group becomes 0 when no descendant is in it any more: from then on
+ * its number may be another's. */
+bool processes_left(pid_t *group);
 
 #endif

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -169,8 +168,7 @@ static int judge(run_t *run) {
     if (run->left > 0) {
         return EX_SOFTWARE;
     }
-    return WIFSIGNALED(run->wait_status) ? EXIT_SIGNAL_BASE + WTERMSIG(run->wait_status)
-                                         : WEXITSTATUS(run->wait_status);
+    return run->exit_status;
 }
 
 /* Says how the lock was freed. The exit status, which becomes EXIT_LOST when it turned out to be lost. */
@@ -245,7 +243,8 @@ static int with_keeper(run_t *run) {
 }
 
 int command_run(const options_t *options) {
-    run_t run = {.options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS};
+    run_t run = {
+        .options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS, .exit_status = -1};
     char name[DL_NAME_MAX * 4 + 1]; /* plain() forgets */
     (void)snprintf(name, sizeof name, "%s", run.name);
     run.name = name;

@@ -36,7 +36,7 @@ typedef struct run {
     uint64_t ended_ns; /* when everything was seen to have ended */
     end_cause_t cause;
     uint64_t left;   /* processes that could not be ended */
-    int wait_status; /* of the command */
+    int exit_status; /* of the command; -1: it has not ended */
     int start_errno; /* why it could not be started; 0: it was */
     char loss[160];  /* why the lock was lost, in words; "": not known */
 } run_t;

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -49,8 +48,8 @@ static uint64_t valid_until(const run_t *run) {
  */
 static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
-    if (run->group > 0) {
-        (void)kill(-run->group, SIGKILL); /* it has not told its end, so the number is still its own */
+    if (run->group > 0 && run->exit_status < 0) {
+        (void)kill(-run->group, SIGKILL); /* the keeper has not reaped it, so the number is still its own */
     }
     keeper_kill(&run->keeper);
     verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of " KEEPER_NAME ", which is late", ms_of(now));
@@ -168,7 +167,7 @@ static void take_note(run_t *run, const note_t *note) {
         verbose_line("at %" PRIu64 " ms: sent SIGKILL", at_ms);
         break;
     case NOTE_EXITED:
-        run->wait_status = note->number;
+        run->exit_status = note->number;
         verbose_line("at %" PRIu64 " ms: the command has ended", at_ms);
         break;
     case NOTE_ENDED:
@@ -192,14 +191,12 @@ static void end_without_keeper(run_t *run) {
     if (run->keeper_replaced) {
         run->cause = run->told_lost ? END_LOST : END_OF_VALIDITY;
     }
-    for (;;) { /* also where the keeper was stopped before it could tell the group */
-        run->left = processes_signal(run->group, SIGKILL);
-        if (!processes_left(run->group) || now_ns() >= give_up_ns) {
-            break;
-        }
+    pid_t group = run->group; /* 0 where the keeper was stopped before it could tell it */
+    while (processes_left(&group) && now_ns() < give_up_ns) {
+        (void)processes_signal(group, SIGKILL);
         (void)poll(NULL, 0, 5); /* not all of them are our children, whose end could be awaited */
     }
-    run->left = processes_signal(run->group, 0);
+    run->left = processes_signal(group, 0);
     run->ended_ns = now_ns();
 }
 
