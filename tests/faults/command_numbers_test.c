@@ -125,3 +125,24 @@ Test(command_numbers, in_place_of_its_keeper_dlock_kills_no_group_that_has_the_n
     expect_stranger_alive(&cast, 76);
     cr_assert_has(cast.program.err_text, "sent SIGKILL in place of");
 }
+
+/* Where no descriptor of it can be had, dlock sees by their socket that it has ended. */
+Test(command_numbers, dlock_kills_no_process_that_has_the_number_of_a_keeper_that_is_gone) {
+    program_t holder;
+    cast_t cast;
+    start(&holder, "run", "x", "--", "sh", "-c", "echo held 1 >&9; read x", NULL);
+    (void)read_pid(&holder, "held");
+    refuse_pidfd();
+    start_in_namespace(&cast.program, "10m");
+    read_error_until(&cast.program, "waiting for 'x'");
+    cast.first = child_of(cast.program.pid);
+    cast.dlock = child_of(cast.first);
+    cast.keeper = child_of(cast.dlock);
+    cast.left = watched(cast.keeper);
+    int number = inner_number(cast.keeper);
+    (void)kill(cast.keeper, SIGKILL);
+    give_number_away(&cast.stranger, cast.first, number);
+    (void)kill(cast.dlock, SIGTERM); /* ends the wait */
+    expect_stranger_alive(&cast, 128 + SIGTERM);
+    (void)finish(&holder);
+}
