@@ -36,17 +36,13 @@ static int no_memory(void) {
 }
 
 static int unknown_backend(const configured_t *configured, const char *name, const char *source) {
-    const char *nearest = NULL;
-    size_t best = SIZE_MAX;
+    nearest_t nearest = {.written = name};
     for (size_t i = 0; i < configured->count; i++) {
-        size_t distance = edit_distance(name, configured->rows[i].backend);
-        if (distance < best) {
-            best = distance;
-            nearest = configured->rows[i].backend;
-        }
+        try_word(&nearest, configured->rows[i].backend);
     }
-    if (nearest != NULL && is_near(name, best)) {
-        error_line("%s has no backend '%s'; did you mean %s?", plain(source), plain(name), plain(nearest));
+    if (nearest.word != NULL) {
+        error_line("%s has no backend '%s'; did you mean %s?", plain(source), plain(name),
+                   plain(nearest.word));
     } else {
         error_line("%s has no backend '%s'; see 'dlock backends'", plain(source), plain(name));
     }

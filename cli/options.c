@@ -70,17 +70,14 @@ static int set_number(const option_spec_t *spec, const char *value, int *field) 
 static int unknown_option(const char *word, size_t len, const command_t *command) {
     char name[64];
     (void)snprintf(name, sizeof name, "%.*s", (int)len, word);
-    const char *nearest = NULL;
-    size_t best = SIZE_MAX;
+    nearest_t nearest = {.written = name};
     for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
-        size_t distance = edit_distance(name, spec->name);
-        if ((command == NULL || (spec->commands & command->bit) != 0) && distance < best) {
-            best = distance;
-            nearest = spec->name;
+        if (command == NULL || (spec->commands & command->bit) != 0) {
+            try_word(&nearest, spec->name);
         }
     }
-    if (nearest != NULL && is_near(name, best)) {
-        return usage_error("unknown option '%s'; did you mean %s?", plain(name), nearest);
+    if (nearest.word != NULL) {
+        return usage_error("unknown option '%s'; did you mean %s?", plain(name), nearest.word);
     }
     return usage_error("unknown option '%s'; see 'dlock help%s%s'", plain(name), command != NULL ? " " : "",
                        command != NULL ? command->name : "");
@@ -130,17 +127,12 @@ static int take_option(char **argv, options_t *options, seen_t *seen, int *used)
 }
 
 static int unknown_command(const char *name) {
-    const char *nearest = NULL;
-    size_t best = SIZE_MAX;
+    nearest_t nearest = {.written = name};
     for (const command_t *command = commands; command->name != NULL; command++) {
-        size_t distance = edit_distance(name, command->name);
-        if (distance < best) {
-            best = distance;
-            nearest = command->name;
-        }
+        try_word(&nearest, command->name);
     }
-    if (nearest != NULL && is_near(name, best)) {
-        return usage_error("unknown command '%s'; did you mean %s?", plain(name), nearest);
+    if (nearest.word != NULL) {
+        return usage_error("unknown command '%s'; did you mean %s?", plain(name), nearest.word);
     }
     return usage_error("unknown command '%s'; see 'dlock help'", plain(name));
 }

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "suggest.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -11,7 +12,8 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-size_t edit_distance(const char *a, const char *b) {
+/* How many letters have to be changed, put in, left out or swapped with their neighbour. */
+static size_t edit_distance(const char *a, const char *b) {
     size_t a_len = strlen(a);
     size_t b_len = strlen(b);
     if (a_len > WORD_MAX || b_len > WORD_MAX) {
@@ -39,7 +41,12 @@ size_t edit_distance(const char *a, const char *b) {
     return cost[a_len][b_len];
 }
 
-int is_near(const char *word, size_t distance) {
+void try_word(nearest_t *nearest, const char *word) {
+    size_t distance = edit_distance(nearest->written, word);
     /* Beyond half of its letters a word is another word. */
-    return distance <= 3 && distance * 2 <= strlen(word);
+    bool is_near = distance <= 3 && distance * 2 <= strlen(nearest->written);
+    if (is_near && (nearest->word == NULL || distance < nearest->distance)) {
+        nearest->word = word;
+        nearest->distance = distance;
+    }
 }

@@ -5,10 +5,13 @@
 
 #include <stddef.h>
 
-/* How many letters have to be changed, put in, left out or swapped with their neighbour; words beyond 31
- * bytes are infinitely far from everything. */
-size_t edit_distance(const char *a, const char *b);
-/* Is a word at this distance near enough to be what was meant? */
-int is_near(const char *word, size_t distance);
+typedef struct nearest {
+    const char *written;
+    const char *word; /* the nearest of those that were tried; NULL: none may have been meant */
+    size_t distance;
+} nearest_t;
+
+/* May this word have been meant? Those beyond 31 bytes never are. */
+void try_word(nearest_t *nearest, const char *word);
 
 #endif
