@@ -173,11 +173,7 @@ int command_init(const options_t *options) {
 
 static void print_backends_json(const char *source, const configured_t *configured) {
     json_open(NULL, '{');
-    if (source[0] != '\0') {
-        json_text("config", source);
-    } else {
-        json_null("config");
-    }
+    json_text_or_null("config", source);
     json_open("backends", '[');
     for (size_t i = 0; i < configured->count; i++) {
         const configured_row_t *row = &configured->rows[i];

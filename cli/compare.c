@@ -155,17 +155,6 @@ static void begin(comparison_t *comparison, const configured_t *chosen) {
     }
 }
 
-/* One row; after a signal without asking its server. */
-static void measure_one(comparison_t *comparison, progress_t *progress, row_t *row) {
-    char name[32];
-    if (comparison->caught != 0) {
-        (void)snprintf(row->error, sizeof row->error, "ended by %s before it began",
-                       signal_name(comparison->caught, name, sizeof name));
-        return;
-    }
-    measure(&comparison->plan, progress, comparison->signal_fd, &comparison->caught, row);
-}
-
 static void measure_all(comparison_t *comparison, const configured_t *chosen) {
     progress_t progress = {.on = isatty(STDERR_FILENO) == 1 && !comparison->options->quiet,
                            .count = chosen->count};
@@ -180,7 +169,7 @@ static void measure_all(comparison_t *comparison, const configured_t *chosen) {
         (void)snprintf(row->driver, sizeof row->driver, "%s", chosen->rows[i].driver);
         comparison->plan.backend = row->backend;
         progress.number = i + 1;
-        measure_one(comparison, &progress, row);
+        measure(&comparison->plan, &progress, comparison->signal_fd, &comparison->caught, row);
         comparison->violated |= violations_sum(&row->violations) > 0;
         comparison->failed |= row->error[0] != '\0';
         if (comparison->as_json) {
@@ -204,9 +193,8 @@ static void end(const comparison_t *comparison) {
         print_notes(&comparison->rows[i]);
     }
     if (comparison->caught != 0) {
-        char name[32];
         notice_line("the comparison was ended by %s; what was measured until then is shown",
-                    signal_name(comparison->caught, name, sizeof name));
+                    signal_name(comparison->caught).text);
     }
 }
 

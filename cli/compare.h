@@ -97,7 +97,8 @@ typedef struct progress {
     size_t number, count;
 } progress_t;
 
-/* compare_run.c: measures one backend. `signal_fd` reads the signals that end it; *caught is set by one. */
+/* compare_run.c: measures one backend. `signal_fd` reads the signals that end it; *caught is set by
+ * one, and then no server is asked. */
 void measure(const plan_t *plan, const progress_t *progress, int signal_fd, int *caught, row_t *row);
 /* compare_board.c: false with errno. */
 bool board_open(board_t *board, const plan_t *plan);

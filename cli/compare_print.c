@@ -240,11 +240,7 @@ void print_row_json(const row_t *row) {
     json_text("backend", row->backend);
     json_text("driver", row->driver);
     json_bool("measured", row->measured);
-    if (row->error[0] != '\0') {
-        json_text("error", row->error);
-    } else {
-        json_null("error");
-    }
+    json_text_or_null("error", row->error);
     if (row->measured) {
         print_measured_json(row);
     }
@@ -253,12 +249,7 @@ void print_row_json(const row_t *row) {
 
 void print_end_json(int signal) {
     json_close(']');
-    if (signal != 0) {
-        char name[32];
-        json_text("ended_by", signal_name(signal, name, sizeof name));
-    } else {
-        json_null("ended_by");
-    }
+    json_text_or_null("ended_by", signal != 0 ? signal_name(signal).text : "");
     json_close('}');
     json_end();
     (void)flush_stdout();

@@ -104,9 +104,8 @@ static void reap(trial_t *trial, int number) {
     }
     int of = trial->board.plan->processes;
     if (WIFSIGNALED(status)) {
-        char name[32];
         fail(trial, "worker process %d of %d was ended by %s", number + 1, of,
-             signal_name(WTERMSIG(status), name, sizeof name));
+             signal_name(WTERMSIG(status)).text);
     } else if (WEXITSTATUS(status) != 0) {
         fail(trial, "worker process %d of %d ended with status %d", number + 1, of, WEXITSTATUS(status));
     }
@@ -264,17 +263,18 @@ static void run_workers(trial_t *trial) {
 
 void measure(const plan_t *plan, const progress_t *progress, int signal_fd, int *caught, row_t *row) {
     trial_t trial = {.progress = progress, .row = row, .signal_fd = signal_fd, .caught = caught};
-    if (!board_open(&trial.board, plan)) {
-        fail(&trial, "no memory or descriptors to share with the workers: %s", strerror(errno));
-        return;
+    if (*caught == 0) {
+        if (!board_open(&trial.board, plan)) {
+            fail(&trial, "no memory or descriptors to share with the workers: %s", strerror(errno));
+            return;
+        }
+        run_workers(&trial);
+        board_collect(&trial.board, trial.ended_ns, row);
+        board_close(&trial.board);
     }
-    run_workers(&trial);
-    board_collect(&trial.board, trial.ended_ns, row);
-    if (row->error[0] == '\0' && *caught != 0 && !row->measured) {
-        char name[32];
-        fail(&trial, "ended by %s before it began", signal_name(*caught, name, sizeof name));
-    } else if (row->error[0] == '\0' && row->acquisitions == 0) {
+    if (*caught != 0 && !row->measured) {
+        fail(&trial, "ended by %s before it began", signal_name(*caught).text);
+    } else if (row->acquisitions == 0) {
         fail(&trial, "no lock was obtained%s%s", row->first_error[0] != '\0' ? ": " : "", row->first_error);
     }
-    board_close(&trial.board);
 }

@@ -87,6 +87,14 @@ void json_null(const char *key) {
     (void)fputs("null", stdout);
 }
 
+void json_text_or_null(const char *key, const char *text) {
+    if (text[0] != '\0') {
+        json_text(key, text);
+    } else {
+        json_null(key);
+    }
+}
+
 void json_end(void) {
     (void)putchar('\n');
     comma_is_due = false;

@@ -12,6 +12,7 @@ void json_close(char bracket);                 /* '}' or ']' */
 /* Bytes that are not UTF-8 appear as U+FFFD; then a member key_hex follows with all bytes as hexadecimal
  * digits. */
 void json_text(const char *key, const char *text);
+void json_text_or_null(const char *key, const char *text); /* "" is null */
 void json_number(const char *key, int64_t number);
 void json_unsigned(const char *key, uint64_t number);
 /* With that many digits behind the point. */

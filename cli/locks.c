@@ -57,11 +57,7 @@ static void print_lock_json(const char *name, const dl_lock_info_t *info) {
         } else {
             json_null("token");
         }
-        if (info->client[0] != '\0') {
-            json_text("client", info->client);
-        } else {
-            json_null("client");
-        }
+        json_text_or_null("client", info->client);
     }
     json_close('}');
 }

@@ -53,12 +53,13 @@ void stop_ourselves(void) {
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-const char *signal_name(int number, char *text, size_t size) {
-    const char *name = sigabbrev_np(number);
-    if (name != NULL) {
-        (void)snprintf(text, size, "SIG%s", name);
+signal_name_t signal_name(int number) {
+    signal_name_t name;
+    const char *short_name = sigabbrev_np(number);
+    if (short_name != NULL) {
+        (void)snprintf(name.text, sizeof name.text, "SIG%s", short_name);
     } else {
-        (void)snprintf(text, size, "signal %d", number);
+        (void)snprintf(name.text, sizeof name.text, "signal %d", number);
     }
-    return text;
+    return name;
 }

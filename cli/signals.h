@@ -21,6 +21,11 @@ void signals_restore(const signals_t *signals);
 /* Stops this process as SIGTSTP does, until SIGCONT. The kernel ignores it where no shell could continue
  * us. */
 void stop_ourselves(void);
-const char *signal_name(int number, char *text, size_t size);
+
+typedef struct signal_name {
+    char text[32];
+} signal_name_t;
+
+signal_name_t signal_name(int number);
 
 #endif

@@ -14,8 +14,7 @@
 #include "report.h"
 
 int waiting_tell_end(const char *name, int number) {
-    char text[32];
-    notice_line("'%s': the wait for the lock was ended by %s", name, signal_name(number, text, sizeof text));
+    notice_line("'%s': the wait for the lock was ended by %s", name, signal_name(number).text);
     return EXIT_SIGNAL_BASE + number;
 }
 
