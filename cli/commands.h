@@ -24,8 +24,9 @@ int command_version(const options_t *options);  /* admin.c */
 int command_compare(const options_t *options);  /* compare.c */
 int command_help(const options_t *options);     /* help.c */
 
+/* Opens this backend of the configuration that the options name, or the local one. Says nothing. */
+dl_status_t try_client(const options_t *options, const char *backend, dl_client_t **client, dl_error_t *err);
 /* Opens the backend that the options name. 0, or an exit status after a line. */
-dl_status_t try_client(const options_t *options, dl_client_t **client, dl_error_t *err); /* says nothing */
 int open_client(const options_t *options, dl_client_t **client);
 /* The same, and a handle on the lock that the first argument names. */
 int open_lock(const options_t *options, dl_client_t **client, dl_lock_t **lock);

@@ -243,13 +243,7 @@ static void *work(void *arg) {
 
 static dl_status_t open_all(crew_t *crew, dl_error_t *err) {
     const plan_t *plan = crew->board->plan;
-    dl_status_t status;
-    if (plan->options->local) {
-        status =
-            dl_client_open_text(LOCAL_CONFIG, sizeof LOCAL_CONFIG - 1, LOCAL_BACKEND, &crew->client, err);
-    } else {
-        status = dl_client_open(plan->options->config, plan->backend, &crew->client, err);
-    }
+    dl_status_t status = try_client(plan->options, plan->backend, &crew->client, err);
     if (status != DL_OK) {
         return status;
     }

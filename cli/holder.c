@@ -34,7 +34,8 @@ static bool is_over(holder_watch_t *watch) {
 static bool open_own(holder_watch_t *watch) {
     dl_error_t err;
     return watch->lock != NULL ||
-           ((watch->client != NULL || try_client(watch->options, &watch->client, &err) == DL_OK) &&
+           ((watch->client != NULL ||
+             try_client(watch->options, watch->options->backend, &watch->client, &err) == DL_OK) &&
             dl_lock_open(watch->client, watch->options->args[0], &watch->lock, &err) == DL_OK);
 }
 

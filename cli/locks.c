@@ -11,15 +11,15 @@
 #include "json.h"
 #include "report.h"
 
-dl_status_t try_client(const options_t *options, dl_client_t **client, dl_error_t *err) {
+dl_status_t try_client(const options_t *options, const char *backend, dl_client_t **client, dl_error_t *err) {
     return options->local
                ? dl_client_open_text(LOCAL_CONFIG, sizeof LOCAL_CONFIG - 1, LOCAL_BACKEND, client, err)
-               : dl_client_open(options->config, options->backend, client, err);
+               : dl_client_open(options->config, backend, client, err);
 }
 
 int open_client(const options_t *options, dl_client_t **client) {
     dl_error_t err;
-    dl_status_t status = try_client(options, client, &err);
+    dl_status_t status = try_client(options, options->backend, client, &err);
     return status == DL_OK ? 0 : report_unopened(options, status, &err);
 }
 
