@@ -2,9 +2,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "holder.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -23,11 +24,10 @@ typedef struct told {
     char owner[DL_OWNER_MAX + 1];
 } told_t;
 
-static bool is_over(holder_watch_t *watch) {
-    pthread_mutex_lock(&watch->mutex);
-    bool over = watch->over;
-    pthread_mutex_unlock(&watch->mutex);
-    return over;
+/* Waits so long for that. */
+static bool is_over(const holder_watch_t *watch, int wait_s) {
+    struct pollfd over = {.fd = watch->over_fd, .events = POLLIN};
+    return poll(&over, 1, wait_s * 1000) > 0;
 }
 
 /* A question may take as long as a call does, and the waiter's client must not wait for it when it closes. */
@@ -45,7 +45,7 @@ static bool ask(holder_watch_t *watch, told_t *told) {
     dl_lock_info_t info = DL_LOCK_INFO_INIT;
     bool held = open_own(watch) && dl_inspect(watch->lock, &info, &err) == DL_OK && info.held;
     bool is_news = held ? strcmp(info.owner, told->owner) != 0 : !told->anything;
-    if (!is_news || is_over(watch)) {
+    if (!is_news || is_over(watch, 0)) {
         return false;
     }
     told->anything = true;
@@ -64,30 +64,18 @@ static bool ask(holder_watch_t *watch, told_t *told) {
     return true;
 }
 
-/* With the mutex. False: the wait is over. */
-static bool pause_for(holder_watch_t *watch, time_t seconds) {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += seconds;
-    while (!watch->over && pthread_cond_timedwait(&watch->changed, &watch->mutex, &until) == 0) {}
-    return !watch->over;
-}
-
 static void *watch_holder(void *arg) {
     holder_watch_t *watch = arg;
     told_t told = {.owner = ""};
-    time_t pause_s = FIRST_PAUSE_S;
-    pthread_mutex_lock(&watch->mutex);
-    while (pause_for(watch, pause_s)) {
-        watch->asking = true;
-        pthread_mutex_unlock(&watch->mutex);
-        if (ask(watch, &told) && pause_s < PAUSE_MAX_S) {
+    int pause_s = FIRST_PAUSE_S;
+    while (!is_over(watch, pause_s)) {
+        atomic_store(&watch->asking, true);
+        /* Looked at again: who has ended the wait since sees that this asks, or this sees the end. */
+        if (!is_over(watch, 0) && ask(watch, &told) && pause_s < PAUSE_MAX_S) {
             pause_s *= 2;
         }
-        pthread_mutex_lock(&watch->mutex);
-        watch->asking = false;
+        atomic_store(&watch->asking, false);
     }
-    pthread_mutex_unlock(&watch->mutex);
     dl_lock_close(watch->lock);
     dl_client_close(watch->client);
     return NULL;
@@ -98,27 +86,20 @@ void holder_watch_begin(holder_watch_t *watch, const options_t *options, const c
     if (isatty(STDERR_FILENO) != 1 || !notices_are_wanted()) {
         return;
     }
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&watch->mutex, NULL);
-    pthread_cond_init(&watch->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    watch->started =
-        pthread_create(&watch->thread, NULL, watch_holder, watch) == 0; /* else it waits unsaid */
+    watch->over_fd = eventfd(0, EFD_CLOEXEC);
+    watch->started = watch->over_fd >= 0 && pthread_create(&watch->thread, NULL, watch_holder, watch) == 0;
 }
 
 bool holder_watch_end(holder_watch_t *watch) {
     if (!watch->started) {
         return true;
     }
-    pthread_mutex_lock(&watch->mutex);
-    watch->over = true;
-    bool asking = watch->asking;
-    pthread_cond_signal(&watch->changed);
-    pthread_mutex_unlock(&watch->mutex);
+    eventfd_t one = 1;
+    (void)eventfd_write(watch->over_fd, one);
+    bool asking = atomic_load(&watch->asking);
     if (!asking) {
         (void)pthread_join(watch->thread, NULL);
+        (void)close(watch->over_fd);
         watch->started = false;
     }
     return !asking;

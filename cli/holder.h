@@ -4,6 +4,7 @@
 #define CLI_HOLDER_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "dlock/dlock.h"
@@ -17,11 +18,9 @@ typedef struct holder_watch {
     dl_client_t *client; /* the thread's own */
     dl_lock_t *lock;
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool started; /* and not joined */
-    bool over;    /* the wait is */
-    bool asking;  /* or writing: not to be waited for */
+    int over_fd;        /* readable: the wait is over */
+    bool started;       /* and not joined */
+    atomic_bool asking; /* or writing: not to be waited for */
 } holder_watch_t;
 
 /* Where a person reads the standard error: says after a second what is waited for, and again when somebody
