@@ -111,11 +111,8 @@ static bool ends_by_max_hold(const run_t *run) {
 
 /* Why the command was ended, in words. */
 static const char *loss_reason(const run_t *run) {
-    if (run->loss[0] != '\0') {
-        return run->loss;
-    }
-    if (run->cause == END_LOST) {
-        return "its validity is over";
+    if (run->cause == END_LOST) { /* else what was lost was lost after the end */
+        return run->loss[0] != '\0' ? run->loss : "its validity is over";
     }
     if (ends_by_max_hold(run)) {
         return run->options->max_hold_ms > 0 ? "--max-hold is over" : "the backend's max_hold is over";
