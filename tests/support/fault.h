@@ -41,13 +41,14 @@ struct dl_watch {
     char name[DL_NAME_MAX + 1];
 };
 
-/* Of a backend: its requests that have begun, and those that threads carry out. */
+/* Of a backend: its requests that threads carry out. */
 typedef struct fault_job fault_job_t;
 typedef struct fault_twin {
     dli_backend_env_t core; /* whose mutex guards the rest */
     int fd;                 /* readable once a job is done; -1: there was none */
     int shown;              /* that is listened to */
-    fault_job_t *begun, *done;
+    int is_new;             /* a thread has begun: what is listened to may be new */
+    fault_job_t *done;
     size_t threads;
 } fault_twin_t;
 
@@ -126,8 +127,8 @@ void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char 
 void fault_note(fault_run_t *run, fault_state_t *state, ct_op_t op, const char *name, size_t name_len,
                 uint64_t deadline_ns);
 void fault_note_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request);
-/* Nothing is planned for it: no fault, no hook, no pause. */
-int fault_is_plain(const fault_run_t *run);
+int fault_is_hooked(const fault_run_t *run); /* a hook or a pause is planned for it */
+int fault_is_plain(const fault_run_t *run);  /* nothing is */
 /* Runs the hooks and pauses of CT_BEFORE. */
 void fault_enter(fault_run_t *run);
 dl_status_t fault_end(fault_run_t *run, dl_status_t status);

@@ -260,17 +260,21 @@ void fault_begin(fault_run_t *run, fault_state_t *state, ct_op_t op, const char 
     fault_enter(run);
 }
 
-int fault_is_plain(const fault_run_t *run) {
-    int plain = run->fault.mode == 0;
+int fault_is_hooked(const fault_run_t *run) {
+    int found = 0;
     pthread_mutex_lock(&mutex);
-    for (int i = 0; i < hook_count && plain; i++) {
-        plain = hooks[i].op != run->call.op || !call_matches(&run->call, FAULT_ANY_CLIENT, hooks[i].name);
+    for (int i = 0; i < hook_count && !found; i++) {
+        found = hooks[i].op == run->call.op && call_matches(&run->call, FAULT_ANY_CLIENT, hooks[i].name);
     }
-    for (const ct_pause_t *p = pauses; p != NULL && plain; p = p->next) {
-        plain = p->arrived || p->op != run->call.op || !call_matches(&run->call, p->client, p->name);
+    for (const ct_pause_t *p = pauses; p != NULL && !found; p = p->next) {
+        found = !p->arrived && p->op == run->call.op && call_matches(&run->call, p->client, p->name);
     }
     pthread_mutex_unlock(&mutex);
-    return plain;
+    return found;
+}
+
+int fault_is_plain(const fault_run_t *run) {
+    return run->fault.mode == 0 && !fault_is_hooked(run);
 }
 
 void fault_note_request(fault_run_t *run, fault_state_t *state, ct_op_t op, const dl_request_t *request) {

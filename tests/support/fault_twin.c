@@ -1,4 +1,4 @@
-/* fault_twin.c - the same faults for a backend: a thread carries out what is planned. */
+/* fault_twin.c - the same faults for a backend: a thread carries out what is planned and takes time. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ typedef struct name_text {
 /* One request: a copy, since the core's may go while a thread is late. */
 struct fault_job {
     dli_request_t inner; /* first */
-    fault_job_t *next, *prev;
+    fault_job_t *next;   /* of those that are done */
     fault_state_t *state;
     dli_request_t *outer; /* NULL: it was withdrawn */
     name_text_t *texts;
@@ -28,7 +28,6 @@ struct fault_job {
     dl_error_t err;
     fault_run_t run;
     fault_batch_t batch; /* RENEW: instead of it */
-    int noted;           /* it was flushed */
     int entered;         /* by a thread, and not withdrawn before */
     int stop_fd;         /* of a thread: it was withdrawn; -1: it has none */
     pthread_t thread;
@@ -277,33 +276,9 @@ static void attach(void *state_, const dli_backend_env_t *env) {
     drive_lend(fault_inner_state(state), &lent, raise_done, state);
 }
 
-static void begin(void *state_, dli_request_t *request) {
-    fault_state_t *state = state_;
-    fault_job_t *job = new_job(state, request);
-    request->place = job;
-    fault_job_t **at = &state->twin.begun;
-    while (*at != NULL) {
-        at = &(*at)->next;
-    }
-    *at = job;
-}
-
-static bool withdraw_begun(fault_state_t *state, fault_job_t *job) {
-    fault_job_t **at = &state->twin.begun;
-    while (*at != job) {
-        at = &(*at)->next;
-    }
-    *at = job->next;
-    free_job(job);
-    return false;
-}
-
 static bool withdraw(void *state_, dli_request_t *request) {
     fault_state_t *state = state_;
     fault_job_t *job = request->place;
-    if (!job->noted) {
-        return withdraw_begun(state, job);
-    }
     job->outer = NULL;
     if (job->stop_fd >= 0) {
         raise_fd(job->stop_fd);
@@ -322,15 +297,20 @@ static ct_op_t op_of(dli_ask_kind_t kind) {
                                      : CT_OP_TRY;
 }
 
-/* With the core's mutex. True: nothing is planned for it. */
-static bool note(fault_job_t *job) {
+typedef enum planned {
+    PLAIN,   /* nothing */
+    REFUSED, /* it ends as it begins */
+    TIMED
+} planned_t;
+
+/* With the core's mutex: what is planned for it. */
+static planned_t note(fault_job_t *job) {
     const dl_request_t *with = &job->inner.with;
     dli_ask_kind_t kind = job->inner.kind;
-    job->noted = 1;
     if (kind == DLI_ASK_RENEW) {
         job->batch.answered = give_entries;
         fault_batch_note(&job->batch, job->state, job->inner.renewals, job->inner.n, with->deadline_ns);
-        return job->batch.is_plain;
+        return job->batch.is_plain ? PLAIN : TIMED;
     }
     if (kind == DLI_ASK_INSPECT || kind == DLI_ASK_FORCE) {
         fault_note(&job->run, job->state, op_of(kind), with->name, with->name_len, with->deadline_ns);
@@ -338,7 +318,10 @@ static bool note(fault_job_t *job) {
         fault_check_hold_begin(job->state, job->inner.hold);
         fault_note_request(&job->run, job->state, op_of(kind), with);
     }
-    return fault_is_plain(&job->run);
+    return fault_is_hooked(&job->run)              ? TIMED
+           : job->run.fault.mode == 0              ? PLAIN
+           : job->run.fault.mode == CT_FAIL_BEFORE ? REFUSED
+                                                   : TIMED;
 }
 
 /* The hold may go while the thread is late. */
@@ -364,19 +347,28 @@ static void start(fault_job_t *job) {
     }
 }
 
+static void begin(void *state_, dli_request_t *request) {
+    fault_state_t *state = state_;
+    fault_job_t *job = new_job(state, request);
+    request->place = job;
+    switch (note(job)) {
+    case PLAIN:
+        backend->begin(backend_state(state), &job->inner); /* it may have ended, and be gone */
+        return;
+    case REFUSED:
+        give_answer(job, carry_out(job));
+        free_job(job);
+        return;
+    default:
+        start(job);
+        state->twin.is_new = 1;
+    }
+}
+
 static bool flush(void *state_) {
     fault_state_t *state = state_;
-    bool looks_again = false;
-    while (state->twin.begun != NULL) {
-        fault_job_t *job = state->twin.begun;
-        state->twin.begun = job->next;
-        if (note(job)) {
-            backend->begin(backend_state(state), &job->inner);
-        } else {
-            start(job);
-            looks_again = true; /* what they listen to may be new */
-        }
-    }
+    bool looks_again = state->twin.is_new != 0;
+    state->twin.is_new = 0;
     fault_inside++;
     looks_again |= backend->flush(backend_state(state));
     fault_inside--;
@@ -392,9 +384,8 @@ static int lead_fds(void *state_, dli_request_t *request, struct pollfd *fds, bo
                     uint64_t *until_ns) {
     fault_state_t *state = state_;
     fault_job_t *job = request->place;
-    return job->noted && job->stop_fd < 0
-               ? backend->lead_fds(backend_state(state), &job->inner, fds, late, term, until_ns)
-               : -1;
+    return job->stop_fd < 0 ? backend->lead_fds(backend_state(state), &job->inner, fds, late, term, until_ns)
+                            : -1;
 }
 
 static bool lead(void *state_, uint64_t term, const struct pollfd *fds, size_t n) {
