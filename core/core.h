@@ -520,6 +520,7 @@ struct dl_client {
     dl_client_stats_t stats;
     atomic_uint_fast64_t round_trips, reconnects;
 
+    dl_error_t *why_deaf; /* trial.c: for what the driver warns of while it is to begin to hear; or NULL */
     dli_log_line_t *log_lines, *log_lines_last; /* to be handed out without the mutex */
     atomic_bool logging;
     pthread_rwlock_t log_lock; /* read while log_fn runs, written to change it */
@@ -731,6 +732,10 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
 /* A pause drawn at random below min(max, min << tries). */
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
+
+/* trial.c */
+/* Tries a lock of nobody's, for dl_client_check, and says how that went. Without the mutex. */
+void dli_trial(dl_client_t *client, dl_finding_fn fn, void *arg);
 
 /* gate.c */
 dli_gate_t *dli_gate_get(dl_client_t *client, const char *name,

@@ -46,6 +46,9 @@ void dli_inner_report(void *arg, dl_log_level_t level, const char *text) {
     dli_log(client, level, "%s", text);
     if (level <= DL_LOG_WARNING) {
         dli_event_warning(client, text);
+        if (client->why_deaf != NULL) {
+            dli_fail(client->why_deaf, DL_EIO, "%s", text);
+        }
     }
 }
 

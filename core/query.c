@@ -166,6 +166,18 @@ dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     return dli_op_call(&asked, lock, NULL, err);
 }
 
+typedef struct checking {
+    dl_finding_fn fn;
+    void *arg;
+    bool has_no_trial; /* the driver has said all that there is to be said */
+} checking_t;
+
+static void pass_finding(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    checking_t *checking = arg;
+    checking->has_no_trial |= strcmp(subject, "locking") == 0;
+    checking->fn(checking->arg, level, subject, text);
+}
+
 dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     if (client == NULL || fn == NULL) {
@@ -176,8 +188,13 @@ dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl
         return status;
     }
     dl_error_t inner = {.status = DL_OK};
-    status = client->driver->check(client->state, fn, arg, dli_call_deadline(client), &inner);
-    return leave(client, err, &inner, status);
+    checking_t checking = {fn, arg, false};
+    status = client->driver->check(client->state, pass_finding, &checking, dli_call_deadline(client), &inner);
+    status = leave(client, err, &inner, status);
+    if (status == DL_OK && !checking.has_no_trial) {
+        dli_trial(client, fn, arg);
+    }
+    return status;
 }
 
 static void fill_info(dl_client_t *client, dl_client_info_t *info) {

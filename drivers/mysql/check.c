@@ -56,8 +56,10 @@ static void report_server(dli_mysql_check_t *check) {
     }
 }
 
-static void report_tables(dli_mysql_check_t *check) {
+/* false: one is not as it should be. */
+static bool report_tables(dli_mysql_check_t *check) {
     dl_error_t err;
+    bool all = true;
     char name[DLI_MYSQL_TABLE_SHOWN];
     for (const dli_mysql_table_t *t = check->mysql->kind->tables; t->suffix != NULL; t++) {
         dli_mysql_table_show(check->mysql, t, name);
@@ -69,8 +71,10 @@ static void report_tables(dli_mysql_check_t *check) {
                                 check->mysql->endpoint->database, name);
         } else {
             dli_mysql_check_say(check, DL_FINDING_ERROR, "table", "%s", err.message);
+            all = false;
         }
     }
+    return all;
 }
 
 static void report_guarantee(dli_mysql_check_t *check) {
@@ -110,12 +114,11 @@ dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
     dli_mysql_moment_t first;
     report_server(&check);
     dli_mysql_check_clock_begin(&check, &first);
-    report_tables(&check);
-    bool can_lock = dli_mysql_check_way(&check);
-    dli_mysql_check_settings(&check);
-    if (can_lock) {
-        dli_mysql_check_trial(&check);
+    bool has_tables = report_tables(&check);
+    if (!dli_mysql_check_way(&check) || !has_tables) {
+        dli_mysql_check_say(&check, DL_FINDING_NOTE, "locking", "not tried: there is no hope of it");
     }
+    dli_mysql_check_settings(&check);
     dli_mysql_check_clock_end(&check, &first);
     report_guarantee(&check);
     dli_mysql_settings_free(&check.settings);

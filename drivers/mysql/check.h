@@ -40,7 +40,5 @@ typedef struct dli_mysql_moment {
 } dli_mysql_moment_t;
 void dli_mysql_check_clock_begin(dli_mysql_check_t *check, dli_mysql_moment_t *first);
 void dli_mysql_check_clock_end(dli_mysql_check_t *check, const dli_mysql_moment_t *first);
-/* check_trial.c: takes, renews and frees a lock under a name of its own. */
-void dli_mysql_check_trial(dli_mysql_check_t *check);
 
 #endif

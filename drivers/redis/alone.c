@@ -13,26 +13,22 @@ static void ignore(void *core) {
 
 const dli_backend_env_t dli_redis_no_core = {.lock = ignore, .unlock = ignore};
 
-dl_status_t dli_redis_copy(const dli_redis_t *redis, dli_redis_t *copy, dl_error_t *err) {
-    memcpy(copy, redis, offsetof(dli_redis_t, mux)); /* others may be using the client */
-    copy->core = &dli_redis_no_core;
-    return dli_subscriber_open(&copy->endpoint, copy->env, &copy->subscriber, err);
-}
-
 dl_status_t dli_redis_open_alone(const dli_redis_t *redis, dli_redis_t **alone, dl_error_t *err) {
-    const dli_mux_options_t options = DLI_REDIS_MUX_ALONE;
+    /* Never idle for so long. */
+    const dli_mux_options_t options = {
+        .is_quiet = true, .idle_timeout_ms = 3600000, .idle_check_ms = 3600000};
     dli_redis_t *made = *alone = calloc(1, sizeof *made);
     if (made == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    dl_status_t status = dli_redis_copy(redis, made, err);
-    return status == DL_OK ? dli_redis_make_mux(made, &options, err) : status;
+    memcpy(made, redis, offsetof(dli_redis_t, mux)); /* others may be using the client */
+    made->core = &dli_redis_no_core;
+    return dli_redis_make_mux(made, &options, err);
 }
 
 void dli_redis_close_alone(dli_redis_t *alone) {
     if (alone != NULL) {
         dli_redis_close_mux(alone, false);
-        dli_subscriber_close(alone->subscriber, false);
         free(alone);
     }
 }
@@ -150,58 +146,4 @@ void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n) {
             give_up(exchanges[i]);
         }
     }
-}
-
-/* ---- requests as the core has them ------------------------------------------------------------------ */
-
-typedef struct question {
-    dli_request_t request; /* first */
-    dl_status_t status;
-    bool over;
-} question_t;
-
-static void ended(dli_request_t *request, dl_status_t status) {
-    question_t *question = (question_t *)(void *)request;
-    question->status = status;
-    question->over = true;
-}
-
-static void listen_once(const dl_driver_t *driver, void *state, const dl_driver_env_t *env,
-                        uint64_t until_ns) {
-    struct pollfd fds[DL_LISTEN_MAX];
-    uint64_t due_ns;
-    size_t n = driver->listen_fds(state, fds, DL_LISTEN_MAX, &due_ns);
-    (void)env->poll(fds, n, due_ns < until_ns ? due_ns : until_ns);
-    driver->listen(state, fds, n);
-}
-
-dl_status_t dli_ask_alone(const dli_backend_t *backend, void *state, const dl_driver_env_t *env,
-                          const dli_request_t *request, bool (*rests)(const void *state), uint64_t rest_ns) {
-    uint64_t until_ns = request->with.deadline_ns;
-    question_t question = {.request = *request};
-    question.request.ended = ended;
-    backend->begin(state, &question.request);
-    (void)backend->flush(state);
-    while (!question.over && env->now_ns() < until_ns) {
-        listen_once(backend->driver, state, env, until_ns);
-    }
-    if (!question.over) {
-        char whom[128];
-        bool was_sent = backend->withdraw(state, &question.request);
-        (void)backend->flush(state); /* what follows from that */
-        backend->driver->describe(state, whom, sizeof whom);
-        return dl_driver_fail(request->err, was_sent ? DL_EUNKNOWN : DL_EIO, 0, "%s: no answer in time",
-                              whom);
-    }
-    rest_ns += env->now_ns();
-    until_ns = rest_ns < until_ns ? rest_ns : until_ns;
-    while (rests != NULL && rests(state) && env->now_ns() < until_ns) {
-        listen_once(backend->driver, state, env, until_ns);
-    }
-    return question.status;
-}
-
-dl_status_t dli_redis_ask_alone(void *state, const dli_request_t *request) {
-    const dli_redis_t *alone = state;
-    return dli_ask_alone(&dli_redis_string_backend, state, alone->env, request, NULL, 0);
 }

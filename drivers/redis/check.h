@@ -72,13 +72,5 @@ void dli_check_settings(const dli_check_t *check);
 /* check_rights.c: what the user lacks, found by trying. false: not even its keys, so nothing works. */
 void dli_check_ask_rights(dli_check_t *check);
 bool dli_check_rights(const dli_check_t *check);
-/* check_trial.c: takes, renews and frees a lock under a name of its own, and waits for it. Each request is
- * carried out by `ask`: what it is to leave behind is there when that returns. Its leases are no longer than
- * lease_max_ms. A release is told of by a majority of these n servers.
- */
-#define DLI_CHECK_SERVERS_MAX 16
-typedef dl_status_t (*dli_check_ask_fn)(void *asked, const dli_request_t *request);
-void dli_check_trial(const dli_check_t *check, dli_check_ask_fn ask, void *asked, int64_t lease_max_ms,
-                     dli_redis_t *const *servers, size_t n);
 
 #endif

@@ -145,14 +145,9 @@ bool dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next);
 /* alone.c: for one thread, which needs no mutex. */
 extern const dli_backend_env_t dli_redis_no_core;
-/* Never idle for so long. */
-#define DLI_REDIS_MUX_ALONE \
-    { .is_quiet = true, .idle_timeout_ms = 3600000, .idle_check_ms = 3600000 }
 /* With connections of its own, which are made when something is asked. The client's state outlives it. */
 dl_status_t dli_redis_open_alone(const dli_redis_t *redis, dli_redis_t **alone, dl_error_t *err);
 void dli_redis_close_alone(dli_redis_t *alone); /* NULL, and what did not open, too */
-/* The same but for the connections: what is fixed, and a subscriber. */
-dl_status_t dli_redis_copy(const dli_redis_t *redis, dli_redis_t *copy, dl_error_t *err);
 
 /* What is asked of a server that nobody else listens to: commands out, replies in. */
 typedef struct dli_exchange {
@@ -178,12 +173,6 @@ void dli_exchange_begin(dli_exchange_t *exchange);
 /* Until none of these is under way, those that begin meanwhile included; each has another `redis`. */
 void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n);
 void dli_replies_free(redisReply **replies, size_t n); /* and makes them NULL */
-
-/* As dli_check_trial wants it: what the request is to leave behind is there, as by its ended. Once that has
- * come it listens on for so long at most, while something `rests` (NULL: nothing). */
-dl_status_t dli_ask_alone(const dli_backend_t *backend, void *alone, const dl_driver_env_t *env,
-                          const dli_request_t *request, bool (*rests)(const void *alone), uint64_t rest_ns);
-dl_status_t dli_redis_ask_alone(void *alone, const dli_request_t *request);
 
 /* admin.c */
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,

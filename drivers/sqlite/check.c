@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -244,6 +243,9 @@ static void report_writer(const report_t *report, dli_store_t *store, uint64_t d
             "free a lock",
             writer);
     }
+    if (status != DL_OK || rc != SQLITE_OK) {
+        say(report, DL_FINDING_NOTE, "locking", "not tried, since the file cannot be written");
+    }
 }
 
 static void report_host(const report_t *report, const dli_store_t *store) {
@@ -261,15 +263,6 @@ static void report_host(const report_t *report, const dli_store_t *store) {
             "this container has a boot id of its own: nobody outside of it may use the file, or each would "
             "take "
             "the other for an earlier boot and clear its locks");
-    }
-    int fd = inotify_init1(IN_CLOEXEC);
-    if (fd >= 0) {
-        close(fd);
-        say(report, DL_FINDING_OK, "wake-up", "a release wakes waiters by inotify");
-    } else {
-        say(report, DL_FINDING_WARNING, "wake-up",
-            "no inotify instance can be had (%s): waiters poll; see fs.inotify.max_user_instances",
-            strerror(errno));
     }
 }
 

@@ -119,7 +119,8 @@ static dl_status_t watch_bucket(const dli_store_t *store, unsigned bucket, dl_er
     if (wake->inotify < 0) {
         wake->inotify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
         if (wake->inotify < 0) {
-            return dl_driver_fail(err, DL_ENOTSUP, errno, "no inotify instance can be had: %s",
+            return dl_driver_fail(err, DL_ENOTSUP, errno,
+                                  "no inotify instance can be had (%s); see fs.inotify.max_user_instances",
                                   strerror(errno));
         }
     }

@@ -362,8 +362,9 @@ typedef enum dl_finding_level {
 } dl_finding_level_t;
 /* One line of a report, on the caller's thread: what was looked at, and its consequence in plain words. */
 typedef void (*dl_finding_fn)(void *arg, dl_finding_level_t level, const char *subject, const char *text);
-/* Says which guarantee the opened backend gives and which settings weaken it. DL_ENOTSUP, DL_EIO, ...
- * Longest: call_timeout an exchange. */
+/* Says which guarantee the opened backend gives and which settings weaken it, and tries a lock of a name of
+ * its own (dlock-check-...), of which neither events nor the statistics of holds tell. DL_ENOTSUP, DL_EIO,
+ * ... Longest: call_timeout an exchange. */
 DL_API dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err);
 
 #define DL_INIT_PRINT 0x1u /* report what would be done, and do nothing */

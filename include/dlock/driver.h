@@ -234,7 +234,8 @@ typedef struct dl_driver {
     /* Optional: what of `caps` this state's settings take away, for dl_client_info_t.caps; FENCE or nothing.
      * No I/O. NULL: nothing. */
     uint32_t (*caps_off)(void *state);
-    /* Optional: dl_client_check and dl_backend_init. init runs without open and without a state. */
+    /* Optional: dl_client_check and dl_backend_init. After check the core tries a lock of a name of its own,
+     * unless one of the findings was on "locking". init runs without open and without a state. */
     dl_status_t (*check)(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
     dl_status_t (*init)(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                         dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);

@@ -1,12 +1,6 @@
 /* backend.c - what the core calls: requests begin, are taken back, sent and read, at all nodes. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdlib.h>
-#include <string.h>
-
-#include "drivers/redis/check.h"
 #include "round.h"
-
-#define NS_PER_MS ((uint64_t)1000000)
 
 void dli_redlock_begin(void *state, dli_request_t *request) {
     static dl_status_t (*const kinds[])(dli_redlock_t *, dli_request_t *, dl_error_t *) = {
@@ -84,44 +78,3 @@ const dli_backend_t dli_redlock_backend = {
     .flush = dli_redlock_flush,
     .owes = owes,
 };
-
-/* ---- alone ------------------------------------------------------------------------------------------ */
-
-dl_status_t dli_redlock_open_alone(const dli_redlock_t *redlock, dli_redlock_t **alone, dl_error_t *err) {
-    const dli_mux_options_t options = DLI_REDIS_MUX_ALONE;
-    dli_redlock_t *made = *alone = calloc(1, sizeof *made);
-    if (made == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    memcpy(made, redlock, offsetof(dli_redlock_t, nodes)); /* others may be using the client */
-    made->core = &dli_redis_no_core;
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; i < made->n && status == DL_OK; i++) {
-        dli_node_t *node = &made->nodes[i];
-        node->redlock = made;
-        node->index = i;
-        status = dli_redis_copy(&redlock->nodes[i].redis, &node->redis, err);
-    }
-    return status == DL_OK ? dli_redlock_open_muxes(made, &options, err) : status;
-}
-
-void dli_redlock_close_alone(dli_redlock_t *alone) {
-    if (alone != NULL) {
-        dli_rounds_abandon(alone);
-    }
-    for (size_t i = 0; alone != NULL && i < alone->n; i++) {
-        dli_redis_close_mux(&alone->nodes[i].redis, false);
-        dli_subscriber_close(alone->nodes[i].redis.subscriber, false);
-    }
-    free(alone);
-}
-
-static bool rests(const void *state) {
-    return ((const dli_redlock_t *)state)->pending > 0;
-}
-
-dl_status_t dli_redlock_ask_alone(void *state, const dli_request_t *request) {
-    const dli_redlock_t *alone = state;
-    return dli_ask_alone(&dli_redlock_backend, state, alone->env, request, rests,
-                         (uint64_t)alone->node_timeout_ms * NS_PER_MS);
-}

@@ -167,28 +167,6 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
         redlock->fences ? "" : ", which takes fencing: true");
 }
 
-/* A lock of nobody's, on all of them; not where it could only tell what the votes have told. */
-static void try_lock(dli_redlock_t *redlock, size_t votes, bool init_helps, const dli_check_t *check) {
-    dli_redis_t *servers[DLI_NODES_MAX];
-    dli_redlock_t *alone;
-    dl_error_t err;
-    if (votes < redlock->quorum) {
-        dli_check_say(check, DL_FINDING_ERROR, "locking",
-                      "no lock can be taken now: %zu of %zu nodes have a vote, and %zu are needed%s", votes,
-                      redlock->n, redlock->quorum, init_helps ? "; " DLI_NEW_NODES : "");
-        return;
-    }
-    for (size_t i = 0; i < redlock->n; i++) {
-        servers[i] = &redlock->nodes[i].redis;
-    }
-    if (dli_redlock_open_alone(redlock, &alone, &err) == DL_OK) {
-        dli_check_trial(check, dli_redlock_ask_alone, alone, redlock->max_lease_ms, servers, redlock->n);
-    } else {
-        dli_check_say(check, DL_FINDING_ERROR, "locking", "a lock could not be taken: %s", err.message);
-    }
-    dli_redlock_close_alone(alone);
-}
-
 /* ---- the op ------------------------------------------------------------------------------------------ */
 
 /* What is said of each, in their order, and then of all. */
@@ -205,7 +183,11 @@ static dl_status_t report(dli_redlock_t *redlock, const dli_check_t *checks, con
     }
     dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
     if (status == DL_OK) {
-        try_lock(redlock, votes, init_helps, check);
+        if (votes < redlock->quorum) {
+            dli_check_say(check, DL_FINDING_ERROR, "locking",
+                          "no lock can be taken now: %zu of %zu nodes have a vote, and %zu are needed%s",
+                          votes, redlock->n, redlock->quorum, init_helps ? "; " DLI_NEW_NODES : "");
+        }
         report_guarantee(redlock, check);
     }
     return status;

@@ -125,10 +125,6 @@ void dli_rounds_abandon(dli_redlock_t *redlock);
 void dli_redlock_begin(void *state, dli_request_t *request);
 bool dli_redlock_withdraw(void *state, dli_request_t *request);
 bool dli_redlock_flush(void *state);
-/* As dli_redis_open_alone, close_alone and ask_alone, of all nodes. */
-dl_status_t dli_redlock_open_alone(const dli_redlock_t *redlock, dli_redlock_t **alone, dl_error_t *err);
-void dli_redlock_close_alone(dli_redlock_t *alone);
-dl_status_t dli_redlock_ask_alone(void *alone, const dli_request_t *request);
 
 /* ---- waiting.c, listing.c, check.c, init.c: the ops of the driver ------------------------------------- */
 
