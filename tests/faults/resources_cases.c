@@ -180,7 +180,7 @@ CT_CASE(faults, row36_no_descriptors_for_a_client) {
 
 /* A queue needs one itself. */
 CT_CASE(faults, row36_no_descriptors_for_a_wait, .traits = CT_BLOCKING) {
-    dl_client_t *a = ct_open(ct, NULL), *b = ct_open(ct, NULL);
+    dl_client_t *a = ct_open(ct, LASTING), *b = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, a, "row 36"), *wanted = ct_lock(ct, b, "row 36");
     dl_lock_t *also = ct_lock_owned(ct, a, "row 36", 3);
     CT_OK(dl_lock(held, CT_ERR));
