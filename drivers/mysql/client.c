@@ -131,12 +131,10 @@ dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_set
                                    dl_error_t *err) {
     dli_mysql_facts_t facts;
     dli_mysql_link_facts(mysql->link, &facts);
-    const char *group = dli_mysql_setting(settings, "group_replication_group_name");
     const char *format = dli_mysql_setting(settings, "binlog_format");
-    if (group != NULL && group[0] != '\0' &&
-        !dli_mysql_setting_is_on(settings, "group_replication_single_primary_mode")) {
-        return refuse(mysql, DL_ENOTSUP,
-                      "its replication group has several primaries: " DLI_MYSQL_TWO_WRITERS, err);
+    dl_status_t status = dli_mysql_judge_writers(settings->answer.rows, mysql->endpoint->label, err);
+    if (status != DL_OK) {
+        return status;
     }
     if (facts.is_read_only || dli_mysql_setting_is_on(settings, "innodb_read_only")) {
         return refuse(mysql, DL_ENOTSUP,

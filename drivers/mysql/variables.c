@@ -1,16 +1,14 @@
 /* variables.c - the server's global variables that decide what a lock on it is worth. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include <string.h>
-#include <strings.h>
 
+#include "link/settings.h"
 #include "setup.h"
 
 /* SHOW needs no right and, unlike SELECT @@name, minds no name that a server does not know. */
 static const char asked[] = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("
                             "'binlog_format','log_bin','sync_binlog','innodb_flush_log_at_trx_commit',"
-                            "'innodb_read_only','innodb_rollback_on_timeout',"
-                            "'group_replication_group_name','group_replication_single_primary_mode',"
+                            "'innodb_read_only','innodb_rollback_on_timeout'," DLI_MYSQL_WRITERS ","
                             "'max_connections','max_user_connections',"
                             "'rpl_semi_sync_master_enabled','rpl_semi_sync_source_enabled')";
 
@@ -31,23 +29,11 @@ void dli_mysql_settings_free(dli_mysql_settings_t *settings) {
 }
 
 const char *dli_mysql_setting(const dli_mysql_settings_t *settings, const char *name) {
-    MYSQL_ROW row;
-    if (settings->answer.rows == NULL) {
-        return NULL;
-    }
-    mysql_data_seek(settings->answer.rows, 0);
-    while ((row = mysql_fetch_row(settings->answer.rows)) != NULL) {
-        if (row[0] != NULL && strcasecmp(row[0], name) == 0) {
-            return row[1] != NULL ? row[1] : "";
-        }
-    }
-    return NULL;
+    return dli_mysql_value(settings->answer.rows, name);
 }
 
 bool dli_mysql_setting_is_on(const dli_mysql_settings_t *settings, const char *name) {
-    const char *value = dli_mysql_setting(settings, name);
-    return value != NULL &&
-           (strcasecmp(value, "ON") == 0 || strcasecmp(value, "YES") == 0 || strcmp(value, "1") == 0);
+    return dli_mysql_is_on(dli_mysql_setting(settings, name));
 }
 
 int64_t dli_mysql_setting_number(const dli_mysql_settings_t *settings, const char *name, int64_t otherwise) {

@@ -23,6 +23,19 @@ MYSQL_ROW dli_mysql_answer_row(dli_mysql_answer_t *answer, unsigned long **lengt
     return row;
 }
 
+const char *dli_mysql_value(MYSQL_RES *rows, const char *name) {
+    MYSQL_ROW row = NULL;
+    if (rows != NULL) {
+        mysql_data_seek(rows, 0);
+        while ((row = mysql_fetch_row(rows)) != NULL && (row[0] == NULL || strcasecmp(row[0], name) != 0)) {}
+    }
+    return row == NULL ? NULL : row[1] != NULL ? row[1] : "";
+}
+
+bool dli_mysql_is_on(const char *value) {
+    return value != NULL && strcmp(value, "0") != 0 && strcasecmp(value, "OFF") != 0 && value[0] != '\0';
+}
+
 uint64_t dli_mysql_number(const char *column) {
     uint64_t number = 0;
     if (column == NULL || *column == '\0') {

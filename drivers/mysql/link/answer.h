@@ -57,6 +57,10 @@ typedef struct dli_mysql_answer {
 void dli_mysql_answer_free(dli_mysql_answer_t *answer);
 /* The next row, or NULL; *lengths (may be NULL) are of its columns. */
 MYSQL_ROW dli_mysql_answer_row(dli_mysql_answer_t *answer, unsigned long **lengths);
+/* Of the rows that SHOW VARIABLES and SHOW STATUS answer with: the value beside a name, or NULL. */
+const char *dli_mysql_value(MYSQL_RES *rows, const char *name);
+/* Does a server mean by this value that something is on? NULL is not. */
+bool dli_mysql_is_on(const char *value);
 /* A column as a number; 0 where it is NULL or none. */
 uint64_t dli_mysql_number(const char *column);
 

@@ -38,8 +38,8 @@ typedef struct dli_mysql_conn dli_mysql_conn_t;
  * handshake, which lasts until the peer says something or is gone). Touches nothing but its arguments, so
  * that a thread left behind may finish it. The descriptor is closed on exec.
  * DL_OK; DL_EIO (cannot be reached, went away), DL_EAUTH, DL_ECONFIG (TLS, no such database), DL_ENOTSUP (too
- * old: MariaDB before 10.6, MySQL before 8.0; a node of a Galera cluster), DL_ELIMIT (too many connections),
- * DL_EPROTO, DL_ENOMEM. wait_timeout_s: the server's patience with it while idle.
+ * old: MariaDB before 10.6, MySQL before 8.0; one of several servers that take writes), DL_ELIMIT (too many
+ * connections), DL_EPROTO, DL_ENOMEM. wait_timeout_s: the server's patience with it while idle.
  */
 dl_status_t dli_mysql_conn_make(const dli_mysql_endpoint_t *endpoint, dli_mysql_role_t role,
                                 int64_t wait_timeout_s, dli_mysql_conn_t **conn, dl_error_t *err);

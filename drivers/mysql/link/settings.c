@@ -11,6 +11,9 @@
 #define OLDEST_MYSQL 80000
 #define MAX_PATIENCE_S 31536000
 #define MAX_STATEMENT 1536
+/* Why several servers that take writes grant no locks. Still fits an error's message behind a label. */
+#define TWO_WRITERS \
+    "row locks end at each node, so two nodes can grant the same lock; the commits clash later"
 
 typedef struct session {
     MYSQL *mysql;
@@ -97,10 +100,6 @@ static unsigned read_version(const char *text) {
     return major * 10000 + minor * 100 + (patch < 99 ? patch : 99);
 }
 
-static bool is_on(const char *value) {
-    return value != NULL && strcmp(value, "0") != 0 && strcasecmp(value, "OFF") != 0 && value[0] != '\0';
-}
-
 /* A proxy that numbers connections by itself greets with its own number, and KILL would end somebody else's.
  * The greeting has room for 32 bits. */
 static uint64_t id_for_kill(const session_t *session, uint64_t id) {
@@ -127,8 +126,8 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
         facts->version_number = read_version(row[0]);
         facts->is_mariadb = strcasestr(row[0], "mariadb") != NULL;
         facts->connection_id = id_for_kill(session, dli_mysql_number(row[1]));
-        facts->is_read_only = is_on(row[2]) || is_on(row[3]);
-        facts->rollback_on_timeout = is_on(row[4]);
+        facts->is_read_only = dli_mysql_is_on(row[2]) || dli_mysql_is_on(row[3]);
+        facts->rollback_on_timeout = dli_mysql_is_on(row[4]);
         snprintf(facts->identity, sizeof facts->identity, "%s", row[5] != NULL ? row[5] : "");
     }
     if (rows != NULL) {
@@ -146,30 +145,44 @@ static dl_status_t judge_version(const session_t *session, const dli_mysql_facts
                           session->label, facts->version);
 }
 
-/* A build without Galera has no such variables, and selecting one would be an error. Where the first is one
- * of sessions alone (Percona's), it is not among the globals: a cluster's address counts unless it is off. */
-static dl_status_t judge_galera(const session_t *session) {
+/* ---- who else takes writes ----------------------------------------------------------------------------- */
+
+/* A build without Galera has no such variables. Where the first is one of sessions alone (Percona's), it is
+ * not among the globals: a cluster's address counts unless it is off. */
+static bool is_galera(MYSQL_RES *variables) {
+    const char *on = dli_mysql_value(variables, "wsrep_on");
+    const char *address = dli_mysql_value(variables, "wsrep_cluster_address");
+    return (on == NULL || dli_mysql_is_on(on)) && address != NULL && address[0] != '\0';
+}
+
+static bool is_of_group(MYSQL_RES *variables) {
+    const char *group = dli_mysql_value(variables, "group_replication_group_name");
+    return group != NULL && group[0] != '\0';
+}
+
+dl_status_t dli_mysql_judge_writers(MYSQL_RES *variables, const char *label, dl_error_t *err) {
+    const char *what = NULL;
+    if (is_galera(variables)) {
+        what = "it is a node of a Galera cluster";
+    } else if (is_of_group(variables) &&
+               !dli_mysql_is_on(dli_mysql_value(variables, "group_replication_single_primary_mode"))) {
+        what = "its replication group has several primaries";
+    }
+    return what == NULL ? DL_OK : dl_driver_fail(err, DL_ENOTSUP, 0, "%.80s: %s: " TWO_WRITERS, label, what);
+}
+
+/* Each connection is asked: a balancer may lead to another server than before, and servers change. */
+static dl_status_t judge_writers(const session_t *session) {
     MYSQL_RES *rows;
-    bool is_wsrep = true, has_cluster = false;
-    dl_status_t status = ask(
-        session, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on','wsrep_cluster_address')", &rows);
-    if (status != DL_OK || rows == NULL) {
-        return status;
+    dl_status_t status =
+        ask(session, "SHOW GLOBAL VARIABLES WHERE Variable_name IN (" DLI_MYSQL_WRITERS ")", &rows);
+    if (status == DL_OK) {
+        status = dli_mysql_judge_writers(rows, session->label, session->err);
     }
-    for (MYSQL_ROW row = mysql_fetch_row(rows); row != NULL; row = mysql_fetch_row(rows)) {
-        if (row[0] != NULL && strcasecmp(row[0], "wsrep_on") == 0) {
-            is_wsrep = is_on(row[1]);
-        } else {
-            has_cluster = row[1] != NULL && row[1][0] != '\0';
-        }
+    if (rows != NULL) {
+        mysql_free_result(rows);
     }
-    mysql_free_result(rows);
-    if (is_wsrep && has_cluster) {
-        return dl_driver_fail(session->err, DL_ENOTSUP, 0,
-                              "%.80s: it is a node of a Galera cluster: " DLI_MYSQL_TWO_WRITERS,
-                              session->label);
-    }
-    return DL_OK;
+    return status;
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
@@ -188,7 +201,7 @@ dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_
         status = judge_version(&session, facts);
     }
     if (status == DL_OK) {
-        status = judge_galera(&session);
+        status = judge_writers(&session);
     }
     return status;
 }

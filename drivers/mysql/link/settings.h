@@ -5,13 +5,16 @@
 
 #include "conn.h"
 
-/* Why several servers that take writes grant no locks. Still fits an error's message behind a label. */
-#define DLI_MYSQL_TWO_WRITERS \
-    "row locks end at each node, so two nodes can grant the same lock; the commits clash later"
+/* The global variables that tell who else takes writes. */
+#define DLI_MYSQL_WRITERS                 \
+    "'wsrep_on','wsrep_cluster_address'," \
+    "'group_replication_group_name','group_replication_single_primary_mode'"
 
 /* On a connection fresh from the library; blocks within its bounds. `label`: of the endpoint, for messages.
  * DL_OK: facts is filled. The statuses of dli_mysql_conn_make. */
 dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_role_t role,
                                      int64_t wait_timeout_s, dli_mysql_facts_t *facts, dl_error_t *err);
+/* On a server that is refused a granted lock would be none. DL_OK, DL_ENOTSUP. */
+dl_status_t dli_mysql_judge_writers(MYSQL_RES *variables, const char *label, dl_error_t *err);
 
 #endif
