@@ -9,6 +9,9 @@
 #define ONE_PRIMARY PRIMARY "'ON'"
 #define MANY_PRIMARIES PRIMARY "'OFF'"
 
+/* Of Percona's, which has no global wsrep_on. */
+#define CLUSTER "SELECT 'wsrep_cluster_address','gcomm://a,b' UNION SELECT 'wsrep_provider',"
+
 static relay_t relay;
 
 static void set_up_relay(void) {
@@ -55,4 +58,20 @@ Test(mysql_pessimistic_group, each_connection_learns_anew_who_takes_writes) {
     drop_hold(&second);
     must_free(&first);
     shut(&c);
+}
+
+static void expect_accepted(const char *told) {
+    client_t c;
+    atomic_store(&relay.told, told);
+    prepare_relayed(&c);
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&h);
+    shut(&c);
+}
+
+Test(mysql_pessimistic_group, without_a_provider_the_address_of_a_cluster_is_of_none) {
+    expect_refused(CLUSTER "'/usr/lib/galera4/libgalera_smm.so'", "Galera");
+    expect_refused(CLUSTER "''", "Galera");
+    expect_accepted(CLUSTER "'none'");
 }

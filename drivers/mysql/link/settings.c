@@ -148,11 +148,13 @@ static dl_status_t judge_version(const session_t *session, const dli_mysql_facts
 /* ---- who else takes writes ----------------------------------------------------------------------------- */
 
 /* A build without Galera has no such variables. Where the first is one of sessions alone (Percona's), it is
- * not among the globals: a cluster's address counts unless it is off. */
+ * not among the globals: a cluster's address counts unless it is off, or nothing is there to join one. */
 static bool is_galera(MYSQL_RES *variables) {
     const char *on = dli_mysql_value(variables, "wsrep_on");
+    const char *provider = dli_mysql_value(variables, "wsrep_provider");
     const char *address = dli_mysql_value(variables, "wsrep_cluster_address");
-    return (on == NULL || dli_mysql_is_on(on)) && address != NULL && address[0] != '\0';
+    return (on == NULL || dli_mysql_is_on(on)) && address != NULL && address[0] != '\0' &&
+           (provider == NULL || strcasecmp(provider, "none") != 0);
 }
 
 static bool is_of_group(MYSQL_RES *variables) {

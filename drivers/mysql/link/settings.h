@@ -6,8 +6,8 @@
 #include "conn.h"
 
 /* The global variables that tell who else takes writes. */
-#define DLI_MYSQL_WRITERS                 \
-    "'wsrep_on','wsrep_cluster_address'," \
+#define DLI_MYSQL_WRITERS                                  \
+    "'wsrep_on','wsrep_cluster_address','wsrep_provider'," \
     "'group_replication_group_name','group_replication_single_primary_mode'"
 
 /* On a connection fresh from the library; blocks within its bounds. `label`: of the endpoint, for messages.
