@@ -73,6 +73,28 @@ static void report_failover(dli_mysql_check_t *check, const char *replicas) {
     }
 }
 
+/* Both sides of a group that falls apart begin to count at about the same time. */
+static void report_group(dli_mysql_check_t *check) {
+    int64_t alone_s =
+        dli_mysql_setting_number(&check->settings, "group_replication_unreachable_majority_timeout", 0);
+    int64_t expel_s = dli_mysql_setting_number(&check->settings, "group_replication_member_expel_timeout", 0);
+    bool is_late = alone_s < 1 || alone_s > expel_s;
+    if (dli_mysql_check_is_lease(check)) {
+        dli_mysql_check_say(check, DL_FINDING_NOTE, "replication",
+                            "a group with one primary: a majority has received what a commit confirms; reach "
+                            "it so that every client meets the same primary");
+        return;
+    }
+    dli_mysql_check_say(
+        check, is_late ? DL_FINDING_WARNING : DL_FINDING_NOTE, "replication",
+        "a group with one primary: no other member knows of row locks, so after a failover every lock is "
+        "free. "
+        "A primary without a majority confirms holds for %" PRId64
+        " s more (group_replication_unreachable_majority_timeout), and they last for a lease from then; the "
+        "majority makes another one primary after %" PRId64 " s (group_replication_member_expel_timeout)%s",
+        alone_s, expel_s, is_late ? ": let the first be no longer than the second" : "");
+}
+
 static void report_replication(dli_mysql_check_t *check) {
     const dli_mysql_settings_t *settings = &check->settings;
     const char *group = dli_mysql_setting(settings, "group_replication_group_name");
@@ -81,12 +103,7 @@ static void report_replication(dli_mysql_check_t *check) {
                         dli_mysql_setting_is_on(settings, "rpl_semi_sync_source_enabled");
     int64_t replicas = status_number(check, "SHOW GLOBAL STATUS LIKE 'Slaves_connected'");
     if (group != NULL && group[0] != '\0') {
-        dli_mysql_check_say(check, DL_FINDING_NOTE, "replication", "a group with one primary: %s",
-                            is_lease
-                                ? "a majority has received what a commit confirms; reach it so that every "
-                                  "client meets the same primary"
-                                : "no other member knows of row locks, so after a failover every lock is "
-                                  "free");
+        report_group(check);
     } else if (!dli_mysql_setting_is_on(settings, "log_bin")) {
         dli_mysql_check_say(
             check, DL_FINDING_OK, "replication",

@@ -132,7 +132,8 @@ dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_set
     dli_mysql_facts_t facts;
     dli_mysql_link_facts(mysql->link, &facts);
     const char *format = dli_mysql_setting(settings, "binlog_format");
-    dl_status_t status = dli_mysql_judge_writers(settings->answer.rows, mysql->endpoint->label, err);
+    dl_status_t status =
+        dli_mysql_judge_writers(settings->answer.rows, mysql->endpoint->label, mysql->kind->calls, err);
     if (status != DL_OK) {
         return status;
     }

@@ -9,6 +9,7 @@
 static const char asked[] = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("
                             "'binlog_format','log_bin','sync_binlog','innodb_flush_log_at_trx_commit',"
                             "'innodb_read_only','innodb_rollback_on_timeout'," DLI_MYSQL_WRITERS ","
+                            "'group_replication_member_expel_timeout',"
                             "'max_connections','max_user_connections',"
                             "'rpl_semi_sync_master_enabled','rpl_semi_sync_source_enabled')";
 

@@ -6,7 +6,8 @@
 
 #define PRIMARY \
     "SELECT 'group_replication_group_name','aaaa' UNION SELECT 'group_replication_single_primary_mode',"
-#define ONE_PRIMARY PRIMARY "'ON'"
+#define PATIENCE " UNION SELECT 'group_replication_unreachable_majority_timeout',"
+#define ONE_PRIMARY PRIMARY "'ON'" PATIENCE "'5'"
 #define MANY_PRIMARIES PRIMARY "'OFF'"
 
 /* Of Percona's, which has no global wsrep_on. */
@@ -43,6 +44,16 @@ static void expect_refused(const char *told, const char *words) {
     shut(&c);
 }
 
+static void expect_accepted(const char *told) {
+    client_t c;
+    atomic_store(&relay.told, told);
+    prepare_relayed(&c);
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&h);
+    shut(&c);
+}
+
 Test(mysql_pessimistic_group, each_connection_learns_anew_who_takes_writes) {
     client_t c;
     expect_refused(MANY_PRIMARIES, "several primaries");
@@ -60,18 +71,64 @@ Test(mysql_pessimistic_group, each_connection_learns_anew_who_takes_writes) {
     shut(&c);
 }
 
-static void expect_accepted(const char *told) {
-    client_t c;
-    atomic_store(&relay.told, told);
-    prepare_relayed(&c);
-    open_prepared(&c);
-    hold_t h = must_lock(&c, "orders", A, 1, 30000);
-    must_free(&h);
-    shut(&c);
-}
-
 Test(mysql_pessimistic_group, without_a_provider_the_address_of_a_cluster_is_of_none) {
     expect_refused(CLUSTER "'/usr/lib/galera4/libgalera_smm.so'", "Galera");
     expect_refused(CLUSTER "''", "Galera");
     expect_accepted(CLUSTER "'none'");
+}
+
+/* Heartbeats write nothing: it would confirm them for ever. */
+Test(mysql_pessimistic_group, a_primary_that_goes_on_without_its_majority_is_refused) {
+    expect_refused(PRIMARY "'ON'", "group_replication_unreachable_majority_timeout be 1 to 60");
+    expect_refused(PRIMARY "'ON'" PATIENCE "'0'", "group_replication_unreachable_majority_timeout");
+    expect_refused(PRIMARY "'ON'" PATIENCE "'61'", "group_replication_unreachable_majority_timeout");
+    expect_accepted(PRIMARY "'ON'" PATIENCE "'60'");
+    expect_accepted(PRIMARY "'ON'" PATIENCE "'1'");
+    /* One that becomes so later, or is another. */
+    client_t c;
+    atomic_store(&relay.told, ONE_PRIMARY);
+    prepare_relayed(&c);
+    open_prepared(&c);
+    atomic_store(&relay.told, PRIMARY "'ON'" PATIENCE "'0'");
+    hold_t h = new_hold(&c, "orders", A, 1);
+    cr_assert_eq(try_hold(&h, 0), DL_ENOTSUP, "%s", h.err.message);
+    drop_hold(&h);
+    shut(&c);
+}
+
+/* What check says of a subject. */
+typedef struct said {
+    const char *subject;
+    int level;
+    char text[1024];
+} said_t;
+
+static void note_finding(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    said_t *said = arg;
+    if (strcmp(subject, said->subject) == 0) {
+        said->level = (int)level;
+        snprintf(said->text, sizeof said->text, "%s", text);
+    }
+}
+
+static void expect_said(client_t *c, const char *subject, dl_finding_level_t level, const char *words) {
+    said_t said = {.subject = subject, .level = -1};
+    cr_assert_eq(driver->check(c->state, note_finding, &said, in_ms(10000), &c->err), DL_OK, "%s",
+                 c->err.message);
+    cr_assert_eq(said.level, (int)level, "%s", said.text);
+    cr_assert_has(said.text, words, "%s", said.text);
+}
+
+Test(mysql_pessimistic_group, check_says_how_long_two_can_hold_a_lock) {
+    client_t c;
+    atomic_store(&relay.told, ONE_PRIMARY);
+    prepare_relayed(&c);
+    open_prepared(&c);
+    expect_said(&c, "fitness", DL_FINDING_OK, "takes writes");
+    expect_said(&c, "replication", DL_FINDING_WARNING, "no longer than");
+    atomic_store(&relay.told, ONE_PRIMARY " UNION SELECT 'group_replication_member_expel_timeout','5'");
+    expect_said(&c, "replication", DL_FINDING_NOTE, "holds for 5 s more");
+    atomic_store(&relay.told, PRIMARY "'ON'" PATIENCE "'0'");
+    expect_said(&c, "fitness", DL_FINDING_ERROR, "cut off from its group");
+    shut(&c);
 }

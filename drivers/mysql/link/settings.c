@@ -11,6 +11,8 @@
 #define OLDEST_MYSQL 80000
 #define MAX_PATIENCE_S 31536000
 #define MAX_STATEMENT 1536
+/* So many seconds at most a group's primary may go on without its majority. */
+#define ALONE_MAX_S 60
 /* Why several servers that take writes grant no locks. Still fits an error's message behind a label. */
 #define TWO_WRITERS \
     "row locks end at each node, so two nodes can grant the same lock; the commits clash later"
@@ -162,7 +164,17 @@ static bool is_of_group(MYSQL_RES *variables) {
     return group != NULL && group[0] != '\0';
 }
 
-dl_status_t dli_mysql_judge_writers(MYSQL_RES *variables, const char *label, dl_error_t *err) {
+/* Without its group's majority a primary commits nothing, but still answers what writes nothing, as
+ * heartbeats of row locks do, while its successor grants the same locks. This timeout makes it read-only, and
+ * so ends them. */
+static bool goes_on_alone(MYSQL_RES *variables) {
+    uint64_t seconds =
+        dli_mysql_number(dli_mysql_value(variables, "group_replication_unreachable_majority_timeout"));
+    return is_of_group(variables) && (seconds < 1 || seconds > ALONE_MAX_S);
+}
+
+dl_status_t dli_mysql_judge_writers(MYSQL_RES *variables, const char *label, dli_mysql_role_t role,
+                                    dl_error_t *err) {
     const char *what = NULL;
     if (is_galera(variables)) {
         what = "it is a node of a Galera cluster";
@@ -170,16 +182,23 @@ dl_status_t dli_mysql_judge_writers(MYSQL_RES *variables, const char *label, dl_
                !dli_mysql_is_on(dli_mysql_value(variables, "group_replication_single_primary_mode"))) {
         what = "its replication group has several primaries";
     }
+    if (what == NULL && role == DLI_MYSQL_ROLE_HOLDING && goes_on_alone(variables)) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0,
+                              "%.80s: a primary cut off from its group would confirm row locks that its "
+                              "successor grants anew; let "
+                              "group_replication_unreachable_majority_timeout be 1 to %d",
+                              label, ALONE_MAX_S);
+    }
     return what == NULL ? DL_OK : dl_driver_fail(err, DL_ENOTSUP, 0, "%.80s: %s: " TWO_WRITERS, label, what);
 }
 
 /* Each connection is asked: a balancer may lead to another server than before, and servers change. */
-static dl_status_t judge_writers(const session_t *session) {
+static dl_status_t judge_writers(const session_t *session, dli_mysql_role_t role) {
     MYSQL_RES *rows;
     dl_status_t status =
         ask(session, "SHOW GLOBAL VARIABLES WHERE Variable_name IN (" DLI_MYSQL_WRITERS ")", &rows);
     if (status == DL_OK) {
-        status = dli_mysql_judge_writers(rows, session->label, session->err);
+        status = dli_mysql_judge_writers(rows, session->label, role, session->err);
     }
     if (rows != NULL) {
         mysql_free_result(rows);
@@ -203,7 +222,7 @@ dl_status_t dli_mysql_settings_apply(MYSQL *mysql, const char *label, dli_mysql_
         status = judge_version(&session, facts);
     }
     if (status == DL_OK) {
-        status = judge_writers(&session);
+        status = judge_writers(&session, role);
     }
     return status;
 }
