@@ -132,3 +132,52 @@ Test(mysql_pessimistic_group, check_says_how_long_two_can_hold_a_lock) {
     expect_said(&c, "fitness", DL_FINDING_ERROR, "cut off from its group");
     shut(&c);
 }
+
+/* The proxy's number for a connection can be the server's by chance. */
+Test(mysql_pessimistic_group, one_connection_with_another_number_is_enough_for_nobody_to_be_killed) {
+    client_t direct, c;
+    must_open(&direct, UUID_B);
+    hold_t foreign = must_lock(&direct, "foreign", B, 1, 30000);
+    atomic_store(&relay.renumbers, true);
+    prepare_relayed(&c);
+    open_prepared(&c);
+    atomic_store(&relay.renumbers, false);
+    hold_t own = must_lock(&c, "own", A, 1, 30000); /* on a connection of its own, the last one made */
+    cr_assert_eq(force_name(&c, "foreign"), DL_ENOTSUP, "%s", c.err.message);
+    expect_said(&c, "proxy", DL_FINDING_WARNING, "numbers connections");
+    cr_assert_eq(renew_hold(&foreign, 30000), DL_OK);
+    must_free(&foreign);
+    must_free(&own);
+    shut(&c);
+    shut(&direct);
+}
+
+static atomic_int warned;
+
+static void note_warning(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    if (level == DL_LOG_WARNING && strstr(text, "numbers connections") != NULL) {
+        atomic_fetch_add(&warned, 1);
+    }
+}
+
+Test(mysql_pessimistic_group, what_was_condemned_before_the_proxy_was_noticed_is_spared) {
+    client_t c;
+    prepare_relayed(&c);
+    c.env.report = note_warning;
+    open_prepared(&c);
+    hold_t own = must_lock(&c, "own", A, 1, 30000);
+    long long id = holder_of("own");
+    atomic_store(&relay.renumbers, true);
+    hold_t other = must_lock(&c, "other", A, 2, 30000);
+    atomic_store(&relay.states[2], RELAY_DEAF); /* behind those for tokens and control: of "own" */
+    drop_hold(&own);
+    hold_t third = must_lock(&c, "third", A, 3, 30000);
+    cr_assert_eq(
+        mysql_number(server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID=%lld", id), 1);
+    cr_assert_eq(atomic_load(&warned), 1);
+    must_free(&third);
+    must_free(&other);
+    cr_assert_eq(atomic_load(&warned), 1);
+    shut(&c);
+}

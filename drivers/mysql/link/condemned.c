@@ -79,6 +79,15 @@ void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_f
     pthread_mutex_unlock(&condemned->mutex);
 }
 
+void dli_mysql_condemned_spare(dli_mysql_condemned_t *condemned) {
+    pthread_mutex_lock(&condemned->mutex);
+    if (condemned->count > 0) {
+        condemned->count = 0;
+        atomic_store(&condemned->has_unnumbered, true);
+    }
+    pthread_mutex_unlock(&condemned->mutex);
+}
+
 /* A copy of the first behind `serial`. false: there is none. */
 static bool next_behind(dli_mysql_condemned_t *condemned, uint64_t serial, dli_mysql_doomed_t *doomed) {
     pthread_mutex_lock(&condemned->mutex);

@@ -40,6 +40,8 @@ void dli_mysql_condemned_free(dli_mysql_condemned_t *condemned, bool forked);
 /* began_ns: when the making of it began. One without an id is not killed. */
 void dli_mysql_condemned_add(dli_mysql_condemned_t *condemned, const dli_mysql_facts_t *facts,
                              uint64_t began_ns);
+/* Nobody is to be killed: whatever is on the list counts as without an id. */
+void dli_mysql_condemned_spare(dli_mysql_condemned_t *condemned);
 /* Reports, once, that there was one without an id. */
 void dli_mysql_condemned_tell(dli_mysql_condemned_t *condemned, const dl_driver_env_t *env);
 /*

@@ -91,11 +91,18 @@ dli_mysql_maker_t *dli_mysql_pool_adopt(dli_mysql_pool_t *pool, dli_mysql_lane_t
 static void meet(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_member_t **doomed) {
     const dli_mysql_facts_t *facts = dli_mysql_conn_facts(member->conn);
     bool is_news = dli_breaker_mend(&pool->breaker, pool->env.now_ns());
-    if (pool->facts.version_number != 0 && strcmp(pool->facts.identity, facts->identity) != 0) {
+    bool was_met = pool->facts.version_number != 0;
+    bool is_other = was_met && strcmp(pool->facts.identity, facts->identity) != 0;
+    /* A proxy's number for a connection can be the server's by chance. */
+    bool is_renumbered = was_met && !is_other && pool->facts.connection_id == 0;
+    if (is_other) {
         dli_mysql_pool_begin_epoch(pool, doomed);
         pool->is_other = is_news = true;
     }
     pool->facts = *facts;
+    if (is_renumbered) {
+        pool->facts.connection_id = 0;
+    }
     member->epoch = pool->epoch;
     if (pool->lost > 0) {
         pool->lost--;

@@ -294,30 +294,37 @@ dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, 
 
 /* ---- the control lane ---------------------------------------------------------------------------------- */
 
-dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
-                                      uint64_t deadline_ns, dl_error_t *err) {
-    const dli_mysql_facts_t *facts = dli_mysql_conn_facts(conn);
-    dli_mysql_member_t *member;
-    if (facts->connection_id == 0) {
-        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
+/* Do the numbers that connections have here say anything to KILL? */
+static bool may_kill(dli_mysql_link_t *link) {
+    dli_mysql_facts_t facts;
+    dli_mysql_pool_facts(link->pool, &facts);
+    return facts.connection_id != 0;
+}
+
+/* What it was asked on this lane has been answered, or it is of no use. */
+static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) {
+    if (dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn)) {
+        drop(link, control, false);
+    } else {
+        dli_mysql_pool_give_back(link->pool, control);
     }
-    dl_status_t status = borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &member, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    if (strcmp(dli_mysql_conn_facts(member->conn)->identity, facts->identity) != 0) {
-        dli_mysql_pool_give_back(link->pool, member);
-        return dl_driver_fail(err, DL_EIO, 0, "the statement runs on another server than this one");
-    }
+}
+
+static dl_status_t kill_query_by(dli_mysql_link_t *link, dli_mysql_member_t *control,
+                                 const dli_mysql_facts_t *facts, uint64_t deadline_ns, dl_error_t *err) {
     char sql[48];
     dli_mysql_answer_t answer;
+    if (facts->connection_id == 0 || !may_kill(link)) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
+    }
+    if (strcmp(dli_mysql_conn_facts(control->conn)->identity, facts->identity) != 0) {
+        return dl_driver_fail(err, DL_EIO, 0, "the statement runs on another server than this one");
+    }
     int len = snprintf(sql, sizeof sql, "KILL QUERY %llu", (unsigned long long)facts->connection_id);
-    status = ask(link, member, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
+    dl_status_t status = ask(link, control, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
     if (status != DL_OK) {
-        drop(link, member, false);
         return status;
     }
-    dli_mysql_pool_give_back(link->pool, member);
     /* A connection that is not there runs nothing. */
     if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
         status = dli_mysql_refused(answer.error, answer.message, "ending a statement", err);
@@ -326,23 +333,41 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
     return status;
 }
 
-void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
-    dli_mysql_member_t *member;
-    dl_error_t err;
-    dli_mysql_condemned_tell(&link->condemned, &link->env);
-    if (atomic_load(&link->condemned.count) == 0 ||
-        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &member, &err) != DL_OK) {
-        return;
+dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
+                                      uint64_t deadline_ns, dl_error_t *err) {
+    dli_mysql_member_t *control;
+    dl_status_t status =
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
+    if (status == DL_OK) {
+        status = kill_query_by(link, control, dli_mysql_conn_facts(conn), deadline_ns, err);
+        return_control(link, control);
     }
+    return status;
+}
+
+static void kill_condemned(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t deadline_ns,
+                           const dl_stop_t *stop) {
     dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
     uint64_t began_ns = link->env.now_ns();
-    (void)dli_mysql_condemned_kill(&link->condemned, member->conn, member->ready_ns, &bounds, &err);
-    if (dli_mysql_conn_is_asking(member->conn) || dli_mysql_conn_is_broken(member->conn)) {
-        if (link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
-            dli_mysql_pool_distrust(link->pool, began_ns);
-        }
-        drop(link, member, false);
-    } else {
-        dli_mysql_pool_give_back(link->pool, member);
+    dl_error_t err;
+    (void)dli_mysql_condemned_kill(&link->condemned, control->conn, control->ready_ns, &bounds, &err);
+    bool is_silent = dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn);
+    if (is_silent && link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
+        dli_mysql_pool_distrust(link->pool, began_ns);
     }
+}
+
+void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
+    dli_mysql_member_t *control;
+    dl_error_t err;
+    if (atomic_load(&link->condemned.count) > 0 &&
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &control, &err) == DL_OK) {
+        if (may_kill(link)) {
+            kill_condemned(link, control, deadline_ns, stop);
+        } else {
+            dli_mysql_condemned_spare(&link->condemned);
+        }
+        return_control(link, control);
+    }
+    dli_mysql_condemned_tell(&link->condemned, &link->env);
 }

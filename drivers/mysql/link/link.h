@@ -44,7 +44,8 @@ dl_status_t dli_mysql_link_open(dli_mysql_endpoint_t *endpoint, const dli_mysql_
 /* Nothing is running or borrowed. Waits for no connection that is being made. NULL is fine. forked: closes
  * descriptors only. */
 void dli_mysql_link_close(dli_mysql_link_t *link, bool forked);
-/* What the last connection learned; all zero before the first. */
+/* What the last connection learned; all zero before the first. connection_id: 0 as soon as one to the same
+ * server had none, and then nothing is to be killed. */
 void dli_mysql_link_facts(dli_mysql_link_t *link, dli_mysql_facts_t *facts);
 /* For bounds of statements on borrowed connections. */
 dli_mysql_guard_t *dli_mysql_link_guard(dli_mysql_link_t *link);

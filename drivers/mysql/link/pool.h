@@ -85,7 +85,7 @@ typedef struct dli_mysql_pool {
     dli_mysql_ticket_t *tickets;
     dli_mysql_member_t *lent[DLI_MYSQL_LENT_SLOTS];
     dli_breaker_t breaker;
-    dli_mysql_facts_t facts; /* of the last connection */
+    dli_mysql_facts_t facts; /* of the last connection; its id: 0 once one to the same server had none */
     unsigned epoch;      /* connections of an older one are to another server, or to one that only reads */
     int64_t overdue;     /* how many makers are */
     uint64_t suspect_ns; /* idle ones that were not touched since are suspect */
