@@ -237,3 +237,13 @@ static void kill_one(mysql_server_t *server, const char *id) {
 int mysql_kill_connections(mysql_server_t *server, const char *user) {
     return each_connection(server, user, kill_one);
 }
+
+void mysql_server_await_uptime(mysql_server_t *server, int seconds) {
+    mysql_hand_t *hand = mysql_hand(server, NULL);
+    int up = 0;
+    while (sscanf(mysql_hand_ask(hand, "SHOW GLOBAL STATUS LIKE 'Uptime'"), "Uptime,%d", &up) != 1 ||
+           up < seconds) {
+        (void)mysql_hand_ask(hand, "DO SLEEP(0.05)");
+    }
+    mysql_hand_close(hand);
+}

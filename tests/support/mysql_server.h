@@ -60,6 +60,8 @@ void mysql_server_boot(mysql_server_t *server); /* again, after kill; with the s
 void mysql_server_restart(mysql_server_t *server);
 void mysql_server_freeze(mysql_server_t *server); /* SIGSTOP; returns when it has stopped */
 void mysql_server_thaw(mysql_server_t *server);   /* SIGCONT */
+/* Its uptime tells its run from one before, but for a second or two: that is to be over. */
+void mysql_server_await_uptime(mysql_server_t *server, int seconds);
 /* Another argument for the next boot. */
 void mysql_server_arg(mysql_server_t *server, const char *word);
 

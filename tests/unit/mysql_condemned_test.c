@@ -6,18 +6,11 @@
 
 #include "drivers/mysql/link/condemned.h"
 
-/* So that its uptime, in whole seconds, tells its run from another. */
-static void await_uptime(void) {
-    int seconds = 0;
-    AWAIT(sscanf(mysql_ask(server, "SHOW GLOBAL STATUS LIKE 'Uptime'"), "Uptime,%d", &seconds) == 1 &&
-          seconds >= 4);
-}
-
 TestSuite(condemned, .init = set_up, .fini = tear_down, .timeout = 120);
 
 Test(condemned, a_claim_that_was_given_up_is_killed_before_anything_is_freed) {
     open_link();
-    await_uptime();
+    mysql_server_await_uptime(server, 4);
     give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
     give_up("SELECT SLEEP(25), 2", DLI_MYSQL_PLAIN, DL_EUNKNOWN);
     AWAIT_THAT(running("SELECT SLEEP(25)"), ==, 1);
@@ -33,7 +26,7 @@ Test(condemned, a_claim_that_was_given_up_is_killed_before_anything_is_freed) {
 Test(condemned, many_condemned_ones_are_killed_at_once) {
     options.max_total = 16;
     open_link();
-    await_uptime();
+    mysql_server_await_uptime(server, 4);
     dli_mysql_conn_t *conns[16];
     unsigned error;
     for (int i = 0; i < 16; i++) {
@@ -53,7 +46,7 @@ Test(condemned, many_condemned_ones_are_killed_at_once) {
 Test(condemned, killing_takes_no_more_than_half_of_the_time) {
     make_relay(5000);
     open_link();
-    await_uptime();
+    mysql_server_await_uptime(server, 4);
     dli_mysql_conn_t *control = lend(DLI_MYSQL_CONTROL);
     cr_assert_eq(relay->pairs, 1);
     give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
@@ -108,7 +101,7 @@ static mysql_hand_t *make_hand(const char *user) {
 Test(condemned, after_killing_without_an_answer_the_others_are_not_trusted) {
     make_relay(5000);
     open_link();
-    await_uptime();
+    mysql_server_await_uptime(server, 4);
     dli_mysql_conn_t *control = lend(DLI_MYSQL_CONTROL), *other = lend(DLI_MYSQL_TOKENS);
     give_up("SELECT SLEEP(25)", DLI_MYSQL_CLAIM, DL_EUNKNOWN);
     dli_mysql_link_give_back(link_, control); /* both heard of since, and trusted */
@@ -127,7 +120,7 @@ TestSuite(condemned_alone, .init = set_up_alone, .fini = tear_down, .timeout = 1
 Test(condemned_alone, nobody_is_killed_for_a_connection_to_an_earlier_run_of_the_server) {
     uint64_t before_ns = dli_sys_real.now_ns(); /* the server's uptime counts what the machine stood still */
     mysql_server_restart(server);
-    await_uptime();
+    mysql_server_await_uptime(server, 4);
     killing_t killing;
     begin_killing(&killing);
     mysql_hand_t *hand = make_hand(account);

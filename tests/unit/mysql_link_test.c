@@ -230,6 +230,53 @@ Test(link_alone, a_restart_of_the_server_is_survived) {
     cr_assert(was_reported("the server is back"));
 }
 
+static void *sleep_by_hand(void *hand) {
+    (void)mysql_hand_try(hand, "SELECT SLEEP(25), 'namesake'");
+    return NULL;
+}
+
+static long long asleep(uint64_t id) {
+    return mysql_number(
+        server,
+        "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%%namesake%%' AND ID=%llu",
+        (unsigned long long)id);
+}
+
+/* Numbers begin anew with each start of a server, and its clients may not learn of its end. */
+Test(link_alone, kill_query_spares_who_has_the_number_in_the_next_run_of_the_server) {
+    pthread_t thread;
+    unsigned error;
+    mysql_hand_t *hands[RELAY_PAIRS] = {NULL}, *namesake = NULL;
+    make_relay(5000);
+    for (int i = 0; i < RELAY_PAIRS / 2; i++) {
+        (void)mysql_ask(server, "DO 1"); /* the first numbers go to those who wait for its start */
+    }
+    open_link();
+    dli_mysql_conn_t *conn = lend(DLI_MYSQL_CALLS);
+    uint64_t id = dli_mysql_conn_facts(conn)->connection_id;
+    cr_assert_eq(ask_on(conn, "SELECT SLEEP(25)", 100, &error), DL_ETIMEDOUT, "%s", err.message);
+    atomic_store(&relay->deaf_below, 1);
+    mysql_server_restart(server);
+    for (int i = 0; namesake == NULL; i++) {
+        cr_assert_lt(i, RELAY_PAIRS);
+        hands[i] = mysql_hand(server, NULL);
+        cr_assert_leq(mysql_hand_id(hands[i]), id);
+        namesake = mysql_hand_id(hands[i]) == id ? hands[i] : NULL;
+    }
+    mysql_server_await_uptime(server, 4);
+    cr_assert_eq(pthread_create(&thread, NULL, sleep_by_hand, namesake), 0);
+    AWAIT_THAT(asleep(id), ==, 1);
+    cr_assert_eq(dli_mysql_link_kill_query(link_, conn, in_ms(15000), &err), DL_EIO, "%s", err.message);
+    cr_assert_has(err.message, "earlier run");
+    cr_assert_eq(asleep(id), 1);
+    (void)mysql_ask(server, "KILL QUERY %llu", (unsigned long long)id);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < RELAY_PAIRS; i++) {
+        mysql_hand_close(hands[i]);
+    }
+    dli_mysql_link_drop(link_, conn, false);
+}
+
 Test(link_alone, a_frozen_server_costs_each_call_its_time_and_no_more) {
     open_link();
     run_well("DO 1");
@@ -312,6 +359,7 @@ static uint64_t expect_ended(const dl_stop_t *stop) {
 
 Test(link, a_statement_behind_a_locked_row_is_ended_and_its_outcome_known) {
     let_stand(&env);
+    mysql_server_await_uptime(server, 4);
     open_link();
     mysql_hand_t *hand = lock_a_row();
     uint64_t id = ask_number("SELECT CONNECTION_ID()");
@@ -364,6 +412,7 @@ Test(link, an_answer_that_comes_while_its_statement_cannot_be_ended_is_heard) {
 }
 
 Test(link, kill_query_ends_what_a_connection_is_running_and_not_the_connection) {
+    mysql_server_await_uptime(server, 4);
     open_link();
     dli_mysql_conn_t *conn = lend(DLI_MYSQL_CALLS);
     unsigned error;

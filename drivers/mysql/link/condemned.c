@@ -114,46 +114,54 @@ static void forget(dli_mysql_condemned_t *condemned, uint64_t serial) {
     pthread_mutex_unlock(&condemned->mutex);
 }
 
-/* ---- killing ---------------------------------------------------------------------------------------- */
+/* ---- whose number is it? ------------------------------------------------------------------------------- */
 
-typedef struct killer {
-    dli_mysql_condemned_t *condemned;
-    dli_mysql_conn_t *conn;
-    const dli_mysql_bounds_t *bounds;
-    uint64_t up_since_ns; /* the server's run surely began before this */
-    bool asked_uptime;
-    dl_error_t *err;
-} killer_t;
-
-static dl_status_t ask(const killer_t *killer, const char *sql, dli_mysql_answer_t *answer) {
-    const dl_driver_env_t *env = killer->bounds->env;
+static dl_status_t ask(dli_mysql_conn_t *conn, const char *sql, const dli_mysql_bounds_t *bounds,
+                       dli_mysql_answer_t *answer, dl_error_t *err) {
     *answer = (dli_mysql_answer_t){0};
-    dl_status_t status =
-        dli_mysql_conn_ask(killer->conn, sql, strlen(sql), killer->bounds, NULL, answer, killer->err);
+    dl_status_t status = dli_mysql_conn_ask(conn, sql, strlen(sql), bounds, NULL, answer, err);
     if (status != DL_EIO) {
-        env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
+        bounds->env->count(bounds->env->core, DL_COUNT_ROUND_TRIP, 1);
     }
     return status;
 }
 
 /* The server counts whole seconds, with both ends cut: it may say almost one too many. */
-static dl_status_t ask_uptime(killer_t *killer) {
+static dl_status_t ask_uptime(dli_mysql_witness_t *witness, const dli_mysql_bounds_t *bounds,
+                              dl_error_t *err) {
     dli_mysql_answer_t answer;
-    dl_status_t status = ask(killer, "SHOW GLOBAL STATUS LIKE 'Uptime'", &answer);
-    uint64_t now_ns = killer->bounds->env->now_ns(), uptime_s = 0;
-    MYSQL_ROW row = status == DL_OK ? dli_mysql_answer_row(&answer, NULL) : NULL;
-    if (row != NULL) {
-        uptime_s = dli_mysql_number(row[1]);
-    }
+    dl_status_t status = ask(witness->conn, "SHOW GLOBAL STATUS LIKE 'Uptime'", bounds, &answer, err);
+    uint64_t now_ns = bounds->env->now_ns();
+    uint64_t uptime_s = dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
     dli_mysql_answer_free(&answer);
     if (status == DL_OK && uptime_s > 0) {
         uint64_t least_ns = (uptime_s - 1) * NS_PER_S;
         uint64_t since_ns = now_ns > least_ns ? now_ns - least_ns : 0;
-        killer->up_since_ns = since_ns < killer->up_since_ns ? since_ns : killer->up_since_ns;
+        witness->up_since_ns = since_ns < witness->up_since_ns ? since_ns : witness->up_since_ns;
     }
-    killer->asked_uptime = true;
+    witness->asked_uptime = true;
     return status;
 }
+
+dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, uint64_t began_ns,
+                                  const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err) {
+    bool is_here = strcmp(identity, dli_mysql_conn_facts(witness->conn)->identity) == 0;
+    dl_status_t status = DL_OK;
+    if (is_here && began_ns <= witness->up_since_ns && !witness->asked_uptime) {
+        status = ask_uptime(witness, bounds, err);
+    }
+    *is_same = is_here && began_ns > witness->up_since_ns;
+    return status;
+}
+
+/* ---- killing ------------------------------------------------------------------------------------------- */
+
+typedef struct killer {
+    dli_mysql_condemned_t *condemned;
+    dli_mysql_witness_t witness;
+    const dli_mysql_bounds_t *bounds;
+    dl_error_t *err;
+} killer_t;
 
 /* It was killed. false: so long ago that it is waited for no more. */
 static bool is_awaited(const killer_t *killer, uint64_t serial) {
@@ -175,22 +183,21 @@ static bool is_awaited(const killer_t *killer, uint64_t serial) {
 
 /* One word with the server about one of them. *is_gone: it is off the list. */
 static dl_status_t kill_one(killer_t *killer, const dli_mysql_doomed_t *doomed, bool *is_gone) {
-    bool is_here = strcmp(doomed->identity, dli_mysql_conn_facts(killer->conn)->identity) == 0;
+    bool is_same;
     *is_gone = true;
-    if (is_here && doomed->began_ns <= killer->up_since_ns && !killer->asked_uptime) {
-        dl_status_t status = ask_uptime(killer);
-        if (status != DL_OK) {
-            return status;
-        }
+    dl_status_t status = dli_mysql_witness_ask(&killer->witness, doomed->identity, doomed->began_ns,
+                                               killer->bounds, &is_same, killer->err);
+    if (status != DL_OK) {
+        return status;
     }
-    if (!is_here || doomed->began_ns <= killer->up_since_ns) {
+    if (!is_same) {
         forget(killer->condemned, doomed->serial);
         return DL_OK;
     }
     char sql[48];
     dli_mysql_answer_t answer;
     snprintf(sql, sizeof sql, "KILL CONNECTION %llu", (unsigned long long)doomed->id);
-    dl_status_t status = ask(killer, sql, &answer);
+    status = ask(killer->witness.conn, sql, killer->bounds, &answer, killer->err);
     *is_gone = status == DL_OK && (answer.error != 0 || !is_awaited(killer, doomed->serial));
     if (*is_gone) {
         if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
@@ -235,8 +242,10 @@ static dl_status_t pause_a_little(const killer_t *killer, uint64_t pause_ns) {
 
 dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,
                                      uint64_t ready_ns, const dli_mysql_bounds_t *bounds, dl_error_t *err) {
-    killer_t killer = {
-        .condemned = condemned, .conn = conn, .bounds = bounds, .up_since_ns = ready_ns, .err = err};
+    killer_t killer = {.condemned = condemned,
+                       .witness = {.conn = conn, .up_since_ns = ready_ns},
+                       .bounds = bounds,
+                       .err = err};
     size_t left = 0;
     dl_status_t status = kill_each(&killer, &left);
     for (uint64_t pause_ns = PAUSE_FIRST_NS; status == DL_OK && left > 0;) {

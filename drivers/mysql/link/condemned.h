@@ -46,12 +46,27 @@ void dli_mysql_condemned_spare(dli_mysql_condemned_t *condemned);
 void dli_mysql_condemned_tell(dli_mysql_condemned_t *condemned, const dl_driver_env_t *env);
 /*
  * Kills what this connection's server may kill, until it is gone: only then nothing of it can follow. Off the
- * list: what is gone (1094), what is another server's, or of another run of this one, what is not proven to
- * be of this run, what this account may not kill, and what was killed DLI_MYSQL_DYING_NS ago. The proof: this
- * connection was ready (ready_ns) before the other began, or the server's uptime says so.
+ * list: what is gone (1094), what is not proven to be of this run of this server, what this account may not
+ * kill, and what was killed DLI_MYSQL_DYING_NS ago.
  * DL_OK; DL_ETIMEDOUT, DL_ECANCELED: some are not gone yet; or what the connection's asking came to.
  */
 dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,
                                      uint64_t ready_ns, const dli_mysql_bounds_t *bounds, dl_error_t *err);
+
+/* ---- whose number is it? ------------------------------------------------------------------------------- */
+
+/* What is known of the server that a connection leads to. */
+typedef struct dli_mysql_witness {
+    dli_mysql_conn_t *conn;
+    uint64_t
+        up_since_ns; /* the server's run surely began before this: at first, when the connection was ready */
+    bool asked_uptime;
+} dli_mysql_witness_t;
+
+/* Does a number mean the same there as at a server with this identity, for a connection that began to be made
+ * at began_ns? Only if the server is proven to be the same one and to have been up by then: the witness was
+ * ready before, or the uptime says so. DL_OK: *is_same is filled; or what asking for the uptime came to. */
+dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, uint64_t began_ns,
+                                  const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err);
 
 #endif

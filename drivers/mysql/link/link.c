@@ -175,6 +175,102 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
                err);
 }
 
+/* ---- the control lane ---------------------------------------------------------------------------------- */
+
+/* Do the numbers that connections have here say anything to KILL? */
+static bool may_kill(dli_mysql_link_t *link) {
+    dli_mysql_facts_t facts;
+    dli_mysql_pool_facts(link->pool, &facts);
+    return facts.connection_id != 0;
+}
+
+/* What it was asked on this lane has been answered, or it is of no use. */
+static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) {
+    if (dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn)) {
+        drop(link, control, false);
+    } else {
+        dli_mysql_pool_give_back(link->pool, control);
+    }
+}
+
+static dl_status_t kill_query_by(dli_mysql_link_t *link, dli_mysql_member_t *control,
+                                 const dli_mysql_member_t *target, uint64_t deadline_ns, dl_error_t *err) {
+    const dli_mysql_facts_t *facts = dli_mysql_conn_facts(target->conn);
+    dli_mysql_witness_t witness = {.conn = control->conn, .up_since_ns = control->ready_ns};
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, NULL};
+    dli_mysql_answer_t answer;
+    char sql[48];
+    bool is_same;
+    if (facts->connection_id == 0 || !may_kill(link)) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
+    }
+    dl_status_t status =
+        dli_mysql_witness_ask(&witness, facts->identity, target->began_ns, &bounds, &is_same, err);
+    if (status == DL_OK && !is_same) {
+        status = dl_driver_fail(err, DL_EIO, 0,
+                                "the statement may run on another server than this one, or in an earlier run "
+                                "of it");
+    }
+    if (status != DL_OK) {
+        return status;
+    }
+    int len = snprintf(sql, sizeof sql, "KILL QUERY %llu", (unsigned long long)facts->connection_id);
+    status = ask(link, control, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    /* A connection that is not there runs nothing. */
+    if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
+        status = dli_mysql_refused(answer.error, answer.message, "ending a statement", err);
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+static dl_status_t kill_query(dli_mysql_link_t *link, const dli_mysql_member_t *target, uint64_t deadline_ns,
+                              dl_error_t *err) {
+    dli_mysql_member_t *control;
+    dl_status_t status =
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
+    if (status == DL_OK) {
+        status = kill_query_by(link, control, target, deadline_ns, err);
+        return_control(link, control);
+    }
+    return status;
+}
+
+dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
+                                      uint64_t deadline_ns, dl_error_t *err) {
+    return kill_query(link, dli_mysql_pool_find(link->pool, conn), deadline_ns, err);
+}
+
+static void kill_condemned(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t deadline_ns,
+                           const dl_stop_t *stop) {
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
+    uint64_t began_ns = link->env.now_ns();
+    dl_error_t err;
+    (void)dli_mysql_condemned_kill(&link->condemned, control->conn, control->ready_ns, &bounds, &err);
+    bool is_silent = dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn);
+    if (is_silent && link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
+        dli_mysql_pool_distrust(link->pool, began_ns);
+    }
+}
+
+void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
+    dli_mysql_member_t *control;
+    dl_error_t err;
+    if (atomic_load(&link->condemned.count) > 0 &&
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &control, &err) == DL_OK) {
+        if (may_kill(link)) {
+            kill_condemned(link, control, deadline_ns, stop);
+        } else {
+            dli_mysql_condemned_spare(&link->condemned);
+        }
+        return_control(link, control);
+    }
+    dli_mysql_condemned_tell(&link->condemned, &link->env);
+}
+
 /* ---- one statement on any connection ----------------------------------------------------------------- */
 
 static uint64_t earlier(uint64_t a_ns, uint64_t b_ns) {
@@ -201,7 +297,7 @@ static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, cons
     *is_in_doubt = false;
     if (status == DL_ETIMEDOUT && x->may_be_ended) {
         bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
-        *is_in_doubt = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err) != DL_OK;
+        *is_in_doubt = kill_query(link, member, bounds.deadline_ns, &err) != DL_OK;
         status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
         x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
     }
@@ -290,84 +386,4 @@ dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, 
             return status;
         }
     }
-}
-
-/* ---- the control lane ---------------------------------------------------------------------------------- */
-
-/* Do the numbers that connections have here say anything to KILL? */
-static bool may_kill(dli_mysql_link_t *link) {
-    dli_mysql_facts_t facts;
-    dli_mysql_pool_facts(link->pool, &facts);
-    return facts.connection_id != 0;
-}
-
-/* What it was asked on this lane has been answered, or it is of no use. */
-static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) {
-    if (dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn)) {
-        drop(link, control, false);
-    } else {
-        dli_mysql_pool_give_back(link->pool, control);
-    }
-}
-
-static dl_status_t kill_query_by(dli_mysql_link_t *link, dli_mysql_member_t *control,
-                                 const dli_mysql_facts_t *facts, uint64_t deadline_ns, dl_error_t *err) {
-    char sql[48];
-    dli_mysql_answer_t answer;
-    if (facts->connection_id == 0 || !may_kill(link)) {
-        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
-    }
-    if (strcmp(dli_mysql_conn_facts(control->conn)->identity, facts->identity) != 0) {
-        return dl_driver_fail(err, DL_EIO, 0, "the statement runs on another server than this one");
-    }
-    int len = snprintf(sql, sizeof sql, "KILL QUERY %llu", (unsigned long long)facts->connection_id);
-    dl_status_t status = ask(link, control, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    /* A connection that is not there runs nothing. */
-    if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
-        status = dli_mysql_refused(answer.error, answer.message, "ending a statement", err);
-    }
-    dli_mysql_answer_free(&answer);
-    return status;
-}
-
-dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
-                                      uint64_t deadline_ns, dl_error_t *err) {
-    dli_mysql_member_t *control;
-    dl_status_t status =
-        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
-    if (status == DL_OK) {
-        status = kill_query_by(link, control, dli_mysql_conn_facts(conn), deadline_ns, err);
-        return_control(link, control);
-    }
-    return status;
-}
-
-static void kill_condemned(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t deadline_ns,
-                           const dl_stop_t *stop) {
-    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
-    uint64_t began_ns = link->env.now_ns();
-    dl_error_t err;
-    (void)dli_mysql_condemned_kill(&link->condemned, control->conn, control->ready_ns, &bounds, &err);
-    bool is_silent = dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn);
-    if (is_silent && link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
-        dli_mysql_pool_distrust(link->pool, began_ns);
-    }
-}
-
-void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
-    dli_mysql_member_t *control;
-    dl_error_t err;
-    if (atomic_load(&link->condemned.count) > 0 &&
-        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &control, &err) == DL_OK) {
-        if (may_kill(link)) {
-            kill_condemned(link, control, deadline_ns, stop);
-        } else {
-            dli_mysql_condemned_spare(&link->condemned);
-        }
-        return_control(link, control);
-    }
-    dli_mysql_condemned_tell(&link->condemned, &link->env);
 }

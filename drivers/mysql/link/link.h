@@ -103,7 +103,8 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
                                dli_mysql_answer_t *answer, dl_error_t *err);
 
 /* Ends the statement that the connection is running, if any (KILL QUERY), on the control lane. DL_OK: the
- * server has done so. DL_ENOTSUP: behind this proxy nobody can. */
+ * server has done so. DL_ENOTSUP: behind this proxy nobody can. DL_EIO: nothing was sent, as the server is
+ * not known to be the one that it was made to; or nothing can be sent. */
 dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
                                       uint64_t deadline_ns, dl_error_t *err);
 /* Kills every condemned connection that this server has; best effort, in time. */
