@@ -131,12 +131,12 @@ static uint64_t limit_ms(const dli_mysql_claim_t *c, bool has_superseded) {
 
 /* Without waiting it was busy: until when? And is the lock just passing from one to another? */
 static dl_status_t look_at_holder(dli_mysql_claim_t *c) {
-    const dl_request_t *r = c->request;
-    uint64_t until_ns = r->deadline_ns - LEAVING_MS * (uint64_t)DLI_NS_PER_MS;
+    dl_request_t look = *c->request;
     dli_mysql_marker_t marker;
     dl_error_t err;
-    if (capped_ms(c, 1) == 0 || dli_mysql_marker_look(c->mysql, r->name, r->name_len, DLI_MYSQL_READ,
-                                                      until_ns, &r->stop, &marker, &err) != DL_OK) {
+    look.deadline_ns -= LEAVING_MS * (uint64_t)DLI_NS_PER_MS;
+    if (capped_ms(c, 1) == 0 ||
+        dli_mysql_marker_look(c->mysql, &look, DLI_MYSQL_READ, NULL, &marker, &err) != DL_OK) {
         return DL_EBUSY; /* as was seen, whatever became of the look */
     }
     if (marker.info.held) {

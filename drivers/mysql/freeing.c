@@ -18,48 +18,87 @@ static bool is_hold(const dli_mysql_marker_t *marker, const char *owner, uint64_
     return marker->info.held && marker->info.hold_id == hold_id && strcmp(marker->info.owner, owner) == 0;
 }
 
-/* DL_OK: killed, or not there any more. DL_ENOTSUP: behind this proxy nobody can. */
-static dl_status_t kill(dli_mysql_t *mysql, uint64_t connection_id, uint64_t deadline_ns,
-                        const dl_stop_t *stop, dl_error_t *err) {
+/* One statement on the connection that saw the marker; it is given up if it has no answer. */
+static dl_status_t ask_on(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dli_mysql_sql_t *sql,
+                          const dl_request_t *r, dli_mysql_answer_t *answer, dl_error_t *err) {
+    *answer = (dli_mysql_answer_t){.rows = NULL};
+    dl_status_t status = dli_mysql_link_ask(mysql->link, *conn, sql->at, sql->len, r->deadline_ns, &r->stop,
+                                            NULL, answer, err);
+    if (status != DL_OK) {
+        dli_mysql_link_drop(mysql->link, *conn, false);
+        *conn = NULL;
+        err->status = status = status == DL_EIO ? DL_EIO : DL_EUNKNOWN;
+    }
+    return status;
+}
+
+/* After a crash a server shows for a moment what transactions of its earlier run had written, and rolls them
+ * back. Connections are numbered anew by then, so that the marker's number can be somebody else's. Both times
+ * are the server's, and cut so that a marker of this run is never the older. */
+static dl_status_t look_for_run(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dl_request_t *r,
+                                const dli_mysql_marker_t *marker, bool *is_of_this, dl_error_t *err) {
+    char text[48];
+    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
+    dli_mysql_answer_t answer;
+    dli_mysql_sql_add(&sql, "SHOW GLOBAL STATUS LIKE 'Uptime'");
+    dl_status_t status = ask_on(mysql, conn, &sql, r, &answer, err);
+    uint64_t uptime_s = dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
+    dli_mysql_answer_free(&answer);
+    *is_of_this = (uint64_t)marker->age_s <= uptime_s;
+    return status;
+}
+
+static dl_status_t kill(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dl_request_t *r,
+                        uint64_t connection_id, dl_error_t *err) {
     char text[64];
     dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
-    dli_mysql_facts_t facts;
-    dli_mysql_link_facts(mysql->link, &facts);
-    if (facts.connection_id == 0) {
-        return dl_driver_fail(err, DL_ENOTSUP, 0,
-                              "the holder's connection cannot be killed: " DLI_MYSQL_RENUMBERED);
-    }
+    dli_mysql_answer_t answer;
     dli_mysql_sql_add(&sql, "KILL CONNECTION $u", connection_id);
-    dli_mysql_exchange_t exchange = {.sql = sql.at,
-                                     .len = sql.len,
-                                     .lane = DLI_MYSQL_CONTROL,
-                                     .intent = DLI_MYSQL_PLAIN,
-                                     .deadline_ns = deadline_ns,
-                                     .stop = stop};
-    dl_status_t status = dli_mysql_link_run(mysql->link, &exchange, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    unsigned error = exchange.answer.error;
+    dl_status_t status = ask_on(mysql, conn, &sql, r, &answer, err);
+    unsigned error = answer.error;
     if (error == 1095) {
         status = dl_driver_fail(
             err, DL_EAUTH, (int)error,
             "killing the holder's connection, which is another account's, needs the right CONNECTION "
             "ADMIN (MySQL: CONNECTION_ADMIN): %s",
-            exchange.answer.message);
+            answer.message);
     } else if (error != 0 && error != DLI_MYSQL_NO_SUCH_THREAD) {
-        status = dli_mysql_refused(error, exchange.answer.message, "killing the holder's connection", err);
+        status = dli_mysql_refused(error, answer.message, "killing the holder's connection", err);
     }
-    dli_mysql_answer_free(&exchange.answer);
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
+/* Gives back the connection, on which the marker was seen: so it leads to the server, and the run of it, that
+ * numbered the holder's. DL_OK: killed, or not there any more, or ending anyway. DL_ENOTSUP: behind this
+ * proxy nobody can. */
+static dl_status_t kill_marked(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r,
+                               const dli_mysql_marker_t *marker, dl_error_t *err) {
+    dli_mysql_facts_t facts;
+    dl_status_t status;
+    bool is_of_this;
+    dli_mysql_link_facts(mysql->link, &facts);
+    if (facts.connection_id == 0) {
+        status = dl_driver_fail(err, DL_ENOTSUP, 0,
+                                "the holder's connection cannot be killed: " DLI_MYSQL_RENUMBERED);
+    } else {
+        status = look_for_run(mysql, &conn, r, marker, &is_of_this, err);
+        if (status == DL_OK && is_of_this) {
+            status = kill(mysql, &conn, r, marker->connection_id, err);
+        }
+    }
+    if (conn != NULL) {
+        dli_mysql_link_give_back(mysql->link, conn);
+    }
     return status;
 }
 
 /* Ends the hold that the marker shows. The server frees the row a moment after KILL: this waits for the row
- * itself, and as another may have got it first, looks at the marker. is_ending: it ends by itself, if nobody
- * can kill it. */
-static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_marker_t *marker,
-                              bool is_ending, dl_error_t *err) {
-    dl_status_t status = kill(mysql, marker->connection_id, r->deadline_ns, &r->stop, err);
+ * itself, and as another may have got it first, looks at the marker. conn: that saw it. is_ending: it ends by
+ * itself, if nobody can kill it. */
+static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_conn_t *conn,
+                              const dli_mysql_marker_t *marker, bool is_ending, dl_error_t *err) {
+    dl_status_t status = kill_marked(mysql, conn, r, marker, err);
     if (status == DL_ENOTSUP && is_ending) {
         status = DL_OK;
     }
@@ -87,8 +126,7 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const d
                                   mysql->table_shown);
         }
         if (status == DL_OK) {
-            status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_READ, r->deadline_ns,
-                                           &r->stop, &now, err);
+            status = dli_mysql_marker_look(mysql, r, DLI_MYSQL_READ, NULL, &now, err);
         }
         if (status == DL_OK && !is_hold(&now, marker->info.owner, marker->info.hold_id)) {
             return DL_OK;
@@ -103,29 +141,34 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, const d
 /* The hold's connection is gone from here. Whatever the server still has of it is condemned, or shown by its
  * marker. */
 static dl_status_t free_marked(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
+    dli_mysql_conn_t *conn;
     dli_mysql_marker_t marker;
-    dl_status_t status = dli_mysql_marker_look(mysql, r->name, r->name_len, DLI_MYSQL_FREE, r->deadline_ns,
-                                               &r->stop, &marker, err);
+    dl_status_t status = dli_mysql_marker_look(mysql, r, DLI_MYSQL_FREE, &conn, &marker, err);
     if (status != DL_OK) {
         return status;
     }
-    return is_hold(&marker, r->owner, r->hold_id) ? end_marked(mysql, r, &marker, true, err) : lost(err);
+    if (is_hold(&marker, r->owner, r->hold_id)) {
+        return end_marked(mysql, r, conn, &marker, true, err);
+    }
+    dli_mysql_link_give_back(mysql->link, conn);
+    return lost(err);
 }
 
 dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                     dl_error_t *err) {
     dli_mysql_sessions_t *sessions = state;
     dl_request_t r = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
+    dli_mysql_conn_t *conn;
     dli_mysql_marker_t marker;
-    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, name, name_len, DLI_MYSQL_READ, deadline_ns,
-                                               NULL, &marker, err);
+    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, &r, DLI_MYSQL_READ, &conn, &marker, err);
     if (status != DL_OK) {
         return status;
     }
     if (!marker.info.held) {
+        dli_mysql_link_give_back(sessions->mysql.link, conn);
         return dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody holds it");
     }
-    return end_marked(&sessions->mysql, &r, &marker, false, err);
+    return end_marked(&sessions->mysql, &r, conn, &marker, false, err);
 }
 
 /* ---- on the hold's own connection ---------------------------------------------------------------------- */

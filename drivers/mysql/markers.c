@@ -10,7 +10,7 @@
 #define PAGE 100u
 
 /* Columns, in the order of the statement. */
-enum { NAME, OWNER, HOLD_ID, CLIENT, CONNECTION_ID, LEASE_MS, LEFT_MS, TOKEN };
+enum { NAME, OWNER, HOLD_ID, CLIENT, CONNECTION_ID, LEASE_MS, LEFT_MS, TOKEN, AGE_S };
 
 void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
                             uint64_t limit_ms) {
@@ -35,7 +35,8 @@ static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
     dli_mysql_sql_add(sql,
                       "SELECT l.name,l.owner,l.hold_id,l.client,l.connection_id,l.lease_ms,"
                       "GREATEST(0,CAST(l.lease_ms AS SIGNED)"
-                      "-TIMESTAMPDIFF(MICROSECOND,l.acquired_at,UTC_TIMESTAMP(6)) DIV 1000),k.token"
+                      "-TIMESTAMPDIFF(MICROSECOND,l.acquired_at,UTC_TIMESTAMP(6)) DIV 1000),k.token,"
+                      "GREATEST(0,TIMESTAMPDIFF(SECOND,l.acquired_at,UTC_TIMESTAMP(6)))"
                       " FROM $t l LEFT JOIN $t k ON k.name=l.name WHERE l.owner IS NOT NULL",
                       mysql->table, mysql->tokens);
 }
@@ -60,19 +61,25 @@ static void read_marker(MYSQL_ROW row, const unsigned long *lengths, dli_mysql_m
     copy_text(info->owner, sizeof info->owner, row[OWNER], lengths[OWNER]);
     copy_text(info->client, sizeof info->client, row[CLIENT], lengths[CLIENT]);
     marker->connection_id = dli_mysql_number(row[CONNECTION_ID]);
+    marker->age_s = (int64_t)dli_mysql_number(row[AGE_S]);
 }
 
-dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t name_len,
-                                  dli_mysql_intent_t intent, uint64_t deadline_ns, const dl_stop_t *stop,
-                                  dli_mysql_marker_t *marker, dl_error_t *err) {
+dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_intent_t intent,
+                                  dli_mysql_conn_t **kept, dli_mysql_marker_t *marker, dl_error_t *err) {
     DLI_MYSQL_SQL(sql);
     *marker = (dli_mysql_marker_t){.info = DL_LOCK_INFO_INIT};
     add_select(&sql, mysql);
-    dli_mysql_sql_add(&sql, " AND l.name=$x", name, name_len);
-    dli_mysql_exchange_t exchange = {
-        .lane = DLI_MYSQL_CONTROL, .intent = intent, .deadline_ns = deadline_ns, .stop = stop};
-    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "looking at", name, err);
+    dli_mysql_sql_add(&sql, " AND l.name=$x", r->name, r->name_len);
+    dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_CONTROL,
+                                     .intent = intent,
+                                     .deadline_ns = r->deadline_ns,
+                                     .stop = &r->stop,
+                                     .kept = kept};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "looking at", r->name, err);
     if (status != DL_OK) {
+        if (kept != NULL && *kept != NULL) {
+            dli_mysql_link_give_back(mysql->link, *kept);
+        }
         return status;
     }
     unsigned long *lengths;
@@ -128,9 +135,9 @@ static void add_idle_times(dli_mysql_t *mysql, dli_mysql_marker_t *markers, size
 dl_status_t dli_mysql_session_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                       dl_lock_info_t *info, dl_error_t *err) {
     dli_mysql_sessions_t *sessions = state;
+    dl_request_t r = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
     dli_mysql_marker_t marker;
-    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, name, name_len, DLI_MYSQL_READ, deadline_ns,
-                                               NULL, &marker, err);
+    dl_status_t status = dli_mysql_marker_look(&sessions->mysql, &r, DLI_MYSQL_READ, NULL, &marker, err);
     if (status == DL_OK && marker.info.held) {
         add_idle_times(&sessions->mysql, &marker, 1, deadline_ns);
     }

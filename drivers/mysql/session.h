@@ -105,13 +105,15 @@ dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefi
 /* markers.c: the marker in a row, seen from outside the holder's transaction. */
 typedef struct dli_mysql_marker {
     uint64_t connection_id;
+    int64_t age_s;       /* since it was written */
     int64_t lease_ms;    /* -1: none */
     dl_lock_info_t info; /* held: somebody does. remaining_ms: as if it was never renewed */
 } dli_mysql_marker_t;
-/* intent: DLI_MYSQL_READ, or DLI_MYSQL_FREE to kill condemned connections before looking. */
-dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const char *name, size_t name_len,
-                                  dli_mysql_intent_t intent, uint64_t deadline_ns, const dl_stop_t *stop,
-                                  dli_mysql_marker_t *marker, dl_error_t *err);
+/* Of the request counts the name, until when and what stops it. intent: DLI_MYSQL_READ, or DLI_MYSQL_FREE to
+ * kill condemned connections before looking. kept (may be NULL): after DL_OK the connection that saw it,
+ * which is the caller's as if it had borrowed it. */
+dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *request, dli_mysql_intent_t intent,
+                                  dli_mysql_conn_t **kept, dli_mysql_marker_t *marker, dl_error_t *err);
 /* The statement that locks the row; limit_ms 0: it does not wait. */
 void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
                             uint64_t limit_ms);

@@ -43,6 +43,37 @@ Test(mysql_pessimistic_traps, a_committed_owner_cannot_be_freed_by_force_and_tak
     shut(&c);
 }
 
+/* After a crash a server shows, until it has rolled it back, what a transaction of its earlier run had
+ * written. */
+Test(mysql_pessimistic_traps, a_marker_of_an_earlier_run_has_nobody_killed) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&h);
+    char refusal[256] = "";
+    mysql_hand_t *recovered = mysql_hand(server, database);
+    mysql_hand_t *namesake =
+        mysql_hand_as(server, MYSQL_USER, MYSQL_SECRET, database, refusal, sizeof refusal);
+    cr_assert_not_null(namesake, "%s", refusal);
+    (void)mysql_hand_ask(recovered, "BEGIN");
+    (void)mysql_hand_ask(
+        recovered,
+        "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
+        "acquired_at=UTC_TIMESTAMP(6)-INTERVAL 1 YEAR,connection_id=%llu WHERE name='orders'",
+        (unsigned long long)mysql_hand_id(namesake));
+    cr_assert_eq(driver->force_release(c.state, "orders", 6, in_ms(500), &c.err), DL_EUNKNOWN, "%s",
+                 c.err.message);
+    cr_assert_str_eq(mysql_hand_ask(namesake, "SELECT 'alive'"), "alive");
+    /* One of this run. */
+    (void)mysql_hand_ask(recovered, "UPDATE " TABLE " SET acquired_at=UTC_TIMESTAMP(6) WHERE name='orders'");
+    (void)driver->force_release(c.state, "orders", 6, in_ms(500), &c.err);
+    cr_assert_eq(mysql_hand_try(namesake, "SELECT 'alive'")[0], '-');
+    mysql_hand_close(recovered);
+    mysql_hand_close(namesake);
+    cr_assert_neq(force_name(&c, "orders"), DL_OK, "nobody holds it");
+    shut(&c);
+}
+
 /* The core takes it out of its watching by its number, which must be nobody else's by then. */
 Test(mysql_pessimistic_traps, a_descriptor_to_watch_is_the_holds_own_until_its_end) {
     client_t c;

@@ -283,6 +283,16 @@ static uint64_t waits_until(const dli_mysql_exchange_t *x, uint64_t now_ns) {
     return x->deadline_ns - (x->may_be_ended ? earlier(half_ns, ENDING_NS) : 0);
 }
 
+/* The answer is there. */
+static void part_with(dli_mysql_link_t *link, const dli_mysql_exchange_t *x, dli_mysql_member_t *member) {
+    if (x->kept == NULL) {
+        dli_mysql_pool_give_back(link->pool, member);
+    } else {
+        dli_mysql_pool_lend(link->pool, member);
+        *x->kept = member->conn;
+    }
+}
+
 /* true: the answer is there after all: a little later, or because the statement was ended on the server,
  * where it may have waited for a row that somebody keeps locked. *is_in_doubt: nobody knows whether a KILL
  * QUERY is still to come, which would end the connection's next statement. */
@@ -312,7 +322,7 @@ static dl_status_t give_up(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_
         if (is_in_doubt) {
             drop(link, member, false);
         } else {
-            dli_mysql_pool_give_back(link->pool, member);
+            part_with(link, x, member);
         }
         return DL_OK;
     }
@@ -359,7 +369,7 @@ static dl_status_t run_on(dli_mysql_link_t *link, dli_mysql_exchange_t *x, dli_m
             return status;
         }
         if (x->answer.error != DLI_MYSQL_DEADLOCK || sent == RESEND_MAX) {
-            dli_mysql_pool_give_back(link->pool, member);
+            part_with(link, x, member);
             return DL_OK;
         }
         dli_mysql_answer_free(&x->answer);
@@ -371,6 +381,9 @@ dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, 
     x->sent_ns = 0;
     x->was_ended = false;
     x->answer = (dli_mysql_answer_t){0};
+    if (x->kept != NULL) {
+        *x->kept = NULL;
+    }
     if (x->intent == DLI_MYSQL_FREE && x->deadline_ns > began_ns) {
         dli_mysql_link_settle(link, began_ns + (x->deadline_ns - began_ns) / 2, x->stop);
     }

@@ -69,6 +69,8 @@ typedef struct dli_mysql_exchange {
     const dl_stop_t *stop; /* NULL: none */
     bool may_be_ended; /* with no answer shortly before the deadline, or after stop, KILL QUERY, so that its
                               outcome is known */
+    dli_mysql_conn_t **kept; /* NULL, or where to put the connection that answered: the caller's, as if it had
+                                borrowed it; NULL in it: there is none */
     /* by the link */
     bool was_ended;            /* so: it waited for something on the server; answer.error is there */
     uint64_t sent_ns;          /* the instant before the first byte left */
