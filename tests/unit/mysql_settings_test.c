@@ -130,9 +130,8 @@ Test(mysql_settings, a_clock_that_nobody_may_set_has_not_to_be_set) {
 }
 
 Test(mysql_settings, facts_that_decide) {
-    start("--innodb-rollback-on-timeout=ON");
+    start(NULL);
     dli_mysql_conn_t *conn = connect_plain();
-    cr_assert(dli_mysql_conn_facts(conn)->rollback_on_timeout);
     cr_assert_not(dli_mysql_conn_facts(conn)->is_read_only);
     dli_mysql_conn_close(conn);
     mysql_ask(server, "SET GLOBAL read_only=1");

@@ -50,8 +50,7 @@ typedef struct dli_mysql_answer {
     uint64_t affected;  /* rows found by UPDATE and DELETE, changed or not (CLIENT_FOUND_ROWS) */
     uint64_t insert_id; /* LAST_INSERT_ID(expr) of this statement; 0: none */
     unsigned error;     /* 0, or the server's error number: the statement did nothing */
-    char sqlstate[6];
-    char message[256]; /* of the error */
+    char message[256];  /* of the error */
 } dli_mysql_answer_t;
 
 void dli_mysql_answer_free(dli_mysql_answer_t *answer);

@@ -228,7 +228,6 @@ static dl_status_t settle(dli_mysql_conn_t *conn, unsigned error, bool ended, dl
     }
     answer->error = error;
     memcpy(answer->message, message, sizeof message);
-    snprintf(answer->sqlstate, sizeof answer->sqlstate, "%s", mysql_sqlstate(conn->mysql));
     return DL_OK;
 }
 

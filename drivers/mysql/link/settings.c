@@ -113,14 +113,14 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
     /* Twins behind one address may have all but the numbers in common, which replication keeps apart. */
     dl_status_t status = ask(session,
                              "SELECT VERSION(),CONNECTION_ID(),@@GLOBAL.read_only,"
-                             "0/*!80000 OR @@GLOBAL.super_read_only*/,@@GLOBAL.innodb_rollback_on_timeout,"
+                             "0/*!80000 OR @@GLOBAL.super_read_only*/,"
                              "CONCAT_WS(':',@@GLOBAL.server_id/*!80000 ,@@GLOBAL.server_uuid*/,"
                              "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir)",
                              &rows);
     if (status != DL_OK) {
         return status;
     }
-    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 6 ? mysql_fetch_row(rows) : NULL;
+    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 5 ? mysql_fetch_row(rows) : NULL;
     if (row == NULL || row[0] == NULL) {
         status = dl_driver_fail(session->err, DL_EPROTO, 0, "%s: it does not say what it is", session->label);
     } else {
@@ -129,8 +129,7 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
         facts->is_mariadb = strcasestr(row[0], "mariadb") != NULL;
         facts->connection_id = id_for_kill(session, dli_mysql_number(row[1]));
         facts->is_read_only = dli_mysql_is_on(row[2]) || dli_mysql_is_on(row[3]);
-        facts->rollback_on_timeout = dli_mysql_is_on(row[4]);
-        snprintf(facts->identity, sizeof facts->identity, "%s", row[5] != NULL ? row[5] : "");
+        snprintf(facts->identity, sizeof facts->identity, "%s", row[4] != NULL ? row[4] : "");
     }
     if (rows != NULL) {
         mysql_free_result(rows);
