@@ -27,6 +27,7 @@ struct dli_mysql_conn {
     bool is_broken;
     bool is_asking;
     int64_t patience_s;
+    void *owner;
     dli_mysql_facts_t facts;
     char label[320];
     dli_mysql_hidden_t table;
@@ -122,6 +123,14 @@ void dli_mysql_conn_close_forked(dli_mysql_conn_t *conn) {
 
 const dli_mysql_facts_t *dli_mysql_conn_facts(const dli_mysql_conn_t *conn) {
     return &conn->facts;
+}
+
+void *dli_mysql_conn_owner(const dli_mysql_conn_t *conn) {
+    return conn->owner;
+}
+
+void dli_mysql_conn_set_owner(dli_mysql_conn_t *conn, void *owner) {
+    conn->owner = owner;
 }
 
 int dli_mysql_conn_fd(const dli_mysql_conn_t *conn) {

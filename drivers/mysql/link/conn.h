@@ -48,6 +48,9 @@ void dli_mysql_conn_close(dli_mysql_conn_t *conn);
 void dli_mysql_conn_close_forked(dli_mysql_conn_t *conn);
 
 const dli_mysql_facts_t *dli_mysql_conn_facts(const dli_mysql_conn_t *conn);
+/* Whatever its maker keeps beside it. */
+void *dli_mysql_conn_owner(const dli_mysql_conn_t *conn);
+void dli_mysql_conn_set_owner(dli_mysql_conn_t *conn, void *owner);
 int dli_mysql_conn_fd(const dli_mysql_conn_t *conn);
 /* No I/O that waits: has the server hung up, or said something that nobody asked for? */
 bool dli_mysql_conn_is_broken(const dli_mysql_conn_t *conn);

@@ -191,6 +191,7 @@ static void *make(void *arg) {
     dl_status_t status =
         dli_mysql_conn_make(pool->endpoint, pool->lanes[maker->lane].role, patience_s, &member->conn, &err);
     if (status == DL_OK) {
+        dli_mysql_conn_set_owner(member->conn, member);
         member->ready_ns = member->used_ns = member->touched_ns = pool->env.now_ns();
     }
     finish(maker, status != DL_ENOMEM, &err);

@@ -152,27 +152,22 @@ dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane,
                                   dl_error_t *err) {
     dli_mysql_member_t *member;
     dl_status_t status = borrow(link, lane, began_ns, deadline_ns, stop, &member, err);
-    *conn = NULL;
-    if (status == DL_OK) {
-        dli_mysql_pool_lend(link->pool, member);
-        *conn = member->conn;
-    }
+    *conn = status == DL_OK ? member->conn : NULL;
     return status;
 }
 
 void dli_mysql_link_give_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn) {
-    dli_mysql_pool_give_back(link->pool, dli_mysql_pool_unlend(link->pool, conn));
+    dli_mysql_pool_give_back(link->pool, dli_mysql_conn_owner(conn));
 }
 
 void dli_mysql_link_drop(dli_mysql_link_t *link, dli_mysql_conn_t *conn, bool is_condemned) {
-    drop(link, dli_mysql_pool_unlend(link->pool, conn), is_condemned);
+    drop(link, dli_mysql_conn_owner(conn), is_condemned);
 }
 
 dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, const char *sql, size_t len,
                                uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,
                                dli_mysql_answer_t *answer, dl_error_t *err) {
-    return ask(link, dli_mysql_pool_find(link->pool, conn), sql, len, deadline_ns, stop, sent_ns, answer,
-               err);
+    return ask(link, dli_mysql_conn_owner(conn), sql, len, deadline_ns, stop, sent_ns, answer, err);
 }
 
 /* ---- the control lane ---------------------------------------------------------------------------------- */
@@ -227,21 +222,16 @@ static dl_status_t kill_query_by(dli_mysql_link_t *link, dli_mysql_member_t *con
     return status;
 }
 
-static dl_status_t kill_query(dli_mysql_link_t *link, const dli_mysql_member_t *target, uint64_t deadline_ns,
-                              dl_error_t *err) {
+dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
+                                      uint64_t deadline_ns, dl_error_t *err) {
     dli_mysql_member_t *control;
     dl_status_t status =
         borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
     if (status == DL_OK) {
-        status = kill_query_by(link, control, target, deadline_ns, err);
+        status = kill_query_by(link, control, dli_mysql_conn_owner(conn), deadline_ns, err);
         return_control(link, control);
     }
     return status;
-}
-
-dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
-                                      uint64_t deadline_ns, dl_error_t *err) {
-    return kill_query(link, dli_mysql_pool_find(link->pool, conn), deadline_ns, err);
 }
 
 static void kill_condemned(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t deadline_ns,
@@ -288,7 +278,6 @@ static void part_with(dli_mysql_link_t *link, const dli_mysql_exchange_t *x, dli
     if (x->kept == NULL) {
         dli_mysql_pool_give_back(link->pool, member);
     } else {
-        dli_mysql_pool_lend(link->pool, member);
         *x->kept = member->conn;
     }
 }
@@ -307,7 +296,7 @@ static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, cons
     *is_in_doubt = false;
     if (status == DL_ETIMEDOUT && x->may_be_ended) {
         bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
-        *is_in_doubt = kill_query(link, member, bounds.deadline_ns, &err) != DL_OK;
+        *is_in_doubt = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err) != DL_OK;
         status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
         x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
     }

@@ -8,12 +8,12 @@
 #include "drivers/breaker.h"
 #include "link.h"
 
-#define DLI_MYSQL_LENT_SLOTS 256
 /* No answer for so long, and what lies idle is not trusted either. Those who wait for less time say nothing
  * about the others' connections. */
 #define DLI_MYSQL_SILENCE_NS ((uint64_t)20000000)
 
-/* One connection. Of whoever borrowed it; of the pool while it is idle. Each has a place in its lane. */
+/* One connection. Of whoever borrowed it; of the pool while it is idle. Each has a place in its lane. Where a
+ * connection goes out without it, it is the connection's owner. */
 typedef struct dli_mysql_member {
     dli_mysql_conn_t *conn;
     dli_mysql_lane_t lane;
@@ -26,7 +26,6 @@ typedef struct dli_mysql_member {
     uint64_t touched_ns; /* when the server last spoke on it: by use, or by a sign of life */
     struct dli_mysql_member *newer, *older; /* idle ones, or those to be closed */
     struct dli_mysql_member *next, *before; /* all connections */
-    struct dli_mysql_member *next_lent;     /* lent ones, to be found by their connection */
 } dli_mysql_member_t;
 
 /* A wait for a connection: in the queue for a free one, or for one that is being made. */
@@ -83,7 +82,6 @@ typedef struct dli_mysql_pool {
     /* Changed so that a forked child can walk them at any time. */
     dli_mysql_member_t *members;
     dli_mysql_ticket_t *tickets;
-    dli_mysql_member_t *lent[DLI_MYSQL_LENT_SLOTS];
     dli_breaker_t breaker;
     dli_mysql_facts_t facts; /* of the last connection; its id: 0 once one to the same server had none */
     unsigned epoch;      /* connections of an older one are to another server, or to one that only reads */
@@ -160,13 +158,6 @@ void dli_mysql_pool_call(dli_mysql_ticket_t *ticket, dl_status_t status, dli_mys
 void dli_mysql_pool_begin_epoch(dli_mysql_pool_t *pool, dli_mysql_member_t **doomed);
 /* Without it. */
 void dli_mysql_pool_close_all(dli_mysql_member_t *doomed);
-
-/* ---- lent.c ----------------------------------------------------------------------------------------- */
-
-/* A borrowed connection goes out without its member, and is found again. It has been lent. */
-void dli_mysql_pool_lend(dli_mysql_pool_t *pool, dli_mysql_member_t *member);
-dli_mysql_member_t *dli_mysql_pool_find(dli_mysql_pool_t *pool, const dli_mysql_conn_t *conn);
-dli_mysql_member_t *dli_mysql_pool_unlend(dli_mysql_pool_t *pool, const dli_mysql_conn_t *conn);
 
 /* ---- connecting.c ----------------------------------------------------------------------------------- */
 
