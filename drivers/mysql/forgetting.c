@@ -174,40 +174,19 @@ static bool forget_some(forgetting_t *f) {
     return finish(f, done ? "COMMIT" : "ROLLBACK");
 }
 
-/* The first time is after a random number of locks, so that clients which live for one lock do it now and
- * then too. It begins near its own name: so they look everywhere in the end. */
-static bool is_due(dli_mysql_t *mysql, const dl_request_t *request) {
-    uint64_t acquired = atomic_load(&mysql->acquired);
-    if (mysql->purge_at == 0) {
-        unsigned char byte = 0;
-        (void)mysql->env->random(&byte, sizeof byte);
-        mysql->purge_at = 1 + byte % EVERY;
-        mysql->purged_len =
-            request->name_len < sizeof mysql->purged ? request->name_len : sizeof mysql->purged;
-        memcpy(mysql->purged, request->name, mysql->purged_len);
-    }
-    if (acquired < mysql->purge_at) {
-        return false;
-    }
-    mysql->purge_at = acquired + EVERY;
-    return true;
-}
-
 bool dli_mysql_names_forget(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *request) {
-    if (mysql->purge_after_ms <= 0 || atomic_flag_test_and_set(&mysql->purging)) {
+    if (!dli_mysql_purge_begin(mysql, request, EVERY)) {
         return true;
     }
     bool is_usable = true;
-    if (is_due(mysql, request)) {
-        forgetting_t *f = malloc(sizeof *f);
-        if (f != NULL) {
-            uint64_t soon_ns = mysql->env->now_ns() + FORGET_MS * (uint64_t)DLI_NS_PER_MS;
-            f->mysql = mysql;
-            f->conn = conn;
-            f->deadline_ns = soon_ns < request->deadline_ns ? soon_ns : request->deadline_ns;
-            is_usable = forget_some(f);
-            free(f);
-        }
+    forgetting_t *f = malloc(sizeof *f);
+    if (f != NULL) {
+        uint64_t soon_ns = mysql->env->now_ns() + FORGET_MS * (uint64_t)DLI_NS_PER_MS;
+        f->mysql = mysql;
+        f->conn = conn;
+        f->deadline_ns = soon_ns < request->deadline_ns ? soon_ns : request->deadline_ns;
+        is_usable = forget_some(f);
+        free(f);
     }
     atomic_flag_clear(&mysql->purging);
     return is_usable;

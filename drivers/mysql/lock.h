@@ -127,6 +127,10 @@ dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *reque
  * moment at most. */
 void dli_mysql_rows_purge(dli_mysql_t *mysql, const dl_request_t *request);
 
+/* purge.c: is it this client's turn, once in so many of its locks? Then `purging` is the caller's to clear.
+ */
+bool dli_mysql_purge_begin(dli_mysql_t *mysql, const dl_request_t *request, unsigned every);
+
 /* One statement about one name on the lane CALLS (or another), with the answer's error mapped: DL_OK only if
  * the server carried it out. `doing`: "taking", "freeing"; for the message. */
 dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, const dli_mysql_sql_t *sql,

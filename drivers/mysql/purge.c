@@ -147,28 +147,36 @@ static void purge_once(dli_mysql_t *mysql, const dl_request_t *request) {
 
 /* The first purge is due after a random number of locks, so that clients which live for one lock purge now
  * and then too. It begins near its own name: so they look everywhere in the end. */
-static bool is_due(dli_mysql_t *mysql, const dl_request_t *request) {
+static bool is_due(dli_mysql_t *mysql, const dl_request_t *request, unsigned every) {
     uint64_t acquired = atomic_load(&mysql->acquired);
     if (mysql->purge_at == 0) {
         unsigned char byte = 0;
         (void)mysql->env->random(&byte, sizeof byte);
-        mysql->purge_at = 1 + byte % PURGE_EVERY;
+        mysql->purge_at = 1 + byte % every;
         mysql->purged_len = request->name_len <= DL_NAME_MAX ? request->name_len : DL_NAME_MAX;
         memcpy(mysql->purged, request->name, mysql->purged_len);
     }
     if (acquired < mysql->purge_at) {
         return false;
     }
-    mysql->purge_at = acquired + PURGE_EVERY;
+    mysql->purge_at = acquired + every;
     return true;
 }
 
-void dli_mysql_rows_purge(dli_mysql_t *mysql, const dl_request_t *request) {
+bool dli_mysql_purge_begin(dli_mysql_t *mysql, const dl_request_t *request, unsigned every) {
     if (mysql->purge_after_ms <= 0 || atomic_flag_test_and_set(&mysql->purging)) {
-        return;
+        return false;
     }
-    if (is_due(mysql, request)) {
+    bool is_its_turn = is_due(mysql, request, every);
+    if (!is_its_turn) {
+        atomic_flag_clear(&mysql->purging);
+    }
+    return is_its_turn;
+}
+
+void dli_mysql_rows_purge(dli_mysql_t *mysql, const dl_request_t *request) {
+    if (dli_mysql_purge_begin(mysql, request, PURGE_EVERY)) {
         purge_once(mysql, request);
+        atomic_flag_clear(&mysql->purging);
     }
-    atomic_flag_clear(&mysql->purging);
 }
