@@ -84,38 +84,18 @@ typedef struct listing {
     dli_mysql_t *mysql;
     const char *prefix;
     size_t prefix_len;
-    char end[DL_NAME_MAX]; /* the first name behind the prefix */
-    size_t end_len;        /* 0: there is none */
     char last[DL_NAME_MAX];
     size_t last_len;
     uint64_t rows, pages; /* of the page, and that have come */
     bool ended;           /* the caller wants no more */
 } listing_t;
 
-/* The next name after all with the prefix: its last byte that can be counted up is. */
-static void find_end(listing_t *l) {
-    if (l->prefix_len > 0) {
-        memcpy(l->end, l->prefix, l->prefix_len);
-    }
-    l->end_len = l->prefix_len;
-    while (l->end_len > 0 && (unsigned char)l->end[l->end_len - 1] == 0xff) {
-        l->end_len--;
-    }
-    if (l->end_len > 0) {
-        l->end[l->end_len - 1] = (char)((unsigned char)l->end[l->end_len - 1] + 1);
-    }
-}
-
 static dl_status_t read_page(listing_t *l, uint64_t deadline_ns, dli_mysql_answer_t *answer,
                              dl_error_t *err) {
     DLI_MYSQL_SQL(sql);
     add_columns(&sql, l->mysql);
-    dli_mysql_sql_add(&sql, ",name FROM $t WHERE name>$x AND name>=$x AND " IS_HELD, l->mysql->table, l->last,
-                      l->last_len, l->prefix, l->prefix_len);
-    if (l->end_len > 0) {
-        dli_mysql_sql_add(&sql, " AND name<$x", l->end, l->end_len);
-    }
-    dli_mysql_sql_add(&sql, " ORDER BY name LIMIT $u", (uint64_t)PAGE);
+    dli_mysql_sql_add(&sql, ",name FROM $t WHERE " IS_HELD, l->mysql->table);
+    dli_mysql_sql_add_page(&sql, "name", l->prefix, l->prefix_len, l->last, l->last_len, PAGE);
     dli_mysql_exchange_t exchange = {
         .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_READ, .deadline_ns = deadline_ns};
     dl_status_t status = dli_mysql_run(l->mysql, &exchange, &sql, "listing", "", err);
@@ -150,7 +130,6 @@ dl_status_t dli_mysql_rows_list(void *state, const char *prefix, size_t prefix_l
     }
     listing_t l = {.mysql = state, .prefix = prefix, .prefix_len = prefix_len};
     const dl_driver_env_t *env = l.mysql->env;
-    find_end(&l);
     dl_status_t status;
     do {
         dli_mysql_answer_t answer;

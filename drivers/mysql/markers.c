@@ -153,35 +153,19 @@ typedef struct listing {
     dli_mysql_t *mysql;
     const char *prefix;
     size_t prefix_len;
-    char end[DL_NAME_MAX]; /* the least name behind all that begin with the prefix */
-    size_t end_len;        /* 0: there is none */
+    char last[DL_NAME_MAX];
+    size_t last_len;
     uint64_t deadline_ns;
     size_t n; /* of the page */
     dli_mysql_marker_t markers[PAGE];
     char names[PAGE][DL_NAME_MAX + 1];
 } listing_t;
 
-static void find_end(listing_t *l) {
-    l->end_len = l->prefix_len;
-    memcpy(l->end, l->prefix, l->prefix_len);
-    while (l->end_len > 0 && (unsigned char)l->end[l->end_len - 1] == 0xff) {
-        l->end_len--;
-    }
-    if (l->end_len > 0) {
-        l->end[l->end_len - 1] = (char)((unsigned char)l->end[l->end_len - 1] + 1);
-    }
-}
-
 /* The page behind the one that is there. */
 static dl_status_t next_page(listing_t *l, dl_error_t *err) {
-    const char *last = l->n > 0 ? l->names[l->n - 1] : "";
     DLI_MYSQL_SQL(sql);
     add_select(&sql, l->mysql);
-    dli_mysql_sql_add(&sql, " AND l.name>=$x AND l.name>$s", l->prefix, l->prefix_len, last);
-    if (l->end_len > 0) {
-        dli_mysql_sql_add(&sql, " AND l.name<$x", l->end, l->end_len);
-    }
-    dli_mysql_sql_add(&sql, " ORDER BY l.name LIMIT $u", (uint64_t)PAGE);
+    dli_mysql_sql_add_page(&sql, "l.name", l->prefix, l->prefix_len, l->last, l->last_len, PAGE);
     dli_mysql_exchange_t exchange = {
         .lane = DLI_MYSQL_CONTROL, .intent = DLI_MYSQL_READ, .deadline_ns = l->deadline_ns};
     dl_status_t status = dli_mysql_run(l->mysql, &exchange, &sql, "listing", l->prefix, err);
@@ -194,6 +178,8 @@ static dl_status_t next_page(listing_t *l, dl_error_t *err) {
     while (l->n < PAGE && (row = dli_mysql_answer_row(&exchange.answer, &lengths)) != NULL) {
         read_marker(row, lengths, &l->markers[l->n]);
         copy_text(l->names[l->n], sizeof l->names[0], row[NAME], lengths[NAME]);
+        l->last_len = lengths[NAME] < sizeof l->last ? lengths[NAME] : sizeof l->last;
+        memcpy(l->last, row[NAME], l->last_len);
         l->n++;
     }
     dli_mysql_answer_free(&exchange.answer);
@@ -230,8 +216,7 @@ dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefi
     l->prefix = prefix;
     l->prefix_len = prefix_len;
     l->deadline_ns = deadline_ns;
-    l->n = 0;
-    find_end(l);
+    l->last_len = 0;
     dl_status_t status = list_pages(l, fn, arg, err);
     free(l);
     return status;

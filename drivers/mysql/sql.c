@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "dlock/dlock.h"
+
 dli_mysql_sql_t dli_mysql_sql_in(char *room, size_t size) {
     room[0] = '\0';
     return (dli_mysql_sql_t){.at = room, .size = size};
@@ -83,4 +85,21 @@ void dli_mysql_sql_add(dli_mysql_sql_t *sql, const char *format, ...) {
         at += at[1] != '\0' ? 2 : 1;
     }
     va_end(args);
+}
+
+void dli_mysql_sql_add_page(dli_mysql_sql_t *sql, const char *column, const char *prefix, size_t prefix_len,
+                            const char *last, size_t last_len, uint64_t rows) {
+    char end[DL_NAME_MAX]; /* the least name behind all with the prefix: its last byte that can be counted up
+                              is */
+    size_t len = prefix_len;
+    dli_mysql_sql_add(sql, " AND $t>=$x AND $t>$x", column, prefix, prefix_len, column, last, last_len);
+    while (len > 0 && (unsigned char)prefix[len - 1] == 0xff) {
+        len--;
+    }
+    if (len > 0) {
+        memcpy(end, prefix, len);
+        end[len - 1] = (char)((unsigned char)end[len - 1] + 1);
+        dli_mysql_sql_add(sql, " AND $t<$x", column, end, len);
+    }
+    dli_mysql_sql_add(sql, " ORDER BY $t LIMIT $u", column, rows);
 }
