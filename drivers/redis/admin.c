@@ -159,10 +159,10 @@ static void ask_part(listing_t *l) {
         }
     }
     if (l->n > 0) {
-        l->words[l->n] = dli_slice(only_locks ? "1" : "0");
-        l->words[l->n + 1] = dli_redis_label_prefix(l->redis);
-        dli_commands_clear(&l->commands); /* by its text, for nobody has loaded it */
-        dli_script_encode(&l->commands, l->redis->layout->list, true, l->n, l->n + 2, l->words);
+        l->words[l->n] = dli_redis_label_prefix(l->redis);
+        l->words[l->n + 1] = dli_slice(only_locks ? "1" : "0");
+        dli_commands_clear(&l->commands); /* by its text, as an exchange is not sent again */
+        dli_script_encode(&l->commands, l->redis->layout->inspect, true, l->n, l->n + 2, l->words);
         ask(l, &l->held, take_held);
     } else if (strcmp(l->cursor, "0") != 0) {
         ask_page(l);

@@ -142,8 +142,7 @@ static dl_status_t greet(dli_redis_t *redis, size_t pipe, const dli_commands_t *
 /* Loads the scripts, and looks at the token key by one of them. */
 static dl_status_t load(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
     const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->renew, layout->inspect,
-                                           layout->force};
+    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->inspect};
     enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
     redisReply *replies[SCRIPTS + 1] = {NULL};
     dli_commands_t commands = {0};

@@ -32,7 +32,7 @@ typedef struct dli_key {
 /* What the layouts of a lock differ in. */
 typedef struct dli_layout {
     const char *driver; /* its name */
-    const dli_script_t *acquire, *release, *renew, *inspect, *list, *force;
+    const dli_script_t *acquire, *release, *inspect;
     const char *redis_type; /* for SCAN: "string", "hash" */
     /* Where releases are told, with the message "0": this and the key. redis-string: a name that no other
      * client of such keys uses. redis-hash-reentrant: Redisson's. */

@@ -289,10 +289,13 @@ static const dli_redis_kind_t claim_kind = {.intent = DLI_CLAIM,
 
 static void encode_free(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const dli_redis_t *redis = ask_of(wire)->redis;
-    dl_request_t with = wire->asked->with;
+    const dli_request_t *asked = wire->asked;
+    dl_request_t with = asked->with;
     with.level = wire->kind == &refuse_kind ? 0 : with.level;
-    dli_redis_encode(redis, &with, redis->layout->release, wire->asked->joins ? "k|ohvcpq1" : "k|ohvcpq0",
-                     NULL, with_source, commands);
+    const char *letters = asked->kind == DLI_ASK_FORCE ? "k|--0cpq1"
+                          : asked->joins               ? "k|ohvcpq1"
+                                                       : "k|ohvcpq0";
+    dli_redis_encode(redis, &with, redis->layout->release, letters, NULL, with_source, commands);
 }
 
 static bool release_replied(dli_redis_request_t *wire, const redisReply *reply) {
@@ -304,12 +307,16 @@ static bool release_replied(dli_redis_request_t *wire, const redisReply *reply) 
         a->wire.asked->in_line = number == 2;
         return number >= 0 && number <= 2;
     }
-    if (reply->type == REDIS_REPLY_NIL || dli_redis_is_foreign(reply)) {
+    bool is_nil = reply->type == REDIS_REPLY_NIL, by_force = a->wire.asked->kind == DLI_ASK_FORCE;
+    if (is_nil && by_force) {
+        a->status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    } else if (is_nil || (dli_redis_is_foreign(reply) && !by_force)) {
         a->status =
             dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer on the server");
-        return true;
+    } else {
+        return judge_error(a, reply);
     }
-    return judge_error(a, reply);
+    return true;
 }
 
 static const dli_redis_kind_t release_kind = {
@@ -359,7 +366,7 @@ static void encode_renewal(dli_redis_request_t *wire, bool with_source, dli_comm
     for (size_t i = 0; i < wire->asked->n; i++) {
         if (can_be_sent(&wire->asked->renewals[i])) {
             const dl_request_t with = dli_renewal_request(&wire->asked->renewals[i]);
-            dli_redis_encode(redis, &with, redis->layout->renew, "k|ohxcp", NULL, with_source, commands);
+            dli_redis_encode(redis, &with, redis->layout->acquire, "kt|oh0x-cp", NULL, with_source, commands);
             with_source = false;
         }
     }
@@ -406,7 +413,7 @@ static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
                                               .replied = renewal_replied,
                                               .ended = renewal_ended};
 
-/* ---- looking, and freeing by force ------------------------------------------------------------------ */
+/* ---- looking ---------------------------------------------------------------------------------------- */
 
 static void encode_inspect(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const dli_redis_t *redis = ask_of(wire)->redis;
@@ -424,25 +431,6 @@ static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) 
 
 static const dli_redis_kind_t inspect_kind = {
     .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = ended};
-
-static void encode_force(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
-    const dli_redis_t *redis = ask_of(wire)->redis;
-    dli_redis_encode(redis, &wire->asked->with, redis->layout->force, "k|cp", NULL, with_source, commands);
-}
-
-static bool force_replied(dli_redis_request_t *wire, const redisReply *reply) {
-    ask_t *a = ask_of(wire);
-    dl_error_t *err = err_of(a);
-    int64_t number;
-    if (dli_reply_int(reply, &number)) {
-        a->status = number == 1 ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
-        return number >= 0 && number <= 1;
-    }
-    return judge_error(a, reply);
-}
-
-static const dli_redis_kind_t force_kind = {
-    .intent = DLI_FREE, .encode = encode_force, .replied = force_replied, .ended = ended};
 
 /* ---- what the core calls ---------------------------------------------------------------------------- */
 
@@ -484,7 +472,7 @@ static size_t count_renewals(const dli_request_t *request) {
 static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     static const dli_redis_kind_t *const kinds[] = {
         [DLI_ASK_TRY] = &claim_kind,       [DLI_ASK_LEVEL] = &claim_kind,     [DLI_ASK_RENEW] = &renewal_kind,
-        [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &force_kind,
+        [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &release_kind,
     };
     ask_t *a = (ask_t *)(void *)request->room;
     *a = (ask_t){.redis = redis, .wire.asked = request};

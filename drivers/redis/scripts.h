@@ -13,12 +13,10 @@ typedef struct dli_script {
 } dli_script_t;
 
 /* scripts/string_acquire.lua is dli_script_string_acquire, and so on. */
-extern const dli_script_t dli_script_string_acquire, dli_script_string_release, dli_script_string_renew,
-    dli_script_string_inspect, dli_script_string_list, dli_script_string_force;
-extern const dli_script_t dli_script_hash_acquire, dli_script_hash_release, dli_script_hash_renew,
-    dli_script_hash_inspect, dli_script_hash_list, dli_script_hash_force;
+extern const dli_script_t dli_script_string_acquire, dli_script_string_release, dli_script_string_inspect;
+extern const dli_script_t dli_script_hash_acquire, dli_script_hash_release, dli_script_hash_inspect;
 extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, dli_script_redlock_release,
-    dli_script_redlock_fill, dli_script_redlock_mark, dli_script_redlock_force;
+    dli_script_redlock_mark;
 /* All of them, ended by NULL: for tests, and for loading them at open. */
 extern const dli_script_t *const dli_scripts[];
 

@@ -25,14 +25,12 @@
 /* The scripts of one layout; tests of what both promise run over both. */
 typedef struct layout {
     const char *name;
-    const dli_script_t *acquire, *release, *renew, *inspect, *force;
+    const dli_script_t *acquire, *release, *inspect;
 } layout_t;
 
 static const layout_t layouts[] = {
-    {"string", &dli_script_string_acquire, &dli_script_string_release, &dli_script_string_renew,
-     &dli_script_string_inspect, &dli_script_string_force},
-    {"hash", &dli_script_hash_acquire, &dli_script_hash_release, &dli_script_hash_renew,
-     &dli_script_hash_inspect, &dli_script_hash_force},
+    {"string", &dli_script_string_acquire, &dli_script_string_release, &dli_script_string_inspect},
+    {"hash", &dli_script_hash_acquire, &dli_script_hash_release, &dli_script_hash_inspect},
 };
 
 #define EACH_LAYOUT(l) (const layout_t *l = layouts; l < layouts + 2; l++)
@@ -139,15 +137,20 @@ static inline const char *drop(const layout_t *l, const char *owner, const char 
 
 static inline const char *renew(const layout_t *l, const char *owner, const char *hold_id,
                                 const char *lease_ms) {
-    return run_on(server.admin, l->renew, "1", LOCK, owner, hold_id, lease_ms, CHANNEL, "", NULL);
+    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, owner, hold_id, "0", lease_ms, "", CHANNEL, "",
+                  NULL);
 }
 
 static inline const char *inspect(const layout_t *l) {
     return run_on(server.admin, l->inspect, "1", LOCK, NULL);
 }
 
+static inline const char *force_on(redisContext *c, const layout_t *l) {
+    return run_on(c, l->release, "1", LOCK, "", "", "0", CHANNEL, "", "queue:" LOCK, "1", NULL);
+}
+
 static inline const char *force(const layout_t *l) {
-    return run_on(server.admin, l->force, "1", LOCK, CHANNEL, "", NULL);
+    return force_on(server.admin, l);
 }
 
 /* ---- judging ---------------------------------------------------------------------------------------- */

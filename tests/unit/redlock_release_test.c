@@ -152,8 +152,8 @@ Test(redlock, force_harms_nobody_who_comes_after_it) {
     connect_all();
     cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
     AWAIT_THAT(have(OWNER ":7"), ==, 5);
-    tell(&servers[0], "SCRIPT LOAD %s", dli_script_redlock_force.source);
-    set_trap(0, &dli_script_redlock_force, REQUESTS);
+    tell(&servers[0], "SCRIPT LOAD %s", dli_script_redlock_release.source);
+    set_trap(0, &dli_script_redlock_release, REQUESTS);
     cr_assert_eq(ask_by_name(DLI_ASK_FORCE, NAME, NULL), DL_OK, "%s", err.message);
     AWAIT_THAT(have(OWNER ":7"), ==, 1);
     occupy(0, OTHER ":1", 20000);

@@ -5,7 +5,7 @@
 #define NODES 3
 #define LEASE_MS 30000
 
-static const plan_t plan = {.n = NODES, .scripts = {&dli_script_string_renew, &dli_script_redlock_fill}};
+static const plan_t plan = {.n = NODES, .scripts = {&dli_script_string_acquire, &dli_script_redlock_acquire}};
 
 static void set_up(void) {
     start_nodes(&plan);

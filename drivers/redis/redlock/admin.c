@@ -163,7 +163,7 @@ static void encode_force(dli_redis_request_t *request, bool with_source, dli_com
     const dli_part_t *part = dli_wire_part(request);
     const admin_t *admin = part->round->extra;
     const dli_slice_t seen = {part->text, admin->seen_len[part->node->index]};
-    dli_part_encode(part, &dli_script_redlock_force, "k|.c", &seen, with_source, commands);
+    dli_part_encode(part, &dli_script_redlock_release, "k|.-c", &seen, with_source, commands);
 }
 
 static bool force_replied(dli_redis_request_t *request, const redisReply *reply) {

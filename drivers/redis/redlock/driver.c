@@ -13,8 +13,7 @@
 
 static const dli_script_t *const scripts[] = {
     &dli_script_redlock_acquire, &dli_script_redlock_raise,  &dli_script_redlock_release,
-    &dli_script_redlock_fill,    &dli_script_string_inspect, &dli_script_string_renew,
-    &dli_script_redlock_force,
+    &dli_script_string_inspect,  &dli_script_string_acquire,
 };
 #define SCRIPTS (sizeof scripts / sizeof scripts[0])
 

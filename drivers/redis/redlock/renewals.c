@@ -30,7 +30,7 @@ static void encode_renewal(dli_redis_request_t *request, bool with_source, dli_c
     const dli_part_t *part = dli_wire_part(request);
     for (size_t k = 0; k < request->count; k++) {
         const dl_request_t with = dli_renewal_request(entry_of(part->round, k));
-        dli_redis_encode(&part->node->redis, &with, &dli_script_string_renew, "k|ohx", NULL,
+        dli_redis_encode(&part->node->redis, &with, &dli_script_string_acquire, "kt|oh0x", NULL,
                          with_source && k == 0, commands);
     }
 }
@@ -81,13 +81,16 @@ static const dli_question_t renewing = {
 static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
     part->claimed_on = dli_part_connection(part);
-    dli_part_encode(part, &dli_script_redlock_fill, "k|ohx", NULL, with_source, commands);
+    const dli_redlock_t *redlock = part->round->redlock;
+    const dli_slice_t keys[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key)};
+    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
 }
 
 /* It counts for nothing, and the next renewal looks again. */
 static bool fill_replied(dli_redis_request_t *request, const redisReply *reply) {
     (void)request;
-    return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR;
+    return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR ||
+           reply->type == REDIS_REPLY_ARRAY;
 }
 
 static void fill_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {

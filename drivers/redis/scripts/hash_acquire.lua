@@ -1,40 +1,38 @@
--- hash_acquire.lua - one attempt to take a lock whose key is a hash: owner = level, owner:h = hold id.
+-- hash_acquire.lua - one attempt to take a lock whose key is a hash: owner = level, owner:h = hold id; or extends one
+-- hold of it, which never creates, never shortens.
 -- KEYS  lock, token counter
--- ARGV  owner, hold id, level, lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
---       its process waits and hears; level > 1: channel, list of those who wait for a fair lock
--- Answers the first token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there,
--- or no longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told, place in the queue or 0 or
+-- ARGV  owner, hold id, level (0: a renewal), lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
+--       its process waits and hears; another level: channel, list of those who wait for a fair lock
+-- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there, or no
+-- longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told, place in the queue or 0 or
 -- -1} when another holds it or has it reserved; an error when neither can be.
 -- include queue.lua
 -- include hash_free.lua
 -- include hash_hold.lua
 -- include hash_lock.lua
 -- include token.lua
-if tonumber(ARGV[3]) > 1 then
+if ARGV[3] ~= '1' then
     local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[6], ARGV[7])
     if there ~= true then
         return there or 0
     end
+    -- A key without expiry, after somebody's PERSIST, gets one again.
     if redis.call('pttl', KEYS[1]) < tonumber(ARGV[4]) then
         redis.call('pexpire', KEYS[1], ARGV[4])
     end
     -- The client's own count decides; one that cannot be shown for lack of memory is no failure.
-    local shown = redis.pcall('hset', KEYS[1], ARGV[1], ARGV[3])
+    local shown = ARGV[3] ~= '0' and redis.pcall('hset', KEYS[1], ARGV[1], ARGV[3])
     if type(shown) == 'table' and not string.find(shown.err, 'OOM', 1, true) then
         return shown
     end
     return 1
 end
-local fields = redis.pcall('hlen', KEYS[1])
-if type(fields) == 'table' then
-    return fields
+local f = read_lock(KEYS[1])
+if f and f.err then
+    return f
 end
 local uuid, text, is_mine = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
-if fields > 0 then
-    local f = read_lock(KEYS[1], fields)
-    if not f then
-        return {err = 'EFOREIGN not a lock'}
-    end
+if f then
     local holder, hold = f[1], f[4]
     -- A smaller hold id of the same owner is a hold that it has given up.
     is_mine = f.is_reserved and holder == uuid .. ':0'
@@ -45,8 +43,7 @@ if fields > 0 then
         local place = stand(ARGV[7], text, uuid, ARGV[8])
         return {redis.call('pttl', KEYS[1]), string.sub(value, 1, 128), tells and 1 or 0, place}
     end
-end
-if fields == 0 then
+else
     local left = others_turn(text, uuid, ARGV[8])
     if left > 0 then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}

@@ -1,11 +1,13 @@
 -- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays; who has none no
 -- longer waits for it.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel, list of those who wait for a fair lock, queue, 1 if its process
---       waits
--- Answers 1: freed; 2: freed for the first in line; 0: the level was written; nil: not this hold's, or no longer.
+-- ARGV  owner ("": by force, whoever holds it), hold id, level that stays, channel, list of those who wait for a fair
+--       lock, queue, 1 if its process waits
+-- Answers 1: freed, and what others have written into the hash stays; 2: freed for the first in line; 0: the level was
+-- written; nil: not this hold's, or no longer; by force, an error when it is no lock.
 -- include hash_free.lua
 -- include hash_hold.lua
+-- include hash_lock.lua
 -- include queue.lua
 local function reserve(key, uuid)
     redis.pcall('hset', key, uuid .. ':0', '1', uuid .. ':0:h', '0')
@@ -15,6 +17,10 @@ local function reserve(key, uuid)
 end
 local function give(key, channel)
     return hand_over(key, ARGV[6], channel, reserve)
+end
+if ARGV[1] == '' then
+    local f = read_lock(KEYS[1])
+    return f and (f.err and f or free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
 end
 local uuid = string.sub(ARGV[1], 1, 36)
 local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])

@@ -1,4 +1,5 @@
--- redlock_acquire.lua - the vote of one node on a claim; the lock is a string key, "owner:hold id".
+-- redlock_acquire.lua - the vote of one node on a claim; or, without token and quarantine, writes a hold that a
+-- majority has confirmed to a node that has lost it. The lock is a string key, "owner:hold id".
 -- KEYS  lock, token counter, marker, quarantine
 -- ARGV  owner, hold id, lease ms, 1 if a token is wanted (else 0), token floor, run id of this server ("": not
 --       known), 1 if what is written survives a restart (else 0), quarantine ms (0: there is no quarantine)
@@ -52,9 +53,9 @@ end
 -- This very claim may come twice, or long after it was given up and the others had granted it: what its hold has
 -- been extended to since stays.
 local own = ARGV[1] .. ':' .. ARGV[2]
-local lease = tonumber(ARGV[3])
-if held == own then
-    lease = math.max(lease, redis.call('pttl', KEYS[1]))
+if held ~= own then
+    redis.call('set', KEYS[1], own, 'px', ARGV[3])
+elseif redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then
+    redis.call('pexpire', KEYS[1], ARGV[3])
 end
-redis.call('set', KEYS[1], own, 'px', lease)
 return token

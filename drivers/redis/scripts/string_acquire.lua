@@ -1,8 +1,9 @@
--- string_acquire.lua - one attempt to take a lock whose key is a string, "owner:hold id".
+-- string_acquire.lua - one attempt to take a lock whose key is a string, "owner:hold id"; or extends one hold of it,
+-- which never creates, never shortens.
 -- KEYS  lock, token counter
--- ARGV  owner, hold id, level, lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if its
---       process waits and hears
--- Answers the first token (level 1) or 1 (level > 1) when it is taken; 0 when level > 1 and this hold is not there;
+-- ARGV  owner, hold id, level (0: a renewal), lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
+--       its process waits and hears
+-- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there;
 -- {PTTL, value, 1 if a client of this library wrote it, place in the queue or 0 or -1} when another holds it or has
 -- it reserved; an error when neither can be.
 -- include queue.lua
@@ -13,10 +14,11 @@ local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
     return held
 end
-if tonumber(ARGV[3]) > 1 then
+if ARGV[3] ~= '1' then
     if held ~= own then
         return 0
     end
+    -- A key without expiry, after somebody's PERSIST, gets one again.
     if redis.call('pttl', KEYS[1]) < tonumber(ARGV[4]) then
         redis.call('pexpire', KEYS[1], ARGV[4])
     end

@@ -1,16 +1,22 @@
--- string_inspect.lua - who holds a lock whose key is a string.
--- KEYS  lock
--- ARGV  the prefix of the clients' labels (none: they are not looked at)
--- Answers nil: nobody; or {PTTL, value, 1 if a client of this library wrote it, levels, that client's label or
--- ""}.
+-- string_inspect.lua - who holds locks whose keys are strings.
+-- KEYS  any
+-- ARGV  the prefix of the clients' labels (none: they are not looked at); for a list: 1 if what others wrote is a lock
+--       too, otherwise 0
+-- Answers nil: nobody; or {PTTL, value, 1 if a client of this library wrote it, levels, that client's label or ""}. For
+-- a list, of each lock its place among KEYS, and then that.
 -- include label.lua
 -- include string_ours.lua
-local held = redis.pcall('get', KEYS[1])
-if type(held) == 'table' or not held then
-    return held
+local locks = {}
+for i, key in ipairs(KEYS) do
+    local held = redis.pcall('get', key)
+    if type(held) == 'table' and not ARGV[2] then
+        return held
+    end
+    local ours = type(held) == 'string' and is_ours(held)
+    if (ours or type(held) == 'string' and ARGV[2] ~= '0') and not is_reserved(held) then
+        locks[#locks + 1] = i
+        local label = label_of(held, ours and ARGV[1])
+        locks[#locks + 1] = {redis.call('pttl', key), string.sub(held, 1, 128), ours and 1 or 0, 1, label}
+    end
 end
-if is_reserved(held) then
-    return false
-end
-local ours = is_ours(held)
-return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours and 1 or 0, 1, label_of(held, ours and ARGV[1])}
+return ARGV[2] and locks or locks[2]

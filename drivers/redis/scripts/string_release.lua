@@ -1,6 +1,7 @@
 -- string_release.lua - frees one hold of a lock whose key is a string; who has none no longer waits for it.
 -- KEYS  lock
--- ARGV  owner, hold id, level that stays, channel, channel of others ("": none), queue, 1 if its process waits
+-- ARGV  owner ("": by force, whoever holds it), hold id, level that stays, channel, channel of others ("": none), queue,
+--       1 if its process waits
 -- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
 -- include queue.lua
 -- include string_told.lua
@@ -11,7 +12,7 @@ local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
     return held
 end
-local is_there, uuid = held == ARGV[1] .. ':' .. ARGV[2], string.sub(ARGV[1], 1, 36)
+local is_there, uuid = held and ARGV[1] == '' or held == ARGV[1] .. ':' .. ARGV[2], string.sub(ARGV[1], 1, 36)
 if not is_there then
     if ARGV[7] == '1' then
         return false

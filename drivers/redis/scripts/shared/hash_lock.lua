@@ -1,8 +1,16 @@
 -- hash_lock.lua - what a hash is as a lock.
--- {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with `others` true where more is
--- written there, and `is_reserved` where it is a reservation: a hold id that no hold has; nil: no lock. Other data that looks like a count must not be taken for a lock: the owner begins
--- with a UUID, as Redisson's do. Of a hash with more fields than any lock has, nothing is read.
-local function read_lock(key, fields)
+-- nil: nothing is there; {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with `others` true
+-- where more is written there, and `is_reserved` where it is a reservation: a hold id that no hold has; an error: no
+-- lock. Other data that looks like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
+-- Of a hash with more fields than any lock has, nothing is read.
+local function read_lock(key)
+    local fields = redis.pcall('hlen', key)
+    if type(fields) == 'table' then
+        return fields
+    end
+    if fields == 0 then
+        return nil
+    end
     local f = fields <= 512 and redis.call('hgetall', key) or {}
     local values = {}
     for i = 1, #f, 2 do
@@ -17,4 +25,5 @@ local function read_lock(key, fields)
                     is_reserved = fields == 2 and hold == '0'}
         end
     end
+    return {err = 'EFOREIGN not a lock'}
 end
