@@ -96,13 +96,10 @@ Test(redis_bounds, nesting_has_a_bound) {
 }
 
 Test(redis_bounds, what_resp3_adds_is_refused) {
-    static const char *const cases[] = {"_\r\n",           "#t\r\n",
-                                        ",1.5\r\n",        "(123\r\n",
-                                        "=5\r\ntxt:a\r\n", "%1\r\n:1\r\n:2\r\n",
-                                        "~1\r\n:1\r\n",    ">2\r\n+a\r\n+b\r\n",
-                                        "%-1\r\n",         "|1\r\n+a\r\n+b\r\n",
-                                        "!5\r\nERR x\r\n", "$?\r\n;1\r\na\r\n",
-                                        "*1\r\n_\r\n",     "*2\r\n:1\r\n%0\r\n"};
+    static const char *const cases[] = {
+        "#t\r\n",       ",1.5\r\n",           "(123\r\n",           "=5\r\ntxt:a\r\n", "%1\r\n:1\r\n:2\r\n",
+        "~1\r\n:1\r\n", ">2\r\n+a\r\n+b\r\n", "|1\r\n+a\r\n+b\r\n", "!5\r\nERR x\r\n", "$?\r\n;1\r\na\r\n",
+        "*1\r\n#t\r\n", "*2\r\n:1\r\n%0\r\n"};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dli_decoder_t decoder;
         redisReply *reply;

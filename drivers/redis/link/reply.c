@@ -17,7 +17,7 @@ typedef size_t items_t;
 typedef int items_t;
 #endif
 
-/* ---- what hiredis calls to make a reply: NULL ends the parsing ----------------------------------------- */
+/* ---- what hiredis calls to make a list: NULL ends the parsing ----------------------------------------- */
 
 static dli_decoder_t *decoder_of(const redisReadTask *task) {
     return task->privdata;
@@ -28,27 +28,8 @@ static void *refuse(const redisReadTask *task, const char *why) {
     return NULL;
 }
 
-static void *refuse_type(const redisReadTask *task) {
-    return refuse(task, "it has a type of RESP3");
-}
-
-static void *make_string(const redisReadTask *task, char *text, size_t len) {
-    bool known = task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_STATUS ||
-                 task->type == REDIS_REPLY_ERROR;
-    return known ? decoder_of(task)->plain->createString(task, text, len) : refuse_type(task);
-}
-
-static void *make_nil(const redisReadTask *task) {
-    /* RESP2 has no nil of its own, only strings and arrays of length -1. */
-    bool known = task->type == REDIS_REPLY_STRING || task->type == REDIS_REPLY_ARRAY;
-    return known ? decoder_of(task)->plain->createNil(task) : refuse_type(task);
-}
-
 static void *make_array(const redisReadTask *task, items_t items) {
     dli_decoder_t *decoder = decoder_of(task);
-    if (task->type != REDIS_REPLY_ARRAY) {
-        return refuse_type(task);
-    }
     /* hiredis reserves the room at once: a header of some bytes could ask for gigabytes. */
     if ((size_t)items > DLI_REPLY_ITEMS_MAX - decoder->items) {
         return refuse(task, "it has too many items");
@@ -65,20 +46,6 @@ static void *make_array(const redisReadTask *task, items_t items) {
     return decoder->plain->createArray(task, items);
 }
 
-#if HIREDIS_MAJOR >= 1
-static void *make_double(const redisReadTask *task, double number, char *text, size_t len) {
-    (void)number;
-    (void)text;
-    (void)len;
-    return refuse_type(task);
-}
-
-static void *make_bool(const redisReadTask *task, int value) {
-    (void)value;
-    return refuse_type(task);
-}
-#endif
-
 /* ---- the decoder ------------------------------------------------------------------------------------ */
 
 static redisReader *make_reader(dli_decoder_t *decoder) {
@@ -88,13 +55,7 @@ static redisReader *make_reader(dli_decoder_t *decoder) {
     }
     decoder->plain = reader->fn;
     decoder->functions = *reader->fn;
-    decoder->functions.createString = make_string;
     decoder->functions.createArray = make_array;
-    decoder->functions.createNil = make_nil;
-#if HIREDIS_MAJOR >= 1
-    decoder->functions.createDouble = make_double;
-    decoder->functions.createBool = make_bool;
-#endif
     reader->fn = &decoder->functions;
     reader->privdata = decoder;
     /* 0: never shrink. hiredis 0.14 aborts where there is no memory for that; renew_reader does it. */
@@ -161,6 +122,15 @@ static bool has_endless_line(const redisReader *reader) {
            memmem(reader->buf + reader->pos, HEADER_BYTES, "\r\n", 2) == NULL;
 }
 
+/* RESP3 has more types, and we have not asked for it. */
+static bool is_of_resp2(const redisReply *reply) {
+    bool is = reply->type >= REDIS_REPLY_STRING && reply->type <= REDIS_REPLY_ERROR;
+    for (size_t i = 0; i < reply->elements && is; i++) {
+        is = is_of_resp2(reply->element[i]);
+    }
+    return is;
+}
+
 dl_status_t dli_decoder_next(dli_decoder_t *decoder, redisReply **reply, dl_error_t *err) {
     void *object = NULL;
     *reply = NULL;
@@ -173,6 +143,11 @@ dl_status_t dli_decoder_next(dli_decoder_t *decoder, redisReply **reply, dl_erro
             return fail(decoder, err);
         }
         return DL_OK;
+    }
+    if (!is_of_resp2(object)) {
+        decoder->refused = "it has a type of RESP3";
+        freeReplyObject(object);
+        return fail(decoder, err);
     }
     decoder->fed = decoder->reader->len - decoder->reader->pos;
     decoder->items = 0;
