@@ -8,11 +8,12 @@
 
 /* ---- options ---------------------------------------------------------------------------------------- */
 
-dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, const int at[3],
-                                 dl_error_t *err) {
-    const char *prefix = values[at[0]].string != NULL ? values[at[0]].string : "";
-    const char *token_key = values[at[1]].string;
-    const char *also_publish = at[2] != 0 && values[at[2]].string != NULL ? values[at[2]].string : "";
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+    int also_at = redis->layout->also_publish;
+    const char *prefix =
+        values[DLI_REDIS_OPT_PREFIX].string != NULL ? values[DLI_REDIS_OPT_PREFIX].string : "";
+    const char *token_key = values[DLI_REDIS_OPT_TOKEN_KEY].string;
+    const char *also_publish = also_at != 0 && values[also_at].string != NULL ? values[also_at].string : "";
     if (strlen(prefix) > DLI_PREFIX_MAX) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "prefix is longer than %d bytes", DLI_PREFIX_MAX);
     }
@@ -34,9 +35,9 @@ dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *va
     snprintf(redis->label_key, sizeof redis->label_key, "%s" DLI_LABEL_INFIX "%.36s", token_key,
              redis->env->client_uuid);
     snprintf(redis->prefix_shown, sizeof redis->prefix_shown, "%s",
-             dl_driver_shown(redis->env, values, (size_t)at[0]));
+             dl_driver_shown(redis->env, values, DLI_REDIS_OPT_PREFIX));
     snprintf(redis->token_key_shown, sizeof redis->token_key_shown, "%s",
-             dl_driver_shown(redis->env, values, (size_t)at[1]));
+             dl_driver_shown(redis->env, values, DLI_REDIS_OPT_TOKEN_KEY));
     return DL_OK;
 }
 
@@ -55,15 +56,16 @@ static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *va
     return DL_OK;
 }
 
-dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *block,
+dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *values,
                                    dl_error_t *err) {
-    int64_t max_total = block[DLI_BLOCK_MAX_TOTAL].number, min_idle = block[DLI_BLOCK_MIN_IDLE].number;
-    const dl_option_value_t *given = &block[DLI_BLOCK_MAX_IDLE];
+    int64_t max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number,
+            min_idle = values[DLI_REDIS_OPT_MIN_IDLE].number;
+    const dl_option_value_t *given = &values[DLI_REDIS_OPT_MAX_IDLE];
     int64_t max_idle = given->is_set ? given->number : max_total;
     *options = (dli_mux_options_t){
-        .test_on_borrow = block[DLI_BLOCK_TEST_ON_BORROW].number != 0,
-        .idle_timeout_ms = block[DLI_BLOCK_IDLE_TIMEOUT].number,
-        .idle_check_ms = block[DLI_BLOCK_IDLE_CHECK].number,
+        .test_on_borrow = values[DLI_REDIS_OPT_TEST_ON_BORROW].number != 0,
+        .idle_timeout_ms = values[DLI_REDIS_OPT_IDLE_TIMEOUT].number,
+        .idle_check_ms = values[DLI_REDIS_OPT_IDLE_CHECK].number,
     };
     if (min_idle > max_idle || max_idle > max_total) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
@@ -74,31 +76,34 @@ dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_v
     return DL_OK;
 }
 
-void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
-                        const dl_option_value_t *values, size_t at) {
-    const dl_option_value_t *block = &values[at];
-    extras->tls_ca = block[DLI_BLOCK_TLS_CA].string;
-    extras->tls_cert = block[DLI_BLOCK_TLS_CERT].string;
-    extras->tls_key = block[DLI_BLOCK_TLS_KEY].string;
-    extras->tls_ca_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_CA);
-    extras->tls_cert_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_CERT);
-    extras->tls_key_shown = dl_driver_shown(env, values, at + DLI_BLOCK_TLS_KEY);
-    extras->tls_server_name = block[DLI_BLOCK_TLS_SERVER_NAME].string;
-    extras->tls_verify = block[DLI_BLOCK_TLS_VERIFY].number != 0;
-}
-
-dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
-    const dl_option_value_t *database = &values[DLI_REDIS_OPT_DATABASE];
-    dli_endpoint_extras_t extras = {
+dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const char *url, const dl_option_value_t *values,
+                                    int64_t database, dl_error_t *err) {
+    const dl_driver_env_t *env = redis->env;
+    const dli_endpoint_extras_t extras = {
         .username = values[DLI_REDIS_OPT_USERNAME].string,
-        .username_shown = dl_driver_shown(redis->env, values, DLI_REDIS_OPT_USERNAME),
+        .username_shown = dl_driver_shown(env, values, DLI_REDIS_OPT_USERNAME),
         .password = values[DLI_REDIS_OPT_PASSWORD].string,
-        .database = database->is_set ? database->number : -1,
+        .database = database,
         .connect_timeout_ms = values[DLI_REDIS_OPT_CONNECT_TIMEOUT].number,
         .keepalive_ms = values[DLI_REDIS_OPT_KEEPALIVE].number,
+        .tls_ca = values[DLI_REDIS_OPT_TLS_CA].string,
+        .tls_cert = values[DLI_REDIS_OPT_TLS_CERT].string,
+        .tls_key = values[DLI_REDIS_OPT_TLS_KEY].string,
+        .tls_ca_shown = dl_driver_shown(env, values, DLI_REDIS_OPT_TLS_CA),
+        .tls_cert_shown = dl_driver_shown(env, values, DLI_REDIS_OPT_TLS_CERT),
+        .tls_key_shown = dl_driver_shown(env, values, DLI_REDIS_OPT_TLS_KEY),
+        .tls_server_name = values[DLI_REDIS_OPT_TLS_SERVER_NAME].string,
+        .tls_verify = values[DLI_REDIS_OPT_TLS_VERIFY].number != 0,
     };
-    dli_redis_read_tls(&extras, redis->env, values, DLI_REDIS_OPT_TLS_CA);
-    return dli_endpoint_make(&redis->endpoint, values[DLI_REDIS_OPT_URL].string, &extras, err);
+    return dli_endpoint_make(&redis->endpoint, url, &extras, err);
+}
+
+dl_status_t dli_redis_configure(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
+    const dl_option_value_t *database = &values[DLI_REDIS_OPT_DATABASE];
+    dl_status_t status = dli_redis_read_names(redis, values, err);
+    return status == DL_OK ? dli_redis_make_endpoint(redis, values[DLI_REDIS_OPT_URL].string, values,
+                                                     database->is_set ? database->number : -1, err)
+                           : status;
 }
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
@@ -240,12 +245,9 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
     redis->core = redis->core != NULL ? redis->core : &dli_redis_no_core;
     redis->layout = layout;
     note_ignored(redis, values);
-    const int names[] = {DLI_REDIS_OPT_PREFIX, DLI_REDIS_OPT_TOKEN_KEY, layout->also_publish};
-    dl_status_t status = dli_redis_read_names(redis, values, names, err);
+    dl_status_t status = dli_redis_configure(redis, values, err);
     status = status == DL_OK ? read_replicas(redis, values, err) : status;
-    status =
-        status == DL_OK ? dli_redis_read_sharing(&options, &values[DLI_REDIS_OPT_MAX_TOTAL], err) : status;
-    status = status == DL_OK ? dli_redis_make_endpoint(redis, values, err) : status;
+    status = status == DL_OK ? dli_redis_read_sharing(&options, values, err) : status;
     if (status == DL_OK) {
         int64_t connections = values[DLI_REDIS_OPT_CONNECTIONS].number;
         int64_t max_total = values[DLI_REDIS_OPT_MAX_TOTAL].number;

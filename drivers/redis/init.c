@@ -116,9 +116,7 @@ static dl_status_t print_rule(const dli_layout_t *layout, const dl_option_value_
                               const dl_driver_env_t *env, dl_finding_fn fn, void *arg, dl_error_t *err) {
     dli_redis_t redis = {
         .env = env, .layout = layout, .min_replicas = options[DLI_REDIS_OPT_MIN_REPLICAS].number};
-    const int names[] = {DLI_REDIS_OPT_PREFIX, DLI_REDIS_OPT_TOKEN_KEY, layout->also_publish};
-    dl_status_t status = dli_redis_read_names(&redis, options, names, err);
-    status = status == DL_OK ? dli_redis_make_endpoint(&redis, options, err) : status;
+    dl_status_t status = dli_redis_configure(&redis, options, err);
     if (status == DL_OK) {
         fn(arg, DL_FINDING_NOTE, "init", "nothing has to be created: the keys come with the first lock");
         dli_redis_print_rule(&redis, NULL, fn, arg);

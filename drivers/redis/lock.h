@@ -102,15 +102,13 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, uint64_t deadline_ns, dl_error_t *err);
 void dli_redis_close(void *state, int forked);
-/* Parts of it. `at`: the places of prefix, token_key and also_publish (0: none) in the table; the first of
- * the block of TLS. read_sharing takes a block. */
-dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, const int at[3],
-                                 dl_error_t *err);
-dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *block,
+/* Parts of it; configure names the server and its keys. database -1: as the URL says. */
+dl_status_t dli_redis_configure(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
+dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
+dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_value_t *values,
                                    dl_error_t *err);
-dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err);
-void dli_redis_read_tls(dli_endpoint_extras_t *extras, const dl_driver_env_t *env,
-                        const dl_option_value_t *values, size_t at);
+dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const char *url, const dl_option_value_t *values,
+                                    int64_t database, dl_error_t *err);
 /* The answer to SCRIPT LOAD; to running a script on the token key. */
 dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err);
 dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err);

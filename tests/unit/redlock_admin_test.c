@@ -243,7 +243,7 @@ Test(redlock_admin, its_own_keys_are_no_locks) {
     client_t c;
     listed_t listed = {0};
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_PREFIX, "dlock_");
+    set_text(&c, DLI_REDIS_OPT_PREFIX, "dlock_");
     must_open(&c);
     for (size_t i = 0; i < 5; i++) {
         tell(&servers[i], "SET dlock_tokens:quarantine 1 PX 60000");

@@ -394,8 +394,8 @@ Test(redlock_check, a_user_with_the_printed_rule_can_do_everything) {
     client_t c;
     dl_lock_info_t info;
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_USERNAME, "locker");
-    set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "opensesame");
+    set_text(&c, DLI_REDIS_OPT_USERNAME, "locker");
+    set_text(&c, DLI_REDIS_OPT_PASSWORD, "opensesame");
     grant_printed_rule(&c);
     EXPECT("init", DL_FINDING_NOTE, "dlock_tokens:node");
     cr_assert_eq(init(&c, 0), DL_OK, "%s", c.err.message);

@@ -122,19 +122,19 @@ static inline void add_url(client_t *c, const char *format, ...) {
 static inline void prepare_none(client_t *c, const char *uuid) {
     *c = (client_t){.env = make_env(uuid, note_report, note_count)};
     c->values[DLI_REDLOCK_OPT_NODES].is_set = 1;
-    set_text(c, DLI_REDLOCK_OPT_PREFIX, "dlock:");
-    set_text(c, DLI_REDLOCK_OPT_TOKEN_KEY, "dlock_tokens");
+    set_text(c, DLI_REDIS_OPT_PREFIX, "dlock:");
+    set_text(c, DLI_REDIS_OPT_TOKEN_KEY, "dlock_tokens");
     set_number(c, DLI_REDLOCK_OPT_NODE_TIMEOUT, 500);
     set_number(c, DLI_REDLOCK_OPT_MAX_LEASE, 60000);
     set_number(c, DLI_REDLOCK_OPT_FENCING, 1);
     set_number(c, DLI_REDLOCK_OPT_QUARANTINE, 1);
     set_number(c, DLI_REDLOCK_OPT_DURABLE, 0);
-    set_number(c, DLI_REDLOCK_OPT_CONNECT_TIMEOUT, 1000);
-    set_number(c, DLI_REDLOCK_OPT_MAX_TOTAL, 8);
-    set_number(c, DLI_REDLOCK_OPT_BORROW_TIMEOUT, 1000);
-    set_number(c, DLI_REDLOCK_OPT_IDLE_TIMEOUT, 60000);
-    set_number(c, DLI_REDLOCK_OPT_IDLE_CHECK, 30000);
-    set_number(c, DLI_REDLOCK_OPT_TLS_VERIFY, 1);
+    set_number(c, DLI_REDIS_OPT_CONNECT_TIMEOUT, 1000);
+    set_number(c, DLI_REDIS_OPT_MAX_TOTAL, 8);
+    set_number(c, DLI_REDIS_OPT_BORROW_TIMEOUT, 1000);
+    set_number(c, DLI_REDIS_OPT_IDLE_TIMEOUT, 60000);
+    set_number(c, DLI_REDIS_OPT_IDLE_CHECK, 30000);
+    set_number(c, DLI_REDIS_OPT_TLS_VERIFY, 1);
 }
 
 /* On all servers, by their unix sockets. */

@@ -23,7 +23,7 @@ Test(redlock_nodes, options_that_cannot_be_are_refused_in_one_line, .init = NULL
          0,
          "nodes: the URL of node 2: its scheme is not known; "},
         {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MAX_LEASE, 29999, "max_lease (29.999s)"},
-        {{"redis://a", "redis://b", "redis://c"}, DLI_REDLOCK_OPT_MIN_IDLE, 9, "min_idle (9), max_idle (8)"},
+        {{"redis://a", "redis://b", "redis://c"}, DLI_REDIS_OPT_MIN_IDLE, 9, "min_idle (9), max_idle (8)"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         client_t c;
@@ -276,10 +276,10 @@ Test(redlock_nodes, a_wrong_password_is_said) {
     client_t c;
     require_password("opensesame");
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "wrong");
+    set_text(&c, DLI_REDIS_OPT_PASSWORD, "wrong");
     cr_expect_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
     EXPECT_ERR(&c, "0 of 3 nodes can be used");
-    set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "opensesame");
+    set_text(&c, DLI_REDIS_OPT_PASSWORD, "opensesame");
     cr_expect_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
 }
 
@@ -289,8 +289,8 @@ Test(redlock_nodes, a_user_without_the_right_to_ask_who_the_server_is_is_refused
         tell(&servers[i], "ACL SETUSER app on >opensesame ~* &* +@all -info");
     }
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_USERNAME, "app");
-    set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "opensesame");
+    set_text(&c, DLI_REDIS_OPT_USERNAME, "app");
+    set_text(&c, DLI_REDIS_OPT_PASSWORD, "opensesame");
     cr_expect_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
     EXPECT_ERR(&c, "INFO");
     set_number(&c, DLI_REDLOCK_OPT_DURABLE, 1);
@@ -304,8 +304,8 @@ Test(redlock_nodes, a_user_without_the_keys_is_told_at_open) {
         tell(&servers[i], "ACL SETUSER app on >opensesame ~dlock:* ~dlock_tokens &* +@all");
     }
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_USERNAME, "app");
-    set_text(&c, DLI_REDLOCK_OPT_PASSWORD, "opensesame");
+    set_text(&c, DLI_REDIS_OPT_USERNAME, "app");
+    set_text(&c, DLI_REDIS_OPT_PASSWORD, "opensesame");
     cr_expect_eq(open_and_shut(&c), DL_EAUTH, "%s", c.err.message);
     set_number(&c, DLI_REDLOCK_OPT_QUARANTINE, 0);
     cr_expect_eq(open_and_shut(&c), DL_OK, "%s", c.err.message);
@@ -323,7 +323,7 @@ Test(redlock_nodes, closing_is_safe_at_any_time, .init = NULL, .fini = NULL) {
 Test(redlock_nodes, names_that_meet_its_own_keys_are_refused) {
     client_t c;
     prepare(&c, UUID_A);
-    set_text(&c, DLI_REDLOCK_OPT_PREFIX, "dlock_");
+    set_text(&c, DLI_REDIS_OPT_PREFIX, "dlock_");
     must_open(&c);
     static const char *const own[] = {"tokens", "tokens:node", "tokens:quarantine", "tokens:client:x"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {

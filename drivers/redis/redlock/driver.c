@@ -170,7 +170,7 @@ dl_status_t dli_redlock_open_muxes(dli_redlock_t *redlock, const dli_mux_options
 static dl_status_t open_connections(dli_redlock_t *redlock, const dl_option_value_t *values,
                                     dl_error_t *err) {
     dli_mux_options_t options;
-    dl_status_t status = dli_redis_read_sharing(&options, &values[DLI_REDLOCK_OPT_MAX_TOTAL], err);
+    dl_status_t status = dli_redis_read_sharing(&options, values, err);
     options.label_key = redlock->nodes[0].redis.label_key;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_t *redis = &redlock->nodes[i].redis;

@@ -59,22 +59,16 @@ struct dli_redlock {
 
 /* ---- settings.c: what the configuration may say ------------------------------------------------------ */
 
+/* In place of the first of options.h. */
 enum {
     DLI_REDLOCK_OPT_NODES,
-    DLI_REDLOCK_OPT_USERNAME,
-    DLI_REDLOCK_OPT_PASSWORD,
-    DLI_REDLOCK_OPT_PREFIX,
-    DLI_REDLOCK_OPT_TOKEN_KEY,
     DLI_REDLOCK_OPT_NODE_TIMEOUT,
     DLI_REDLOCK_OPT_MAX_LEASE,
     DLI_REDLOCK_OPT_FENCING,
     DLI_REDLOCK_OPT_QUARANTINE,
     DLI_REDLOCK_OPT_DURABLE,
-    DLI_REDLOCK_OPT_CONNECT_TIMEOUT,
-    DLI_REDLOCK_OPT_KEEPALIVE,
-    DLI_REDIS_SHARING_BLOCK(DLI_REDLOCK_OPT),
-    DLI_REDIS_TLS_BLOCK(DLI_REDLOCK_OPT),
-    DLI_REDLOCK_OPT_COUNT
+    DLI_REDLOCK_OPT_OWN,
+    DLI_REDLOCK_OPT_COUNT = DLI_REDIS_OPT_ALSO_PUBLISH
 };
 
 extern const dl_option_t dli_redlock_options[];

@@ -1,11 +1,14 @@
 /* settings.c - the options of several independent servers, and what is made of them. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "redlock.h"
+
+static_assert((int)DLI_REDLOCK_OPT_OWN == (int)DLI_REDIS_OPT_USERNAME, "the rest has the same places");
 
 const dl_option_t dli_redlock_options[] = {
     [DLI_REDLOCK_OPT_NODES] = {.name = "nodes",
@@ -16,8 +19,6 @@ const dl_option_t dli_redlock_options[] = {
                                .help =
                                    "The servers: URLs as redis-string has them, best an odd number; each a "
                                    "primary of its own, best on a host of its own"},
-    DLI_REDIS_USER_OPTIONS(DLI_REDLOCK_OPT),
-    DLI_REDIS_KEY_OPTIONS(DLI_REDLOCK_OPT, "\"dlock:\""),
     DLI_REDIS_NUMBER(DLI_REDLOCK_OPT_NODE_TIMEOUT, "node_timeout", DL_OPTION_DURATION, "500ms", 10, 60000,
                      "A node that takes longer for one request counts as down for it"),
     DLI_REDIS_NUMBER(DLI_REDLOCK_OPT_MAX_LEASE, "max_lease", DL_OPTION_DURATION, "1m", 1000, DL_LEASE_MAX_MS,
@@ -30,19 +31,16 @@ const dl_option_t dli_redlock_options[] = {
     DLI_REDIS_SWITCH(DLI_REDLOCK_OPT_DURABLE, "durable", "false",
                      "Every node syncs each write to its disk (appendfsync always): a restart is no reason "
                      "for a quarantine"),
-    DLI_REDIS_WAY_OPTIONS(DLI_REDLOCK_OPT),
-    DLI_REDIS_NODE_OPTIONS(DLI_REDLOCK_OPT),
-    DLI_REDIS_TLS_OPTIONS(DLI_REDLOCK_OPT),
+    DLI_REDIS_COMMON_OPTIONS("\"dlock:\"", DLI_REDIS_WITHOUT_EFFECT "one connection to each node"),
     {.name = NULL},
 };
 
 /* ---- the keys --------------------------------------------------------------------------------------- */
 
 static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
-    static const int names[] = {DLI_REDLOCK_OPT_PREFIX, DLI_REDLOCK_OPT_TOKEN_KEY, 0};
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        status = dli_redis_read_names(&redlock->nodes[i].redis, values, names, err);
+        status = dli_redis_read_names(&redlock->nodes[i].redis, values, err);
     }
     const char *token_key = redlock->nodes[0].redis.token_key;
     (void)snprintf(redlock->marker_key, sizeof redlock->marker_key, "%s:node", token_key);
@@ -83,20 +81,11 @@ static dl_status_t refuse_same_place(const dli_redlock_t *redlock, size_t i, dl_
 }
 
 static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
-    dli_endpoint_extras_t extras = {
-        .username = values[DLI_REDLOCK_OPT_USERNAME].string,
-        .username_shown = dl_driver_shown(redlock->env, values, DLI_REDLOCK_OPT_USERNAME),
-        .password = values[DLI_REDLOCK_OPT_PASSWORD].string,
-        .database = -1,
-        .connect_timeout_ms = values[DLI_REDLOCK_OPT_CONNECT_TIMEOUT].number,
-        .keepalive_ms = values[DLI_REDLOCK_OPT_KEEPALIVE].number,
-    };
-    dli_redis_read_tls(&extras, redlock->env, values, DLI_REDLOCK_OPT_TLS_CA);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dl_error_t why;
-        status = dli_endpoint_make(&redlock->nodes[i].redis.endpoint, values[DLI_REDLOCK_OPT_NODES].list[i],
-                                   &extras, &why);
+        status = dli_redis_make_endpoint(&redlock->nodes[i].redis, values[DLI_REDLOCK_OPT_NODES].list[i],
+                                         values, -1, &why);
         if (status != DL_OK) {
             /* It names the option of a driver for one server. */
             size_t skip = strncmp(why.message, "url: ", 5) == 0 ? 5 : 0;
@@ -111,6 +100,7 @@ static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_
 static void name_nodes(dli_redlock_t *redlock) {
     redlock->layout = dli_redis_string_layout;
     redlock->layout.driver = "redlock";
+    redlock->layout.also_publish = 0;
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
         node->redlock = redlock;
