@@ -6,7 +6,7 @@
 #include <semaphore.h>
 #include <sys/resource.h>
 
-#include "drivers/redis/link/resolve.h"
+#include "drivers/redis/link/dial.h"
 
 TestSuite(redis_names, .init = set_up, .fini = tear_down, .timeout = 60);
 
@@ -244,18 +244,20 @@ Test(redis_names, no_thread_and_no_descriptor_are_limits) {
 
 Test(redis_names, hanging_lookups_are_bounded_in_number) {
     enum { MANY = 256 };
+    static char hangs_host[] = "hangs", ours_host[] = "ours";
+    const dli_endpoint_t hangs = {.host = hangs_host, .port = "1"}, ours = {.host = ours_host, .port = "1"};
     static dli_resolve_t *hanging[MANY];
     dli_resolve_t *more;
     sem_init(&asked, 0, 0);
     sem_init(&go, 0, 0);
     for (int i = 0; i < MANY; i++) {
-        cr_assert_eq(dli_resolve_start("hangs", "1", &env, &hanging[i], &err), DL_OK, "%s", err.message);
+        cr_assert_eq(dli_resolve_start(&hangs, &env, &hanging[i], &err), DL_OK, "%s", err.message);
     }
-    cr_assert_eq(dli_resolve_start("hangs", "1", &env, &more, &err), DL_ELIMIT);
+    cr_assert_eq(dli_resolve_start(&hangs, &env, &more, &err), DL_ELIMIT);
     cr_assert_null(more);
     pid_t pid = fork();
     if (pid == 0) { /* has none of those threads, and may ask */
-        int rc = dli_resolve_start("ours", "1", &env, &more, &err) == DL_OK ? 0 : 1;
+        int rc = dli_resolve_start(&ours, &env, &more, &err) == DL_OK ? 0 : 1;
         _exit(rc);
     }
     int status = -1;
@@ -268,7 +270,7 @@ Test(redis_names, hanging_lookups_are_bounded_in_number) {
     await_given_back(MANY);
     uint64_t end = now_ms() + PATIENCE_MS; /* the last thread may still be leaving */
     dl_status_t again;
-    while ((again = dli_resolve_start("ours", "1", &env, &more, &err)) == DL_ELIMIT) {
+    while ((again = dli_resolve_start(&ours, &env, &more, &err)) == DL_ELIMIT) {
         cr_assert_lt(now_ms(), end);
         sched_yield();
     }

@@ -139,13 +139,17 @@ void dli_commands_add_words(dli_commands_t *commands, ...) {
     end(commands, count, whole);
 }
 
-void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more) {
-    char *at = room(commands, more->len);
-    if (at != NULL && more->len > 0) {
-        memcpy(at, more->bytes, more->len);
-        commands->len += more->len;
-        commands->count += more->count;
+void dli_commands_append_bytes(dli_commands_t *commands, const char *bytes, size_t len) {
+    char *at = room(commands, len);
+    if (at != NULL && len > 0) {
+        memcpy(at, bytes, len);
+        commands->len += len;
     }
+}
+
+void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more) {
+    dli_commands_append_bytes(commands, more->bytes, more->len);
+    commands->count += commands->out_of_memory ? 0 : more->count;
 }
 
 void dli_commands_clear(dli_commands_t *commands) {

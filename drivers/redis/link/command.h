@@ -36,7 +36,8 @@ void dli_commands_add_both(dli_commands_t *commands, size_t n, const dli_slice_t
                            const dli_slice_t *argv);
 /* The same from C strings, ended by NULL. */
 void dli_commands_add_words(dli_commands_t *commands, ...) __attribute__((sentinel));
-/* Appends all of `more`. */
+/* Appends what is encoded already: bytes, which count as no command; all of `more`. */
+void dli_commands_append_bytes(dli_commands_t *commands, const char *bytes, size_t len);
 void dli_commands_append(dli_commands_t *commands, const dli_commands_t *more);
 /* Keeps the memory. */
 void dli_commands_clear(dli_commands_t *commands);

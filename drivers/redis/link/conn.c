@@ -3,24 +3,21 @@
 #include "conn.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "dial.h"
 #include "handshake.h"
-#include "resolve.h"
-#include "stream.h"
+#include "tls.h"
 
 #define NS_PER_MS 1000000u
-#define LABEL_SHOWN 80 /* of a label, where the message has to hold more */
-#define ADDRESS_SHOWN 112
+#define LABEL_SHOWN 80                 /* of a label, where the message has to hold more */
 #define FULL_RETRY_NS (5u * NS_PER_MS) /* a unix server's full queue cannot be polled */
+#define READS_MAX 16                   /* in a row, so that a flood keeps nobody from looking at the time */
 
 typedef enum state { RESOLVING, CONNECTING, SECURING, GREETING, READY, BROKEN } state_t;
 
@@ -33,120 +30,20 @@ struct dli_conn {
     uint64_t turn_ns; /* while connecting: when the next address is due, or another try */
     dli_resolve_t *resolve;
     const struct addrinfo *address; /* the one that is tried */
-    struct addrinfo unix_address;
-    struct sockaddr_un unix_place;
-    dli_stream_t stream;
     dli_handshake_t handshake;
     dli_facts_t facts;
+    int fd; /* its own; -1: none */
+    dli_tls_t *tls;
+    bool is_secured; /* by TLS; true from the start where there is none */
+    dli_decoder_t decoder;
+    dli_commands_t out; /* queued bytes, of which `left` have left or are in a record of TLS */
+    size_t left;
+    size_t in_record; /* bytes in the last record while nothing of it has left */
+    size_t unqueued;
+    bool cannot_send; /* what the server said before may still be there to read */
+    bool hung_up;     /* nothing comes any more */
+    int reason;       /* of either: an errno; 0: a goodbye */
 };
-
-/* ---- sockets ----------------------------------------------------------------------------------------- */
-
-/* A unix socket in the shape of the addresses that a name has. 0, or ENAMETOOLONG. */
-static int fill_unix(const char *path, struct sockaddr_un *place, struct addrinfo *address) {
-    size_t len = strlen(path);
-    memset(place, 0, sizeof *place);
-    if (len >= sizeof place->sun_path) {
-        return ENAMETOOLONG;
-    }
-    place->sun_family = AF_UNIX;
-    memcpy(place->sun_path, path, len + 1);
-    *address = (struct addrinfo){.ai_family = AF_UNIX,
-                                 .ai_socktype = SOCK_STREAM,
-                                 .ai_addr = (struct sockaddr *)place,
-                                 .ai_addrlen = sizeof *place};
-    return 0;
-}
-
-static void set(int fd, int level, int name, int64_t value) {
-    int number = value > INT32_MAX ? INT32_MAX : (int)value;
-    /* They make failures seen sooner and nothing else, so it goes without them too. */
-    (void)setsockopt(fd, level, name, &number, sizeof number);
-}
-
-static void tune(int fd, const dli_endpoint_t *endpoint, const dl_driver_env_t *env) {
-    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, env->call_timeout_ms);
-    if (endpoint->keepalive_s > 0) {
-        /* The kernel refuses longer ones. */
-        int64_t idle_s = endpoint->keepalive_s < 32767 ? endpoint->keepalive_s : 32767;
-        set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
-        set(fd, IPPROTO_TCP, TCP_KEEPINTVL, idle_s >= 3 ? idle_s / 3 : 1);
-        set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    }
-}
-
-/*
- * Where nobody listens on a port of this host that the kernel gives to clients, a socket may connect to
- * itself, and would keep the server from ever listening there.
- */
-static bool is_own_echo(int fd) {
-    struct sockaddr_storage here, there;
-    socklen_t here_len = sizeof here, there_len = sizeof there;
-    memset(&here, 0, sizeof here);
-    memset(&there, 0, sizeof there);
-    return getsockname(fd, (struct sockaddr *)&here, &here_len) == 0 &&
-           getpeername(fd, (struct sockaddr *)&there, &there_len) == 0 && here.ss_family != AF_UNIX &&
-           here_len == there_len && memcmp(&here, &there, here_len) == 0;
-}
-
-/* 0: connected. EINPROGRESS: writable when it is decided. EAGAIN: the server's queue is full, try again
- * later. Otherwise the errno that it failed with. *fd is -1 unless it is 0 or EINPROGRESS. */
-static int start_dial(const struct addrinfo *address, const dli_endpoint_t *endpoint,
-                      const dl_driver_env_t *env, int *fd) {
-    *fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (*fd < 0) {
-        return errno;
-    }
-    if (address->ai_family != AF_UNIX) {
-        tune(*fd, endpoint, env);
-    }
-    int rc = connect(*fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
-    if (rc == 0 && is_own_echo(*fd)) {
-        rc = ECONNREFUSED;
-    }
-    if (rc == EINTR) {
-        rc = EINPROGRESS; /* it goes on all the same */
-    }
-    if (rc != 0 && rc != EINPROGRESS) {
-        int made = *fd;
-        *fd = -1; /* first, as in dli_stream_hang_up */
-        close(made);
-    }
-    return rc;
-}
-
-/* How it was decided: 0, the errno of the failure, or EINPROGRESS: it is not yet. */
-static int finish_dial(int fd) {
-    int rc = 0;
-    socklen_t len = sizeof rc;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &rc, &len) != 0) {
-        return errno;
-    }
-    if (rc != 0) {
-        return rc;
-    }
-    struct sockaddr_storage there;
-    len = sizeof there;
-    if (getpeername(fd, (struct sockaddr *)&there, &len) != 0) {
-        return errno == ENOTCONN ? EINPROGRESS : errno;
-    }
-    return is_own_echo(fd) ? ECONNREFUSED : 0;
-}
-
-/* The address for people. */
-static void name_address(const struct addrinfo *address, char name[ADDRESS_SHOWN]) {
-    char host[80] = "?", port[8] = "?";
-    if (address->ai_family == AF_UNIX) {
-        const struct sockaddr_un *place = (const struct sockaddr_un *)(const void *)address->ai_addr;
-        snprintf(name, ADDRESS_SHOWN, "%s", place->sun_path);
-        return;
-    }
-    (void)getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof host, port, sizeof port,
-                      NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(name, ADDRESS_SHOWN, address->ai_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
-}
 
 /* ---- failures ---------------------------------------------------------------------------------------- */
 
@@ -154,17 +51,28 @@ static dl_status_t fail_memory(dl_error_t *err) {
     return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
 }
 
+static dl_status_t fail_hung_up(const dli_conn_t *conn, dl_error_t *err) {
+    const char *when = conn->is_secured ? "" : " during the TLS handshake";
+    const char *label = conn->endpoint->label;
+    int reason = conn->reason;
+    if (reason == 0 || reason == ECONNRESET || reason == EPIPE) {
+        return dl_driver_fail(err, DL_EIO, reason, "%s: the server closed the connection%s", label, when);
+    }
+    return dl_driver_fail(err, DL_EIO, reason, "%s: the connection broke%s: %s", label, when,
+                          strerror(reason));
+}
+
 static bool is_own_limit(int reason) {
     return reason == EMFILE || reason == ENFILE || reason == ENOBUFS || reason == ENOMEM;
 }
 
 static dl_status_t fail_connect(const dli_conn_t *conn, int reason, dl_error_t *err) {
-    char name[ADDRESS_SHOWN];
+    char name[DLI_ADDRESS_SHOWN];
     dl_status_t status = DL_EIO;
     if (is_own_limit(reason)) {
         status = reason == ENOMEM ? DL_ENOMEM : DL_ELIMIT;
     }
-    name_address(conn->address, name);
+    dli_address_show(conn->address, name);
     return dl_driver_fail(err, status, reason, "%.*s: connecting to %s: %s", LABEL_SHOWN,
                           conn->endpoint->label, name, strerror(reason));
 }
@@ -175,7 +83,7 @@ static dl_status_t fail_late(const dli_conn_t *conn, dl_error_t *err) {
                                                     "server speak TLS on this port?)",
                                        [GREETING] = "no answer to the handshake in time"};
     if (conn->state == CONNECTING) {
-        return fail_connect(conn, conn->stream.fd < 0 ? EAGAIN : ETIMEDOUT, err);
+        return fail_connect(conn, conn->fd < 0 ? EAGAIN : ETIMEDOUT, err);
     }
     return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s: %s", conn->endpoint->label, what[conn->state]);
 }
@@ -184,7 +92,7 @@ static dl_status_t fail_late(const dli_conn_t *conn, dl_error_t *err) {
 static bool may_want_tls(const dli_conn_t *conn, dl_status_t status, const dl_error_t *err) {
     return (conn->state == SECURING || conn->state == GREETING) && conn->handshake == DLI_HANDSHAKE_HELLO &&
            conn->endpoint->host != NULL && !conn->endpoint->tls &&
-           (strstr(err->message, "\"\\x15\"") != NULL || (status == DL_EIO && conn->stream.hung_up));
+           (strstr(err->message, "\"\\x15\"") != NULL || (status == DL_EIO && conn->hung_up));
 }
 
 /* Makes the failure name the server, whoever below has met it. */
@@ -208,12 +116,148 @@ static dl_status_t settle(dli_conn_t *conn, dl_status_t status, dl_error_t *err)
     return status;
 }
 
+/* ---- in ---------------------------------------------------------------------------------------------- */
+
+/* Decrypts what was fed. *fed grows by what came out. */
+static dl_status_t decrypt(dli_conn_t *conn, char bytes[DLI_TLS_RECORD_MAX], size_t *fed, dl_error_t *err) {
+    dl_status_t status = DL_OK;
+    size_t got = 1;
+    bool is_over = false;
+    while (status == DL_OK && got > 0) {
+        status = dli_tls_read(conn->tls, bytes, &got, &is_over, err);
+        if (status == DL_OK && got > 0) {
+            *fed += got;
+            status = dli_decoder_feed(&conn->decoder, bytes, got, err);
+        }
+    }
+    if (status == DL_OK && is_over) {
+        conn->hung_up = true;
+        conn->reason = 0;
+    }
+    return status;
+}
+
+static dl_status_t take_in(dli_conn_t *conn, char bytes[DLI_TLS_RECORD_MAX], size_t len, size_t *fed,
+                           dl_error_t *err) {
+    if (!conn->endpoint->tls) {
+        *fed += len;
+        return dli_decoder_feed(&conn->decoder, bytes, len, err);
+    }
+    dl_status_t status = dli_tls_feed(conn->tls, bytes, len, err);
+    if (status == DL_OK && !conn->is_secured) {
+        *fed += len;
+        status = dli_tls_shake(conn->tls, &conn->is_secured, err);
+    }
+    return status == DL_OK && conn->is_secured ? decrypt(conn, bytes, fed, err) : status;
+}
+
+static dl_status_t receive(dli_conn_t *conn, dl_error_t *err) {
+    char bytes[DLI_TLS_RECORD_MAX];
+    size_t fed = 0;
+    dl_status_t status = DL_OK;
+    for (int reads = 0; reads < READS_MAX && status == DL_OK; reads++) {
+        ssize_t n = recv(conn->fd, bytes, sizeof bytes, 0);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0 && errno == EAGAIN) {
+            break;
+        }
+        if (n <= 0) {
+            conn->reason = n < 0 ? errno : conn->reason;
+            conn->hung_up = true;
+            break;
+        }
+        status = take_in(conn, bytes, (size_t)n, &fed, err);
+        if ((size_t)n < sizeof bytes) {
+            break; /* that was all */
+        }
+    }
+    return status == DL_OK && conn->hung_up && fed == 0 ? fail_hung_up(conn, err) : status;
+}
+
+/* As dli_conn_next, whatever the state. */
+static dl_status_t next_reply(dli_conn_t *conn, redisReply **reply, dl_error_t *err) {
+    *reply = NULL;
+    dl_status_t status = dli_decoder_next(&conn->decoder, reply, err);
+    return status == DL_OK && *reply == NULL && conn->hung_up ? fail_hung_up(conn, err) : status;
+}
+
+/* ---- out --------------------------------------------------------------------------------------------- */
+
+/* What can be sent now: the queue itself, or records of it. *len is 0 when there is nothing. */
+static dl_status_t next_bytes(dli_conn_t *conn, const char **at, size_t *len, dl_error_t *err) {
+    size_t queued = conn->out.len - conn->left;
+    if (!conn->endpoint->tls) {
+        *at = queued > 0 ? conn->out.bytes + conn->left : "";
+        *len = queued;
+        return DL_OK;
+    }
+    *at = dli_tls_pending(conn->tls, len);
+    if (*len > 0 || queued == 0 || !conn->is_secured) {
+        return DL_OK;
+    }
+    size_t part = queued < DLI_TLS_RECORD_MAX ? queued : DLI_TLS_RECORD_MAX;
+    dl_status_t status = dli_tls_write(conn->tls, conn->out.bytes + conn->left, part, err);
+    if (status == DL_OK) {
+        conn->left += part;
+        conn->in_record = part;
+        *at = dli_tls_pending(conn->tls, len);
+    }
+    return status;
+}
+
+static void note_sent(dli_conn_t *conn, size_t n) {
+    if (conn->endpoint->tls) {
+        dli_tls_sent(conn->tls, n);
+        conn->in_record = 0;
+    } else {
+        conn->left += n;
+    }
+    if (conn->left == conn->out.len && conn->in_record == 0) {
+        conn->left = conn->out.len = 0;
+    }
+}
+
+static dl_status_t flush(dli_conn_t *conn, dl_error_t *err) {
+    while (!conn->cannot_send && !conn->hung_up) {
+        const char *at;
+        size_t len;
+        dl_status_t status = next_bytes(conn, &at, &len, err);
+        if (status != DL_OK || len == 0) {
+            return status;
+        }
+        ssize_t n = send(conn->fd, at, len, MSG_NOSIGNAL);
+        if (n >= 0) {
+            note_sent(conn, (size_t)n);
+        } else if (errno == EAGAIN) {
+            return DL_OK;
+        } else if (errno != EINTR) {
+            conn->cannot_send = true;
+            conn->reason = errno;
+        }
+    }
+    return DL_OK;
+}
+
+static bool is_broken(const dli_conn_t *conn) {
+    return conn->cannot_send || conn->hung_up;
+}
+
+static bool wants_out(const dli_conn_t *conn) {
+    if (is_broken(conn)) {
+        return false;
+    }
+    return (conn->is_secured && conn->left < conn->out.len) ||
+           (conn->tls != NULL && dli_tls_is_pending(conn->tls));
+}
+
 /* ---- handshake --------------------------------------------------------------------------------------- */
 
 static void become_ready(dli_conn_t *conn) {
     conn->state = READY;
     conn->facts.greeting_ns = conn->env->now_ns() - conn->greeted_ns;
-    dli_stream_wipe(&conn->stream); /* the password was in it */
+    dli_commands_free(&conn->out); /* wiped: the password was in it */
     dli_resolve_close(conn->resolve, false);
     conn->resolve = NULL;
     conn->address = NULL;
@@ -223,7 +267,7 @@ static void become_ready(dli_conn_t *conn) {
 static dl_status_t greet(dli_conn_t *conn, dl_error_t *err) {
     while (conn->handshake != DLI_HANDSHAKE_DONE) {
         redisReply *reply;
-        dl_status_t status = dli_stream_next(&conn->stream, &reply, err);
+        dl_status_t status = next_reply(conn, &reply, err);
         if (status != DL_OK || reply == NULL) {
             return status;
         }
@@ -233,12 +277,12 @@ static dl_status_t greet(dli_conn_t *conn, dl_error_t *err) {
             return status;
         }
     }
-    if (!dli_decoder_is_empty(&conn->stream.decoder) || dli_stream_unsent(&conn->stream) > 0) {
+    if (!dli_decoder_is_empty(&conn->decoder) || dli_conn_unsent(conn) > 0) {
         return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server says more than it was asked",
                               conn->endpoint->label);
     }
-    if (dli_stream_is_broken(&conn->stream)) {
-        return dli_stream_fail(&conn->stream, err);
+    if (is_broken(conn)) {
+        return fail_hung_up(conn, err);
     }
     become_ready(conn);
     return DL_OK;
@@ -246,39 +290,30 @@ static dl_status_t greet(dli_conn_t *conn, dl_error_t *err) {
 
 /* Everything that a connected socket can do now. */
 static dl_status_t exchange(dli_conn_t *conn, dl_error_t *err) {
-    dl_status_t status = dli_stream_flush(&conn->stream, err);
+    dl_status_t status = flush(conn, err);
     if (status == DL_OK) {
-        status = dli_stream_receive(&conn->stream, err);
+        status = receive(conn, err);
     }
-    if (status == DL_OK && conn->stream.tls != NULL) {
-        status = dli_stream_flush(&conn->stream, err); /* its answers, and what had to wait for it */
+    if (status == DL_OK && conn->tls != NULL) {
+        status = flush(conn, err); /* its answers, and what had to wait for it */
     }
-    if (status == DL_OK && conn->state == SECURING && conn->stream.is_secured) {
+    if (status == DL_OK && conn->state == SECURING && conn->is_secured) {
         conn->state = GREETING;
         conn->greeted_ns = conn->env->now_ns();
     }
     return status == DL_OK && conn->state == GREETING ? greet(conn, err) : status;
 }
 
-static dl_status_t queue_greeting(dli_conn_t *conn, dl_error_t *err) {
-    dli_commands_t commands = {0};
-    dl_status_t status;
-    dli_handshake_write(conn->endpoint, conn->env->client_label, &commands);
-    if (commands.out_of_memory) {
-        status = fail_memory(err);
-    } else {
-        status = dli_stream_queue(&conn->stream, commands.bytes, commands.len, err);
-    }
-    dli_commands_free(&commands);
-    return status;
-}
-
 static dl_status_t connected(dli_conn_t *conn, dl_error_t *err) {
+    dl_status_t status = DL_OK;
     conn->state = SECURING;
-    dl_status_t status = dli_stream_begin(&conn->stream, err);
-    if (status == DL_OK) {
-        status = queue_greeting(conn, err);
+    conn->is_secured = !conn->endpoint->tls;
+    if (!conn->is_secured) {
+        status = dli_tls_open(conn->endpoint, &conn->tls, err);
+        status = status == DL_OK ? dli_tls_shake(conn->tls, &conn->is_secured, err) : status;
     }
+    dli_handshake_write(conn->endpoint, conn->env->client_label, &conn->out);
+    status = status == DL_OK && conn->out.out_of_memory ? fail_memory(err) : status;
     return status == DL_OK ? exchange(conn, err) : status;
 }
 
@@ -297,7 +332,7 @@ static uint64_t share_of(const dli_conn_t *conn) {
 static dl_status_t dial(dli_conn_t *conn, dl_error_t *err) {
     for (;;) {
         conn->state = CONNECTING;
-        int reason = start_dial(conn->address, conn->endpoint, conn->env, &conn->stream.fd);
+        int reason = dli_dial(conn->address, conn->endpoint, conn->env, &conn->fd);
         if (reason == 0) {
             return connected(conn, err);
         }
@@ -316,9 +351,17 @@ static dl_status_t dial(dli_conn_t *conn, dl_error_t *err) {
     }
 }
 
+static void hang_up(dli_conn_t *conn) {
+    int fd = conn->fd;
+    conn->fd = -1; /* first, lest a child that is forked here closes a number that is somebody else's */
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
 /* The present address is of no use. */
 static dl_status_t dial_next(dli_conn_t *conn, int reason, dl_error_t *err) {
-    dli_stream_hang_up(&conn->stream);
+    hang_up(conn);
     if (conn->address->ai_next == NULL) {
         return fail_connect(conn, reason, err);
     }
@@ -332,7 +375,7 @@ static dl_status_t resolved(dli_conn_t *conn, dl_error_t *err) {
 }
 
 static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
-    int reason = conn->stream.fd < 0 ? EINPROGRESS : finish_dial(conn->stream.fd);
+    int reason = conn->fd < 0 ? EINPROGRESS : dli_dialled(conn->fd);
     if (reason == 0) {
         return connected(conn, err);
     }
@@ -340,20 +383,6 @@ static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
 }
 
 /* ---- the owner's calls ------------------------------------------------------------------------------- */
-
-static dl_status_t begin(dli_conn_t *conn, dl_error_t *err) {
-    const dli_endpoint_t *endpoint = conn->endpoint;
-    if (endpoint->host == NULL) {
-        int reason = fill_unix(endpoint->path, &conn->unix_place, &conn->unix_address);
-        if (reason != 0) {
-            return dl_driver_fail(err, DL_ECONFIG, reason, "%s: %s", endpoint->label, strerror(reason));
-        }
-        conn->address = &conn->unix_address;
-        return dial(conn, err);
-    }
-    dl_status_t status = dli_resolve_start(endpoint->host, endpoint->port, conn->env, &conn->resolve, err);
-    return status == DL_OK ? resolved(conn, err) : status;
-}
 
 dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, uint64_t until_ns,
                            dli_conn_t **out, dl_error_t *err) {
@@ -369,10 +398,12 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
         uint64_t own_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
         conn->until_ns = own_ns < until_ns ? own_ns : until_ns;
     }
-    dl_status_t status = dli_stream_init(&conn->stream, endpoint, err);
+    conn->fd = -1;
+    dl_status_t status = dli_decoder_init(&conn->decoder) ? DL_OK : fail_memory(err);
     atomic_signal_fence(memory_order_release);
     *out = conn;
-    status = settle(conn, status == DL_OK ? begin(conn, err) : status, err);
+    status = status == DL_OK ? dli_resolve_start(endpoint, env, &conn->resolve, err) : status;
+    status = settle(conn, status == DL_OK ? resolved(conn, err) : status, err);
     if (status != DL_OK) {
         *out = NULL;
         dli_conn_close(conn, false);
@@ -381,12 +412,12 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
 }
 
 void dli_conn_want(const dli_conn_t *conn, struct pollfd *fd) {
-    *fd = (struct pollfd){.fd = conn->stream.fd, .events = POLLIN};
+    *fd = (struct pollfd){.fd = conn->fd, .events = POLLIN};
     if (conn->state == RESOLVING) {
         fd->fd = dli_resolve_fd(conn->resolve);
     } else if (conn->state == CONNECTING) {
         fd->events = POLLOUT;
-    } else if (dli_stream_wants_out(&conn->stream)) {
+    } else if (wants_out(conn)) {
         fd->events = POLLIN | POLLOUT;
     }
 }
@@ -428,7 +459,7 @@ static dl_status_t step_late(dli_conn_t *conn, dl_error_t *err) {
     if (conn->state != CONNECTING || now < conn->turn_ns) {
         return DL_OK;
     }
-    return conn->stream.fd < 0 ? dial(conn, err) : dial_next(conn, ETIMEDOUT, err);
+    return conn->fd < 0 ? dial(conn, err) : dial_next(conn, ETIMEDOUT, err);
 }
 
 dl_status_t dli_conn_step(dli_conn_t *conn, short revents, dl_error_t *err) {
@@ -451,18 +482,17 @@ dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_er
     if (conn->state != READY) {
         return fail_unready(conn, err);
     }
-    dl_status_t status = dli_stream_queue(&conn->stream, bytes, len, err);
-    if (status == DL_OK) {
-        status = dli_stream_flush(&conn->stream, err);
-    }
-    if (status == DL_OK && dli_stream_is_broken(&conn->stream)) {
-        status = dli_stream_fail(&conn->stream, err);
+    dli_commands_append_bytes(&conn->out, bytes, len);
+    conn->unqueued += conn->out.out_of_memory ? len : 0;
+    dl_status_t status = conn->out.out_of_memory ? fail_memory(err) : flush(conn, err);
+    if (status == DL_OK && is_broken(conn)) {
+        status = fail_hung_up(conn, err);
     }
     return settle(conn, status, err);
 }
 
 size_t dli_conn_unsent(const dli_conn_t *conn) {
-    return dli_stream_unsent(&conn->stream);
+    return conn->out.len - conn->left + conn->in_record + conn->unqueued;
 }
 
 dl_status_t dli_conn_next(dli_conn_t *conn, redisReply **reply, dl_error_t *err) {
@@ -470,20 +500,27 @@ dl_status_t dli_conn_next(dli_conn_t *conn, redisReply **reply, dl_error_t *err)
     if (conn->state != READY) {
         return fail_unready(conn, err);
     }
-    return settle(conn, dli_stream_next(&conn->stream, reply, err), err);
+    return settle(conn, next_reply(conn, reply, err), err);
 }
 
 bool dli_conn_is_quiet(dli_conn_t *conn) {
-    return conn->state == READY && dli_stream_is_quiet(&conn->stream);
+    char byte;
+    if (conn->state != READY || is_broken(conn) || wants_out(conn) || !dli_decoder_is_empty(&conn->decoder)) {
+        return false;
+    }
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 void dli_conn_close(dli_conn_t *conn, bool forked) {
     if (conn == NULL) {
         return;
     }
-    dli_stream_free(&conn->stream, forked);
+    hang_up(conn);
     dli_resolve_close(conn->resolve, forked);
     if (!forked) {
+        dli_tls_close(conn->tls);
+        dli_decoder_free(&conn->decoder);
+        dli_commands_free(&conn->out);
         free(conn);
     }
 }
