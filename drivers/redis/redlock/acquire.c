@@ -89,20 +89,13 @@ static bool raise_replied(dli_redis_request_t *request, const redisReply *reply)
     return reply->type == REDIS_REPLY_ERROR;
 }
 
-/* Without the token its yes is of no use. */
-static void raise_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    if (status != DL_OK) {
-        part->vote = dli_part_silent(part, status, why);
-    }
-}
-
 static void look_at_raises(dli_round_t *round, bool is_over);
 
 static const dli_question_t raising = {
     .kind = {DLI_PLAIN, false, encode_raise, raise_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_RAISE,
     .stays = true,
-    .heard = raise_heard,
+    .heard = dli_part_heard, /* without the token its yes is of no use */
     .look = look_at_raises};
 
 /* ---- nothing is held -------------------------------------------------------------------------------- */

@@ -255,6 +255,10 @@ dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_erro
                           .why = part->text};
 }
 
+void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    part->vote = status != DL_OK ? dli_part_silent(part, status, why) : part->vote;
+}
+
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply) {
     dli_key_t key;
     dl_error_t err;

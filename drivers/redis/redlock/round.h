@@ -123,8 +123,9 @@ static inline void dli_part_encode(const dli_part_t *part, const dli_script_t *s
 static inline int64_t dli_part_connection(const dli_part_t *part) {
     return part->node->redis.mux->pipes[0].facts.client_id;
 }
-/* A vote without an answer: why, and whether it may have been carried out. */
+/* A vote without an answer: why, and whether it may have been carried out. heard: its vote is that, if so. */
 dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_error_t *why);
+void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why);
 /* The same where the answer was an error, or made no sense; on this lock's key. */
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);
 /* All votes, as if nothing more came. */

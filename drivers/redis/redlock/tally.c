@@ -224,6 +224,9 @@ dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
     size_t missing = 0;
     for (size_t i = 0; i < tally->n; i++) {
         const dli_ballot_t *ballot = &tally->ballots[i];
+        if (ballot->vote == DLI_VOTE_FOREIGN && tally->foreign > tally->n - tally->quorum) {
+            return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", ballot->why);
+        }
         if (!is_missing(ballot)) {
             continue;
         }
@@ -252,17 +255,10 @@ static size_t count_without_memory(const dli_tally_t *tally) {
 
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
                               dl_error_t *err) {
-    if (tally->foreign > tally->n - tally->quorum) {
-        size_t i = 0;
-        while (tally->ballots[i].vote != DLI_VOTE_FOREIGN) {
-            i++;
-        }
-        return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", tally->ballots[i].why);
-    }
-    if (tally->yes + count_without_memory(tally) >= tally->quorum) {
-        return dli_tally_failure(tally, err); /* not asked where there was a majority to be had */
-    }
-    if (tally->yes + tally->busy + tally->excluded >= tally->quorum) {
+    bool is_foreign = tally->foreign > tally->n - tally->quorum;
+    /* Without memory it was not asked where there was a majority to be had. */
+    if (!is_foreign && tally->yes + count_without_memory(tally) < tally->quorum &&
+        tally->yes + tally->busy + tally->excluded >= tally->quorum) {
         return refuse_as_busy(tally, took_ns, draw, grant, err);
     }
     return dli_tally_failure(tally, err);

@@ -76,8 +76,9 @@ dl_status_t dli_renewed_judge(const int8_t *answers, size_t stride, size_t n, si
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
                               dl_error_t *err);
 
-/* What is wrong when too few nodes answered: a status of so many nodes that it alone prevents a majority, or
- * DL_EIO; err says how many answered, and the first reason of one that did not. */
+/* What is wrong when so many nodes have something else there that no majority is left (DL_EFOREIGN), or too
+ * few answered: a status of so many nodes that it alone prevents a majority, or DL_EIO; err says how many
+ * answered, and the first reason of one that did not. */
 dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err);
 
 #endif
