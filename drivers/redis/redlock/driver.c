@@ -17,8 +17,9 @@ static const dli_script_t *const scripts[] = {
 };
 #define SCRIPTS (sizeof scripts / sizeof scripts[0])
 
-/* Loads the scripts, and runs one that only reads on the keys that every lock needs: whether this user may do
- * so is better known now than at the first lock. */
+/* Loads the scripts, which it is no failure not to be allowed (each is then sent once by its text), and runs
+ * one that only reads on the keys that every lock needs: whether this user may do so is better known now than
+ * at the first lock. */
 static void encode_loading(const dli_redlock_t *redlock, dli_commands_t *commands) {
     const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
                                 dli_slice(redlock->quarantine_key)};
@@ -31,71 +32,51 @@ static void encode_loading(const dli_redlock_t *redlock, dli_commands_t *command
 
 /* What is known of the nodes so far. */
 typedef struct opening {
-    dli_redlock_t *redlock;
+    dli_exchange_t exchanges[DLI_NODES_MAX]; /* first */
+    redisReply *replies[DLI_NODES_MAX][SCRIPTS + 1];
     dli_verdicts_t said;
-    struct loading {
-        dli_exchange_t exchange; /* first */
-        struct opening *opening;
-        size_t node;
-        redisReply *replies[SCRIPTS + 1];
-    } of[DLI_NODES_MAX];
-    bool is_late; /* node_timeout is over: a majority is enough */
+    uint64_t first_ns; /* once there is a majority, the others have until then */
 } opening_t;
 
 static void take_loading(dli_exchange_t *exchange) {
-    struct loading *loading = (struct loading *)(void *)exchange;
-    opening_t *opening = loading->opening;
-    size_t node = loading->node;
-    dl_error_t *err = &opening->said.errors[node];
+    const dli_node_t *node = (const dli_node_t *)(const void *)exchange->redis; /* its first part */
+    opening_t *opening = (opening_t *)(void *)(exchange - node->index);
+    dl_error_t *err = &opening->said.errors[node->index];
     dl_status_t status = exchange->status;
     *err = exchange->err;
-    for (size_t i = 0; i < SCRIPTS && status == DL_OK; i++) {
-        status = dli_redis_judge_loaded(scripts[i], loading->replies[i], err);
-    }
     if (status == DL_OK) {
-        status = dli_redis_judge_look(exchange->redis, loading->replies[SCRIPTS], err);
+        status = dli_redis_judge_look(exchange->redis, exchange->replies[SCRIPTS], err);
     }
-    dli_replies_free(loading->replies, SCRIPTS + 1);
-    opening->said.statuses[node] = status;
-    opening->said.good |= status == DL_OK ? 1u << node : 0;
-    bool is_enough = dli_nodes_count(opening->said.good) >= opening->redlock->quorum;
-    for (size_t i = 0; i < opening->redlock->n && opening->is_late && is_enough; i++) {
-        opening->of[i].exchange.deadline_ns = 0;
+    opening->said.statuses[node->index] = status;
+    opening->said.good |= status == DL_OK ? 1u << node->index : 0;
+    for (size_t i = 0; dli_nodes_count(opening->said.good) == node->redlock->quorum && i < node->redlock->n;
+         i++) {
+        opening->exchanges[i].deadline_ns = opening->first_ns;
     }
+    dli_replies_free(exchange->replies, SCRIPTS + 1);
 }
 
-/* Asks those that have not answered by the end of their time. */
-static void ask_rest(opening_t *opening, const dli_commands_t *commands, uint64_t deadline_ns) {
-    dli_exchange_t *exchanges[DLI_NODES_MAX];
-    for (size_t i = 0; i < opening->redlock->n; i++) {
-        dli_exchange_t *x = exchanges[i] = &opening->of[i].exchange;
-        if (x->heard_ns >= x->deadline_ns) {
-            *x = (dli_exchange_t){.redis = &opening->redlock->nodes[i].redis,
-                                  .commands = commands,
-                                  .replies = opening->of[i].replies,
-                                  .deadline_ns = deadline_ns,
-                                  .then = take_loading};
-            opening->of[i].opening = opening;
-            opening->of[i].node = i;
-            dli_exchange_begin(x);
-        }
-    }
-    dli_exchanges_run(exchanges, opening->redlock->n);
-}
-
-/* Every node gets node_timeout. While there is no majority, those that were merely slow get the time that
+/* Every node gets node_timeout. While there is no majority, those that are merely slow get the time that
  * making a connection may take. */
-static void ask_all(opening_t *opening, uint64_t deadline_ns) {
-    const dli_redlock_t *redlock = opening->redlock;
+static void ask_all(dli_redlock_t *redlock, opening_t *opening, uint64_t deadline_ns) {
     uint64_t patience_ns = (uint64_t)redlock->nodes[0].redis.endpoint.connect_timeout_ms * NS_PER_MS;
     uint64_t until_ns = redlock->env->now_ns() + patience_ns;
+    dli_exchange_t *exchanges[DLI_NODES_MAX];
     dli_commands_t commands = {0};
     encode_loading(redlock, &commands);
-    ask_rest(opening, &commands, dli_round_until(redlock, deadline_ns));
-    opening->is_late = true;
-    if (dli_nodes_count(opening->said.good) < redlock->quorum) {
-        ask_rest(opening, &commands, until_ns < deadline_ns ? until_ns : deadline_ns);
+    opening->first_ns = dli_round_until(redlock, deadline_ns);
+    until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
+    for (size_t i = 0; i < redlock->n; i++) {
+        exchanges[i] = &opening->exchanges[i];
+        *exchanges[i] =
+            (dli_exchange_t){.redis = &redlock->nodes[i].redis,
+                             .commands = &commands,
+                             .replies = opening->replies[i],
+                             .deadline_ns = until_ns > opening->first_ns ? until_ns : opening->first_ns,
+                             .then = take_loading};
+        dli_exchange_begin(exchanges[i]);
     }
+    dli_exchanges_run(exchanges, redlock->n);
     dli_commands_free(&commands);
 }
 
@@ -114,8 +95,8 @@ static dl_status_t refuse_twins(const dli_redlock_t *redlock, const opening_t *o
 
 static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_error_t *err) {
     const dli_backend_env_t *core = redlock->core;
-    opening_t opening = {.redlock = redlock};
-    ask_all(&opening, deadline_ns);
+    opening_t opening = {.first_ns = 0};
+    ask_all(redlock, &opening, deadline_ns);
     dl_status_t status = refuse_twins(redlock, &opening, err);
     if (status == DL_OK) {
         status = dli_nodes_need_majority(redlock, &opening.said, err);
