@@ -7,21 +7,50 @@
 /* So many are renewed at once at most, and have memory that was there before. */
 #define SPARE 1000
 
+/* One that is asked for, by its place in the request, and what nodes have answered; masks of them. */
+typedef struct entry {
+    size_t place;
+    uint32_t own, gone, foreign; /* it is there; nobody's is, or another's; something else is */
+    uint32_t unknown, failed;    /* it may have been renewed there; it was not, for some reason */
+    dl_status_t reason;          /* which; DL_EIO where there are several */
+} entry_t;
+
 /* What a round of renewals has beside its parts. */
 typedef struct batch {
     size_t count;
-    int8_t *answers;   /* of node i to entry k: at i * count + k */
-    uint16_t places[]; /* of the entries that are asked for, in the request */
+    entry_t entries[];
 } batch_t;
 
-static dl_renewal_t *entry_of(const dli_round_t *round, size_t k) {
+static dl_renewal_t *renewal_of(const dli_round_t *round, size_t k) {
     const batch_t *batch = round->extra;
-    return &round->asked->renewals[batch->places[k]];
+    return &round->asked->renewals[batch->entries[k].place];
 }
 
-static int8_t *answer_of(const dli_part_t *part, size_t k) {
-    const batch_t *batch = part->round->extra;
-    return &batch->answers[part->node->index * batch->count + k];
+/* The first answer of a node counts. DL_ELOST: it is not there. */
+static void note(const dli_part_t *part, size_t k, dl_status_t status) {
+    batch_t *batch = part->round->extra;
+    entry_t *e = &batch->entries[k];
+    uint32_t node = 1u << part->node->index;
+    if (((e->own | e->gone | e->foreign | e->unknown | e->failed) & node) != 0) {
+        return;
+    }
+    uint32_t *mask = status == DL_OK         ? &e->own
+                     : status == DL_ELOST    ? &e->gone
+                     : status == DL_EFOREIGN ? &e->foreign
+                     : status == DL_EUNKNOWN ? &e->unknown
+                                             : &e->failed;
+    *mask |= node;
+    if (mask == &e->failed) {
+        e->reason = e->reason == DL_OK || e->reason == status ? status : DL_EIO;
+    }
+}
+
+static bool is_renewed(const dli_redlock_t *redlock, const entry_t *e) {
+    return dli_nodes_count(e->own) >= redlock->quorum;
+}
+
+static bool is_lost(const dli_redlock_t *redlock, const entry_t *e) {
+    return dli_nodes_count(e->gone | e->foreign) > redlock->n - redlock->quorum;
 }
 
 /* ---- the question ----------------------------------------------------------------------------------- */
@@ -29,7 +58,7 @@ static int8_t *answer_of(const dli_part_t *part, size_t k) {
 static void encode_renewal(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
     for (size_t k = 0; k < request->count; k++) {
-        const dl_request_t with = dli_renewal_request(entry_of(part->round, k));
+        const dl_request_t with = dli_renewal_request(renewal_of(part->round, k));
         dli_redis_encode(&part->node->redis, &with, &dli_script_string_acquire, "kt|oh0x", NULL,
                          with_source && k == 0, commands);
     }
@@ -37,27 +66,24 @@ static void encode_renewal(dli_redis_request_t *request, bool with_source, dli_c
 
 static bool renewal_replied(dli_redis_request_t *request, const redisReply *reply) {
     const dli_part_t *part = dli_wire_part(request);
-    int8_t *answer = answer_of(part, request->got - 1);
-    int64_t number;
+    bool is_error = reply->type == REDIS_REPLY_ERROR;
+    int64_t number = -1;
     dl_error_t err;
-    if (dli_reply_int(reply, &number)) {
-        *answer = number == 1 ? DLI_ANSWER_OWN : number == 0 ? DLI_ANSWER_GONE : DL_EUNKNOWN;
-        return number == 0 || number == 1;
-    }
-    bool is_foreign = dli_redis_is_foreign(reply);
-    dl_status_t status = is_foreign ? DL_OK : dli_redis_fail(&part->node->redis, NULL, reply, &err);
-    *answer = is_foreign                         ? DLI_ANSWER_FOREIGN
-              : reply->type == REDIS_REPLY_ERROR ? (int8_t)status
-                                                 : DL_EUNKNOWN;
-    return reply->type == REDIS_REPLY_ERROR;
+    (void)dli_reply_int(reply, &number);
+    note(part, request->got - 1,
+         number == 1                   ? DL_OK
+         : number == 0                 ? DL_ELOST
+         : dli_redis_is_foreign(reply) ? DL_EFOREIGN
+         : is_error                    ? dli_redis_fail(&part->node->redis, NULL, reply, &err)
+                                       : DL_EUNKNOWN);
+    return number == 0 || number == 1 || is_error;
 }
 
 /* Where an answer is missing: what was done for those. */
-static void fill_answers(dli_part_t *part, dl_status_t status) {
+static void fill_answers(const dli_part_t *part, dl_status_t status) {
     const batch_t *batch = part->round->extra;
     for (size_t k = 0; k < batch->count; k++) {
-        int8_t *answer = answer_of(part, k);
-        *answer = *answer == DLI_ANSWER_NONE ? (int8_t)status : *answer;
+        note(part, k, status);
     }
 }
 
@@ -123,14 +149,14 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
 
 /* Some nodes may just have been told to keep it for another lease, and a claim may be on its way. What is
  * being released already is left to that, which has to find it. */
-static void clear_away(const dl_renewal_t *r, const dli_renewed_t *renewed) {
+static void clear_away(const dl_renewal_t *r, uint32_t gone) {
     dli_round_t *round = hold_of(r);
     if (round == NULL) {
         return;
     }
     dli_redlock_let_go(round);
     for (size_t i = 0; i < round->redlock->n; i++) {
-        bool is_gone = (renewed->gone >> i & 1) != 0 && round->parts[i].claimed_on == 0;
+        bool is_gone = (gone >> i & 1) != 0 && round->parts[i].claimed_on == 0;
         round->maybe &= is_gone ? ~(1u << i) : UINT32_MAX;
     }
     dli_redlock_send_frees(round, DL_NO_DEADLINE);
@@ -148,27 +174,29 @@ void dli_redlock_judge_renewals(dli_round_t *round) {
         }
     }
     for (size_t k = 0; k < batch->count; k++) {
-        dl_renewal_t *r = entry_of(round, k);
-        dli_renewed_t renewed = dli_renewed_count(&batch->answers[k], batch->count, redlock->n);
-        r->status = dli_renewed_judge(&batch->answers[k], batch->count, redlock->n, redlock->quorum);
-        if (r->status == DL_OK) {
-            fill_in(r, renewed.gone);
-        } else if (r->status == DL_ELOST) {
-            clear_away(r, &renewed);
+        dl_renewal_t *r = renewal_of(round, k);
+        const entry_t *e = &batch->entries[k];
+        if (is_renewed(redlock, e)) {
+            r->status = DL_OK;
+            fill_in(r, e->gone);
+        } else if (is_lost(redlock, e)) {
+            r->status = DL_ELOST;
+            clear_away(r, e->gone);
+        } else { /* no majority has said either */
+            r->status = (e->own | e->unknown) != 0 ? DL_EUNKNOWN : e->reason;
         }
     }
 }
 
 /* Is each decided? any: is one renewed, so that there may be something to fill in? */
 static bool is_decided(const dli_round_t *round, bool *any) {
-    const dli_redlock_t *redlock = round->redlock;
     const batch_t *batch = round->extra;
     bool all = true;
     *any = false;
     for (size_t k = 0; k < batch->count; k++) {
-        dli_renewed_t renewed = dli_renewed_count(&batch->answers[k], batch->count, redlock->n);
-        *any |= renewed.own >= redlock->quorum;
-        all = all && dli_renewed_is_decided(&renewed, redlock->n, redlock->quorum);
+        bool renewed = is_renewed(round->redlock, &batch->entries[k]);
+        *any |= renewed;
+        all = all && (renewed || is_lost(round->redlock, &batch->entries[k]));
     }
     return all;
 }
@@ -195,12 +223,12 @@ static void fail_all(dli_request_t *request, dl_status_t status) {
     }
 }
 
-static size_t head_of(size_t n) {
-    return (sizeof(batch_t) + n * sizeof(uint16_t) + 7) & ~(size_t)7;
+static size_t size_of(size_t n) {
+    return sizeof(batch_t) + n * sizeof(entry_t);
 }
 
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
-    dli_round_t *spare = redlock->spare.round = dli_round_new(redlock, head_of(SPARE) + redlock->n * SPARE);
+    dli_round_t *spare = redlock->spare.round = dli_round_new(redlock, size_of(SPARE));
     if (spare != NULL) {
         spare->hold = &redlock->spare; /* it stays */
     }
@@ -209,9 +237,9 @@ bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
 
 /* A hold must not end for want of memory. */
 static dli_round_t *make_round(dli_redlock_t *redlock, size_t n) {
-    dli_round_t *round = dli_round_new(redlock, head_of(n) + redlock->n * n), *spare = redlock->spare.round;
+    dli_round_t *round = dli_round_new(redlock, size_of(n)), *spare = redlock->spare.round;
     if (round == NULL && n <= SPARE && spare != NULL && spare->asked == NULL) {
-        memset(spare->extra, 0, head_of(SPARE) + redlock->n * SPARE);
+        memset(spare->extra, 0, size_of(SPARE));
         round = spare;
     }
     return round;
@@ -226,13 +254,12 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
         return DL_ENOMEM;
     }
     batch_t *batch = round->extra;
-    batch->answers = (int8_t *)round->extra + head_of(request->n);
     for (size_t i = 0; i < request->n; i++) {
         dl_renewal_t *r = &request->renewals[i];
         r->sent_ns = now_ns;
         r->status = dli_renewal_check(r, redlock->max_lease_ms); /* a longer one outlives the quarantine */
         if (r->status == DL_OK) {
-            batch->places[batch->count++] = (uint16_t)i;
+            batch->entries[batch->count++].place = i;
             r->status = DL_EIO;
         }
     }

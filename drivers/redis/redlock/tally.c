@@ -112,44 +112,6 @@ bool dli_release_is_settled(const dli_tally_t *tally, size_t pending) {
            tally->yes + pending < quorum && tally->busy + pending < for_a_loss;
 }
 
-/* ---- renewals --------------------------------------------------------------------------------------- */
-
-dli_renewed_t dli_renewed_count(const int8_t *answers, size_t stride, size_t n) {
-    dli_renewed_t renewed = {0};
-    for (size_t i = 0; i < n; i++) {
-        int8_t answer = answers[i * stride];
-        renewed.own += answer == DLI_ANSWER_OWN;
-        renewed.others += answer == DLI_ANSWER_GONE || answer == DLI_ANSWER_FOREIGN;
-        renewed.gone |= answer == DLI_ANSWER_GONE ? 1u << i : 0;
-    }
-    return renewed;
-}
-
-bool dli_renewed_is_decided(const dli_renewed_t *renewed, size_t n, size_t quorum) {
-    return renewed->own >= quorum || renewed->others > n - quorum;
-}
-
-dl_status_t dli_renewed_judge(const int8_t *answers, size_t stride, size_t n, size_t quorum) {
-    dli_renewed_t renewed = dli_renewed_count(answers, stride, n);
-    dl_status_t reason = DL_OK;
-    size_t unknown = renewed.own;
-    if (renewed.own >= quorum) {
-        return DL_OK;
-    }
-    if (renewed.others > n - quorum) {
-        return DL_ELOST;
-    }
-    for (size_t i = 0; i < n; i++) {
-        int8_t answer = answers[i * stride];
-        dl_status_t status = answer == DLI_ANSWER_NONE ? DL_EIO : (dl_status_t)answer;
-        if (answer >= 0) {
-            unknown += status == DL_EUNKNOWN;
-            reason = reason == DL_OK || reason == status ? status : DL_EIO;
-        }
-    }
-    return unknown > 0 ? DL_EUNKNOWN : reason;
-}
-
 /* ---- why there is no majority --------------------------------------------------------------------- */
 
 /* When this node can say yes, as far as is known. */

@@ -51,25 +51,6 @@ bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending);
  * majority had it, or so many had not that no majority did; those who might still tell are waited for. */
 bool dli_release_is_settled(const dli_tally_t *tally, size_t pending);
 
-/* What the nodes say of one hold that is to be renewed. */
-typedef enum dli_answer {
-    DLI_ANSWER_OWN = -1,
-    DLI_ANSWER_GONE = -2,    /* nobody has it, or another */
-    DLI_ANSWER_FOREIGN = -3, /* something else stands there */
-    DLI_ANSWER_NONE = 0      /* above: a status. DL_EUNKNOWN: it may have been renewed */
-} dli_answer_t;
-typedef struct dli_renewed {
-    size_t own, others;
-    uint32_t gone;
-} dli_renewed_t;
-/* answers[i * stride] is node i's. */
-dli_renewed_t dli_renewed_count(const int8_t *answers, size_t stride, size_t n);
-/* Is it there on a majority, or on too few? */
-bool dli_renewed_is_decided(const dli_renewed_t *renewed, size_t n, size_t quorum);
-/* DL_OK, DL_ELOST. Otherwise no majority has said either: DL_EUNKNOWN, unless it was surely renewed nowhere:
- * then the reason, or DL_EIO where there are several. */
-dl_status_t dli_renewed_judge(const int8_t *answers, size_t stride, size_t n, size_t quorum);
-
 /* Why there is no majority: DL_EFOREIGN, DL_EBUSY with grant->busy_* filled, or what is wrong with the nodes
  * that gave no answer (dli_tally_failure). took_ns: how long the round took; draw: any random number. err is
  * filled. */
