@@ -108,12 +108,6 @@ dl_status_t dli_redis_configure(dli_redis_t *redis, const dl_option_value_t *val
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err) {
-    /* A user that may not load scripts can still run them, each once by its text. */
-    bool loaded = reply->type == REDIS_REPLY_STRING && strcmp(reply->str, script->sha) == 0;
-    return loaded || dli_reply_is_refused(reply) ? DL_OK : dli_reply_unexpected(reply, "SCRIPT LOAD", err);
-}
-
 dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err) {
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
@@ -126,13 +120,23 @@ dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run
                           redis->token_key_shown, why.message);
 }
 
-/* Says this on a pipe. */
-static dl_status_t greet(dli_redis_t *redis, size_t pipe, const dli_commands_t *commands,
-                         redisReply **replies, uint64_t deadline_ns, dl_error_t *err) {
+/* Connects a pipe; loads the scripts, which it is no failure not to be allowed (each is then sent once by its
+ * text); and looks at the token key by one of them: whether this user may do so is better known now than at
+ * the first lock. */
+static dl_status_t greet(dli_redis_t *redis, size_t pipe, uint64_t deadline_ns, dl_error_t *err) {
     const dli_backend_env_t *core = redis->core;
+    const dli_layout_t *layout = redis->layout;
+    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->inspect};
+    enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
+    redisReply *replies[SCRIPTS + 1] = {NULL};
+    dli_commands_t commands = {0};
+    for (size_t i = 0; i < SCRIPTS && pipe == 0; i++) {
+        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
+    }
+    dli_redis_encode(redis, NULL, layout->inspect, "t|", NULL, false, &commands);
     dli_exchange_t x = {.redis = redis,
                         .pipe = (uint32_t)pipe,
-                        .commands = commands,
+                        .commands = &commands,
                         .replies = replies,
                         .deadline_ns = deadline_ns};
     dli_exchange_t *exchange = &x;
@@ -141,37 +145,10 @@ static dl_status_t greet(dli_redis_t *redis, size_t pipe, const dli_commands_t *
     core->unlock(core->core);
     dli_exchanges_run(&exchange, 1);
     *err = x.status != DL_OK ? x.err : *err;
-    return x.status;
-}
-
-/* Loads the scripts, and looks at the token key by one of them. */
-static dl_status_t load(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->inspect};
-    enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
-    redisReply *replies[SCRIPTS + 1] = {NULL};
-    dli_commands_t commands = {0};
-    for (size_t i = 0; i < SCRIPTS; i++) {
-        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
-    }
-    dli_redis_encode(redis, NULL, layout->inspect, "t|", NULL, false, &commands);
-    dl_status_t status = greet(redis, 0, &commands, replies, deadline_ns, err);
-    for (size_t i = 0; i < SCRIPTS && status == DL_OK; i++) {
-        status = dli_redis_judge_loaded(scripts[i], replies[i], err);
-    }
-    status = status == DL_OK ? dli_redis_judge_look(redis, replies[SCRIPTS], err) : status;
+    dl_status_t status =
+        x.status == DL_OK ? dli_redis_judge_look(redis, replies[commands.count - 1], err) : x.status;
     dli_replies_free(replies, SCRIPTS + 1);
     dli_commands_free(&commands);
-    return status;
-}
-
-/* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then. */
-static dl_status_t connect_renewals(dli_redis_t *redis, uint64_t deadline_ns, dl_error_t *err) {
-    dli_commands_t ping = {0};
-    redisReply *pong = NULL;
-    dli_commands_add_words(&ping, "PING", NULL);
-    dl_status_t status = greet(redis, redis->connections, &ping, &pong, deadline_ns, err);
-    dli_replies_free(&pong, 1);
     return status;
 }
 
@@ -255,8 +232,10 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
         options.label_key = redis->label_key;
         status = dli_redis_make_mux(redis, &options, err);
     }
-    status = status == DL_OK ? load(redis, deadline_ns, err) : status;
-    status = status == DL_OK ? connect_renewals(redis, deadline_ns, err) : status;
+    status = status == DL_OK ? greet(redis, 0, deadline_ns, err) : status;
+    /* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then.
+     */
+    status = status == DL_OK ? greet(redis, redis->connections, deadline_ns, err) : status;
     if (status == DL_OK) {
         dli_redis_warn_of_eviction(redis);
         status = dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err);

@@ -109,8 +109,7 @@ dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_v
                                    dl_error_t *err);
 dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const char *url, const dl_option_value_t *values,
                                     int64_t database, dl_error_t *err);
-/* The answer to SCRIPT LOAD; to running a script on the token key. */
-dl_status_t dli_redis_judge_loaded(const dli_script_t *script, const redisReply *reply, dl_error_t *err);
+/* The answer to running a script on the token key. */
 dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err);
 /* Of the server behind the connections; all zero: none was made yet. */
 dli_facts_t dli_redis_facts(const dli_redis_t *redis);
