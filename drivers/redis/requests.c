@@ -8,7 +8,6 @@
 #include "drivers/block.h"
 #include "lock.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
 /* Less time than this is none to hear of replicas in. */
 #define REPLICAS_NS (20 * NS_PER_MS)
 /* Servers look only ten times a second whether the time of a WAIT is over. */

@@ -17,7 +17,7 @@ static uint64_t now(void) {
 }
 
 static void set_up(void) {
-    now_ns = 1000 * DLI_ONE_MS_NS;
+    now_ns = 1000 * NS_PER_MS;
     env = (dl_driver_env_t){.now_ns = now};
     s = (dli_subscriber_t){.env = &env, .heard_ns = now_ns};
     dli_hearing_init(&s);

@@ -14,7 +14,6 @@
 #include "handshake.h"
 #include "tls.h"
 
-#define NS_PER_MS 1000000u
 #define LABEL_SHOWN 80                 /* of a label, where the message has to hold more */
 #define FULL_RETRY_NS (5u * NS_PER_MS) /* a unix server's full queue cannot be polled */
 #define READS_MAX 16                   /* in a row, so that a flood keeps nobody from looking at the time */

@@ -57,11 +57,6 @@ static bool has(part_t part, char byte) {
 
 /* ---- strings of our own ------------------------------------------------------------------------------ */
 
-static dl_status_t copy(const char *text, char **to, dl_error_t *err) {
-    *to = strdup(text);
-    return *to != NULL ? DL_OK : out_of_memory(err);
-}
-
 static int hex(char digit) {
     static const char digits[] = "0123456789abcdef";
     const char *at = digit != '\0' ? strchr(digits, digit >= 'A' && digit <= 'F' ? digit + 32 : digit) : NULL;
@@ -70,7 +65,7 @@ static int hex(char digit) {
 
 /* Without the percent-encoding. `where` is for the message. */
 static dl_status_t decode(part_t part, const char *where, char **to, dl_error_t *err) {
-    char *text = malloc(part.len + 1);
+    char *text = calloc(1, part.len + 1);
     size_t len = 0;
     *to = text; /* freed with the endpoint, also after a failure */
     if (text == NULL) {
@@ -82,7 +77,6 @@ static dl_status_t decode(part_t part, const char *where, char **to, dl_error_t 
             int high = part.len - i > 2 ? hex(part.at[i + 1]) : -1;
             int low = high >= 0 ? hex(part.at[i + 2]) : -1;
             if (low < 0) {
-                text[len] = '\0';
                 return dl_driver_fail(
                     err, DL_ECONFIG, 0,
                     "url: a '%%' in the %s must be followed by two hex digits; write '%%25' for "
@@ -93,12 +87,10 @@ static dl_status_t decode(part_t part, const char *where, char **to, dl_error_t 
             i += 2;
         }
         if (byte == '\0') {
-            text[len] = '\0';
             return dl_driver_fail(err, DL_ECONFIG, 0, "url: the %s must not contain '%%00'", where);
         }
         text[len++] = byte;
     }
-    text[len] = '\0';
     return DL_OK;
 }
 
@@ -126,14 +118,9 @@ static bool number(part_t part, int64_t max, int *to) {
 
 static dl_status_t read_user(dli_endpoint_t *endpoint, part_t info, dl_error_t *err) {
     part_t user = cut(&info, ":");
-    dl_status_t status = DL_OK;
-    if (user.len > 0) {
-        status = decode(user, "user", &endpoint->username, err);
-    }
-    if (status == DL_OK && skip(&info, ':') && info.len > 0) {
-        status = decode(info, "password", &endpoint->password, err);
-    }
-    return status;
+    bool has_password = skip(&info, ':') && info.len > 0;
+    dl_status_t status = user.len > 0 ? decode(user, "user", &endpoint->username, err) : DL_OK;
+    return status == DL_OK && has_password ? decode(info, "password", &endpoint->password, err) : status;
 }
 
 static bool is_host_name(part_t host) {
@@ -216,12 +203,8 @@ static dl_status_t read_tcp(dli_endpoint_t *endpoint, part_t rest, dl_error_t *e
         authority.at = at + 1;
         status = read_user(endpoint, info, err);
     }
-    if (status == DL_OK) {
-        status = read_host(endpoint, &authority, err);
-    }
-    if (status == DL_OK) {
-        status = read_port(endpoint, authority, err);
-    }
+    status = status == DL_OK ? read_host(endpoint, &authority, err) : status;
+    status = status == DL_OK ? read_port(endpoint, authority, err) : status;
     if (status == DL_OK && has(rest, '?')) {
         return wrong(err, "redis:// and rediss:// take no parameters after '?'; write options of their own");
     }
@@ -279,8 +262,8 @@ static dl_status_t replace(char **to, const char *extra, dl_error_t *err) {
         return DL_OK;
     }
     wipe(*to);
-    *to = NULL;
-    return extra[0] != '\0' ? copy(extra, to, err) : DL_OK;
+    *to = extra[0] != '\0' ? strdup(extra) : NULL;
+    return *to != NULL || extra[0] == '\0' ? DL_OK : out_of_memory(err);
 }
 
 /* What the URL says too has to be the same: nobody can tell which is meant. "" takes it away. */
@@ -309,9 +292,7 @@ static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_
                                   "%s is given, but the url does not begin with rediss://", files[i].name);
         }
         dl_status_t status = replace(files[i].to, files[i].value, err);
-        if (status == DL_OK) {
-            status = replace(files[i].shown_to, files[i].shown, err);
-        }
+        status = status == DL_OK ? replace(files[i].shown_to, files[i].shown, err) : status;
         if (status != DL_OK) {
             return status;
         }
@@ -344,12 +325,8 @@ static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extr
         status = replace(&endpoint->username_shown,
                          extras->username_shown != NULL ? extras->username_shown : extras->username, err);
     }
-    if (status == DL_OK) {
-        status = settle(&endpoint->password, extras->password, "password", err);
-    }
-    if (status == DL_OK) {
-        status = read_tls(endpoint, extras, err);
-    }
+    status = status == DL_OK ? settle(&endpoint->password, extras->password, "password", err) : status;
+    status = status == DL_OK ? read_tls(endpoint, extras, err) : status;
     if (status == DL_OK && extras->database >= 0) {
         status = settle_database(endpoint, extras->database, err);
     }
@@ -379,9 +356,7 @@ dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const d
     memset(endpoint, 0, sizeof *endpoint);
     endpoint->connect_timeout_ms = DEFAULT_CONNECT_TIMEOUT_MS;
     dl_status_t status = read_url(endpoint, url, err);
-    if (status == DL_OK) {
-        status = read_extras(endpoint, extras != NULL ? extras : &none, err);
-    }
+    status = status == DL_OK ? read_extras(endpoint, extras != NULL ? extras : &none, err) : status;
     if (status != DL_OK) {
         dli_endpoint_free(endpoint);
         return status;
@@ -400,17 +375,13 @@ void dli_endpoint_show_user(const dli_endpoint_t *endpoint, char text[DLI_ENDPOI
 }
 
 void dli_endpoint_free(dli_endpoint_t *endpoint) {
+    char *const texts[] = {
+        endpoint->host,         endpoint->path,           endpoint->username,     endpoint->username_shown,
+        endpoint->tls_ca,       endpoint->tls_cert,       endpoint->tls_key,      endpoint->tls_server_name,
+        endpoint->tls_ca_shown, endpoint->tls_cert_shown, endpoint->tls_key_shown};
     wipe(endpoint->password);
-    free(endpoint->host);
-    free(endpoint->path);
-    free(endpoint->username);
-    free(endpoint->username_shown);
-    free(endpoint->tls_ca);
-    free(endpoint->tls_cert);
-    free(endpoint->tls_key);
-    free(endpoint->tls_server_name);
-    free(endpoint->tls_ca_shown);
-    free(endpoint->tls_cert_shown);
-    free(endpoint->tls_key_shown);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        free(texts[i]);
+    }
     memset(endpoint, 0, sizeof *endpoint);
 }

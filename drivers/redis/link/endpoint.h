@@ -7,6 +7,8 @@
 
 #include "dlock/driver.h"
 
+#define NS_PER_MS ((uint64_t)1000000)
+
 /* Read-only once it is made. The strings are its own; NULL: not given. */
 typedef struct dli_endpoint {
     bool tls;

@@ -6,9 +6,8 @@
 #include "drivers/breaker.h"
 #include "subscriber.h"
 
-#define DLI_ONE_MS_NS ((uint64_t)1000000)
 /* So long without a word from the server, and it is asked whether it is there. */
-#define DLI_QUIET_NS (1000 * DLI_ONE_MS_NS)
+#define DLI_QUIET_NS (1000 * NS_PER_MS)
 #define DLI_CHANNEL_BUCKETS 1024
 
 /* A channel is on the list of its state, the oldest first. Of each one answer at most is to come. */

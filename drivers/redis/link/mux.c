@@ -10,7 +10,6 @@
 
 #include "pipe.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
 /* A connection that was used this recently is taken for alive without a look, which costs a system call. Had
  * the server gone away just now, a request would be unknown instead of sent anew; never wrong. */
 #define TRUSTED_NS NS_PER_MS

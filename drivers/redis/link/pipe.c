@@ -376,7 +376,7 @@ static void end_request(dli_pipe_t *pipe, dli_redis_request_t *request) {
 /* When it has waited long enough for the rest of its replies. */
 static uint64_t rest_ns(const dli_redis_request_t *request) {
     bool waits = request != NULL && request->got > 0 && request->rest_ms > 0;
-    return waits ? request->sent_ns + request->rest_ms * (uint64_t)1000000 : DL_NO_DEADLINE;
+    return waits ? request->sent_ns + request->rest_ms * NS_PER_MS : DL_NO_DEADLINE;
 }
 
 uint64_t dli_pipe_rest_ns(const dli_pipe_t *pipe) {

@@ -19,20 +19,12 @@ typedef int items_t;
 
 /* ---- what hiredis calls to make a list: NULL ends the parsing ----------------------------------------- */
 
-static dli_decoder_t *decoder_of(const redisReadTask *task) {
-    return task->privdata;
-}
-
-static void *refuse(const redisReadTask *task, const char *why) {
-    decoder_of(task)->refused = why;
-    return NULL;
-}
-
 static void *make_array(const redisReadTask *task, items_t items) {
-    dli_decoder_t *decoder = decoder_of(task);
+    dli_decoder_t *decoder = task->privdata;
     /* hiredis reserves the room at once: a header of some bytes could ask for gigabytes. */
     if ((size_t)items > DLI_REPLY_ITEMS_MAX - decoder->items) {
-        return refuse(task, "it has too many items");
+        decoder->refused = "it has too many items";
+        return NULL;
     }
     /* Replies are freed by recursion. hiredis 0.14 has a bound of its own, 1.x has none. */
     size_t depth = 1;
@@ -40,7 +32,8 @@ static void *make_array(const redisReadTask *task, items_t items) {
         depth++;
     }
     if (depth > DLI_REPLY_DEPTH_MAX) {
-        return refuse(task, "it is nested too deep");
+        decoder->refused = "it is nested too deep";
+        return NULL;
     }
     decoder->items += (size_t)items;
     return decoder->plain->createArray(task, items);

@@ -11,9 +11,9 @@
 #include "hearing.h"
 
 /* A connection that lived so long was a good one. */
-#define GOOD_NS (1000 * DLI_ONE_MS_NS)
+#define GOOD_NS (1000 * NS_PER_MS)
 /* A connection without channels is kept so long. */
-#define EMPTY_NS (10000 * DLI_ONE_MS_NS)
+#define EMPTY_NS (10000 * NS_PER_MS)
 
 dl_status_t dli_subscriber_open(const dli_endpoint_t *endpoint, const dl_driver_env_t *env,
                                 dli_subscriber_t **subscriber, dl_error_t *err) {
@@ -127,7 +127,7 @@ static dl_status_t hear(dli_subscriber_t *s, short revents, dl_error_t *err) {
 }
 
 static uint64_t patience_ns(const dli_subscriber_t *s) {
-    return (uint64_t)s->env->call_timeout_ms * DLI_ONE_MS_NS;
+    return (uint64_t)s->env->call_timeout_ms * NS_PER_MS;
 }
 
 /* After hearing: the answer may have lain there all the time. */
@@ -167,7 +167,7 @@ void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
 
 static dl_status_t begin_to_connect(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
     int64_t own_ms = s->endpoint->connect_timeout_ms;
-    uint64_t allowed_ns = own_ms > 0 ? (uint64_t)own_ms * DLI_ONE_MS_NS : patience_ns(s);
+    uint64_t allowed_ns = own_ms > 0 ? (uint64_t)own_ms * NS_PER_MS : patience_ns(s);
     dl_status_t status = dli_conn_start(s->endpoint, s->env, now + allowed_ns, &s->conn, err);
     /* A server nearby may have answered already, and then nothing more comes of its own. */
     if (status == DL_OK && dli_conn_is_ready(s->conn)) {

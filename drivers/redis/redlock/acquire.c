@@ -6,8 +6,6 @@
 #include "drivers/block.h"
 #include "round.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
-
 /* ---- the questions ---------------------------------------------------------------------------------- */
 
 /* As long as any lease may last by the clock of a node. */

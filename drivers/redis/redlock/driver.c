@@ -7,8 +7,6 @@
 
 #include "round.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
-
 /* ---- the first question ----------------------------------------------------------------------------- */
 
 static const dli_script_t *const scripts[] = {

@@ -57,16 +57,12 @@ static standing_t judge(look_t *look) {
     const dli_redlock_t *redlock = look->node->redlock;
     const dli_facts_t facts = dli_redis_facts(look->alone);
     redisReply *const *replies = look->replies;
-    int64_t left_ms;
+    int64_t left_ms = 0;
     for (size_t j = 0; j < 3; j++) {
-        if (!is_text(replies[j]) && !dli_reply_int(replies[j], &left_ms)) {
+        if (j == 1 ? !dli_reply_int(replies[j], &left_ms) : !is_text(replies[j])) {
             (void)dli_redis_fail(&look->node->redis, NULL, replies[j], &look->exchange.err);
             return STANDING_UNKNOWN;
         }
-    }
-    if (!is_text(replies[0]) || !dli_reply_int(replies[1], &left_ms) || !is_text(replies[2])) {
-        (void)dli_reply_unexpected(NULL, "GET", &look->exchange.err);
-        return STANDING_UNKNOWN;
     }
     bool is_marked = replies[0]->type == REDIS_REPLY_STRING &&
                      (redlock->durable || strcmp(replies[0]->str, facts.run_id) == 0);

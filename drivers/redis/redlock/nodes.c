@@ -10,7 +10,6 @@
 /* What a message has room for behind how many nodes there are; and for "; and 15 more". */
 #define REASONS_MAX 200
 #define REASONS_REST 16
-#define NS_PER_MS ((uint64_t)1000000)
 
 size_t dli_nodes_count(uint32_t mask) {
     return (size_t)__builtin_popcount(mask);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NS_PER_MS ((uint64_t)1000000)
 #define WAIT_AGAIN_NS (1000 * NS_PER_MS)
 #define WAIT_MAX_NS (50 * NS_PER_MS)
 

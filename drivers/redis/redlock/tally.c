@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#define NS_PER_MS ((uint64_t)1000000)
 /* When claims have split the nodes among them, each tries again within so many rounds and this. */
 #define SPLIT_MS 5
 #define SPLIT_ROUNDS 4
