@@ -15,8 +15,7 @@ typedef struct dli_script {
 /* scripts/string_acquire.lua is dli_script_string_acquire, and so on. */
 extern const dli_script_t dli_script_string_acquire, dli_script_string_release, dli_script_string_inspect;
 extern const dli_script_t dli_script_hash_acquire, dli_script_hash_release, dli_script_hash_inspect;
-extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, dli_script_redlock_release,
-    dli_script_redlock_mark;
+extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, dli_script_redlock_release;
 /* All of them, ended by NULL: for tests, and for loading them at open. */
 extern const dli_script_t *const dli_scripts[];
 

@@ -11,7 +11,7 @@ Test(redis_scripts, the_server_names_each_script_as_we_do) {
                          dli_scripts[n]->name);
         cr_assert_null(strstr(dli_scripts[n]->source, "--"), "%s carries a comment", dli_scripts[n]->name);
     }
-    cr_assert_eq(n, 10);
+    cr_assert_eq(n, 9);
     cr_assert_str_eq(ask("EVALSHA", dli_script_string_inspect.sha, "1", LOCK, NULL), "nil");
 }
 

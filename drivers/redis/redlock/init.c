@@ -137,18 +137,20 @@ static void look_at_all(look_t *looks, size_t n, uint64_t deadline_ns) {
 static void ask_mark(look_t *look, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = look->node->redlock;
     const dli_facts_t facts = dli_redis_facts(look->alone);
-    const dli_slice_t argv[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key),
-                                dli_slice(facts.run_id)};
     dli_commands_clear(&look->commands);
-    dli_script_encode(&look->commands, &dli_script_redlock_mark, true, 2, 3, argv);
+    dli_commands_add_words(&look->commands, "SET", redlock->marker_key, facts.run_id, NULL);
+    dli_commands_add_words(&look->commands, "DEL", redlock->quarantine_key, NULL);
     ask(look, true, deadline_ns);
 }
 
 static void report_mark(const dli_check_t *check, look_t *look) {
     const dli_node_t *node = look->node;
     dl_status_t status = look->exchange.status;
-    if (status == DL_OK && look->replies[0]->type != REDIS_REPLY_ARRAY) {
-        status = dli_redis_fail(&node->redis, NULL, look->replies[0], &look->exchange.err);
+    for (size_t i = 0; i < 2 && status == DL_OK; i++) {
+        int expected = i == 0 ? REDIS_REPLY_STATUS : REDIS_REPLY_INTEGER;
+        if (look->replies[i]->type != expected) {
+            status = dli_redis_fail(&node->redis, NULL, look->replies[i], &look->exchange.err);
+        }
     }
     if (status == DL_OK) {
         dli_check_say(check, DL_FINDING_OK, look->name, "marked: %s votes at once",

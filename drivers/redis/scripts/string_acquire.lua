@@ -7,6 +7,7 @@
 -- {PTTL, value, 1 if a client of this library wrote it, place in the queue or 0 or -1} when another holds it or has
 -- it reserved; an error when neither can be.
 -- include queue.lua
+-- include string_older.lua
 -- include string_ours.lua
 -- include token.lua
 local own = ARGV[1] .. ':' .. ARGV[2]
@@ -25,15 +26,10 @@ if ARGV[3] ~= '1' then
     return 1
 end
 local uuid, text = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
-if held and held ~= uuid .. ':0:0' then
-    -- A smaller hold id of the same owner is a hold that it has given up.
-    local older = string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ':'
-        and string.match(held, '^%d+$', #ARGV[1] + 2)
-    if not older or tonumber(older) > tonumber(ARGV[2]) then
-        local ours = is_ours(held) and 1 or 0
-        local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
-        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
-    end
+if held and held ~= uuid .. ':0:0' and not is_older(held, ARGV[1], ARGV[2]) then
+    local ours = is_ours(held) and 1 or 0
+    local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
+    return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
 end
 if not held then
     local left = others_turn(text, uuid, ARGV[8])

@@ -4,7 +4,6 @@
 --       1 if its process waits
 -- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
 -- include queue.lua
--- include string_told.lua
 local function reserve(key, uuid)
     redis.pcall('set', key, uuid .. ':0:0', 'px', 200)
 end
@@ -29,6 +28,10 @@ end
 redis.call('del', KEYS[1])
 local is_given = hand_over(KEYS[1], ARGV[6], ARGV[4], reserve)
 if not is_given then
-    tell(KEYS[1], ARGV[4], ARGV[5])
+    -- A user that may not publish has freed it all the same.
+    redis.pcall('publish', ARGV[4], '0')
+    if ARGV[5] ~= '' then
+        redis.pcall('publish', ARGV[5], KEYS[1])
+    end
 end
 return is_there and (is_given and 2 or 1)
