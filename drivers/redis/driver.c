@@ -184,12 +184,10 @@ dli_facts_t dli_redis_facts(const dli_redis_t *redis) {
 void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
     const dli_facts_t facts = dli_redis_facts(redis);
     if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
-        char text[320];
-        snprintf(text, sizeof text,
-                 "%s drops locks that are held when its memory is full (maxmemory-policy %s); "
-                 "noeviction keeps them",
-                 redis->endpoint.label, facts.eviction);
-        redis->env->report(redis->env->core, DL_LOG_WARNING, text);
+        dli_redis_report(redis->env, &dli_redis_no_core, DL_LOG_WARNING,
+                         "%s drops locks that are held when its memory is full (maxmemory-policy %s); "
+                         "noeviction keeps them",
+                         redis->endpoint.label, facts.eviction);
     }
 }
 

@@ -113,7 +113,6 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 typedef struct ear {
     dli_watcher_t watcher; /* first */
     dl_watch_t *watch;
-    bool is_live;
 } ear_t;
 
 struct dl_watch {
@@ -125,12 +124,11 @@ struct dl_watch {
 };
 
 static void hear(dli_watcher_t *watcher, bool hears) {
-    ear_t *ear = (ear_t *)watcher;
-    dl_watch_t *watch = ear->watch;
+    dl_watch_t *watch = ((ear_t *)watcher)->watch;
     bool heard = watch->hears, is_refused = watch->own.watcher.channel == NULL;
-    ear->is_live = hears;
+    (void)hears; /* as both watchers say */
     /* Who may not have a channel of its own goes without the queue. */
-    watch->hears = watch->all.is_live && (watch->own.is_live || is_refused);
+    watch->hears = watch->all.watcher.hears && (watch->own.watcher.hears || is_refused);
     if (watch->hears || heard) {
         watch->env->woken(watch->env->core, watch->name, watch->name_len, watch->hears);
     }

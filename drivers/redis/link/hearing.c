@@ -161,6 +161,7 @@ static void refuse(dli_subscriber_t *s, dli_channel_t *channel, const char *why)
     while ((watcher = LIST_FIRST(&channel->watchers)) != NULL) {
         LIST_REMOVE(watcher, at);
         watcher->channel = NULL;
+        watcher->hears = false;
         watcher->heard(watcher, false);
     }
     forget(s, channel);

@@ -187,7 +187,7 @@ struct dli_mux {
     dli_pipe_t pipes[DLI_PIPES_MAX];
 };
 
-/* With the mutex. */
+/* With the mutex of this core. */
 void dli_redis_report(const dl_driver_env_t *env, const dli_backend_env_t *core, dl_log_level_t level,
                       const char *format, ...) __attribute__((format(printf, 4, 5)));
 

@@ -26,8 +26,8 @@ struct dli_watcher {
     void (*heard)(dli_watcher_t *watcher, bool hears);
     /* The subscriber's own. */
     dli_channel_t *channel; /* NULL: refused */
+    bool hears;             /* what it was told last */
     LIST_ENTRY(dli_watcher) at;
-    bool hears; /* what it was told last */
 };
 
 /* No I/O. The endpoint outlives it. */

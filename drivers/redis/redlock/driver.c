@@ -113,13 +113,12 @@ static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_err
 /* ---- the ops ---------------------------------------------------------------------------------------- */
 
 static void warn_of_even_number(const dli_redlock_t *redlock) {
-    char text[192];
     if (redlock->n % 2 == 0) {
-        (void)snprintf(text, sizeof text,
-                       "%zu nodes are an even number: no more of them may fail than of %zu, and more have to "
-                       "agree; leave one out, or add one",
-                       redlock->n, redlock->n - 1);
-        redlock->env->report(redlock->env->core, DL_LOG_WARNING, text);
+        dli_redis_report(
+            redlock->env, &dli_redis_no_core, DL_LOG_WARNING,
+            "%zu nodes are an even number: no more of them may fail than of %zu, and more have to "
+            "agree; leave one out, or add one",
+            redlock->n, redlock->n - 1);
     }
 }
 
