@@ -485,10 +485,8 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     } else if (request->kind <= DLI_ASK_LEVEL) {
         a->wire.pipe = claim_pipe(redis, &request->with);
         a->wire.count = is_durable(a) ? 2 : 1;
-    } else if (request->kind == DLI_ASK_RELEASE) {
-        a->wire.pipe = free_pipe(redis, &request->with);
     } else {
-        a->wire.pipe = usual_pipe(redis, &request->with);
+        a->wire.pipe = free_pipe(redis, &request->with);
     }
     a->status = check(a);
     return a;

@@ -141,14 +141,12 @@ static void note_failure(dli_pipe_t *pipe, bool blame, const dl_error_t *why) {
 /* Dials, in *conn. Lets the mutex go. DL_OK: it is under way, or ready. */
 static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
     dli_mux_t *mux = pipe->mux;
-    uint64_t now_ns = mux->env->now_ns();
-    dl_status_t status = dli_breaker_ask(&mux->breaker, now_ns, &pipe->is_probe, err);
+    dl_status_t status = dli_breaker_ask(&mux->breaker, mux->env->now_ns(), &pipe->is_probe, err);
     if (status != DL_OK) {
         return status;
     }
-    uint64_t until_ns = now_ns + (uint64_t)mux->endpoint->connect_timeout_ms * NS_PER_MS;
     mux->core->unlock(mux->core->core);
-    status = dli_conn_start(mux->endpoint, mux->env, until_ns, &pipe->made, err);
+    status = dli_conn_start(mux->endpoint, mux->env, DL_NO_DEADLINE, &pipe->made, err);
     mux->core->lock(mux->core->core);
     *conn = pipe->made;
     pipe->polled = false;                      /* not this one */

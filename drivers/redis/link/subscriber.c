@@ -165,10 +165,8 @@ void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
 
 /* ---- what is to be done before a poll --------------------------------------------------------------- */
 
-static dl_status_t begin_to_connect(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
-    int64_t own_ms = s->endpoint->connect_timeout_ms;
-    uint64_t allowed_ns = own_ms > 0 ? (uint64_t)own_ms * NS_PER_MS : patience_ns(s);
-    dl_status_t status = dli_conn_start(s->endpoint, s->env, now + allowed_ns, &s->conn, err);
+static dl_status_t begin_to_connect(dli_subscriber_t *s, dl_error_t *err) {
+    dl_status_t status = dli_conn_start(s->endpoint, s->env, DL_NO_DEADLINE, &s->conn, err);
     /* A server nearby may have answered already, and then nothing more comes of its own. */
     if (status == DL_OK && dli_conn_is_ready(s->conn)) {
         become_ready(s);
@@ -206,7 +204,7 @@ static dl_status_t prepare(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
     }
     dl_status_t status = DL_OK;
     if (s->conn == NULL && wanted && s->breaker.closed_until_ns <= now) {
-        status = begin_to_connect(s, now, err);
+        status = begin_to_connect(s, err);
     }
     return status == DL_OK && s->ready ? speak(s, now, err) : status;
 }

@@ -223,10 +223,6 @@ static dl_status_t load_files(SSL_CTX *context, const dli_endpoint_t *endpoint, 
 /* Whom we mean to talk to: said to the server, and looked for in its certificate. */
 static dl_status_t expect_name(SSL *ssl, const dli_endpoint_t *endpoint, dl_error_t *err) {
     char *name = endpoint->tls_server_name != NULL ? endpoint->tls_server_name : endpoint->host;
-    if (name == NULL) {
-        return dl_driver_fail(err, DL_ECONFIG, 0, "%s: TLS needs a name to verify: tls_server_name",
-                              endpoint->label);
-    }
     if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name) == 1) {
         return DL_OK; /* addresses are not said */
     }
