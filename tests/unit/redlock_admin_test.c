@@ -1,6 +1,6 @@
 /* redlock_admin_test.c - who holds a lock, by what several servers say of it, left-overs included. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "drivers/redis/redlock/holders.h"
+#include "drivers/redis/redlock/tally.h"
 #include "redlock_nodes_fixture.h"
 
 static void set_up_five(void) {
@@ -11,53 +11,54 @@ TestSuite(redlock_admin, .init = set_up_five, .fini = end_servers, .timeout = 60
 
 /* ---- the rule ----------------------------------------------------------------------------------------- */
 
-static void add(dli_holders_t *holders, const char *owner, uint64_t hold_id, int64_t remaining_ms) {
-    dl_lock_info_t info = DL_LOCK_INFO_INIT;
-    info.held = 1;
-    info.hold_id = hold_id;
-    info.remaining_ms = remaining_ms;
-    snprintf(info.owner, sizeof info.owner, "%s", owner);
-    dli_holders_add(holders, &info);
+static dl_lock_info_t seen[5], told;
+static size_t seen_count;
+
+static void add(const char *owner, uint64_t hold_id, int64_t remaining_ms) {
+    dl_lock_info_t *info = &seen[seen_count++];
+    *info = (dl_lock_info_t){.held = 1, .hold_id = hold_id, .remaining_ms = remaining_ms};
+    snprintf(info->owner, sizeof info->owner, "%s", owner);
+}
+
+static void sum_up(size_t unanswered, size_t quorum) {
+    told = (dl_lock_info_t)DL_LOCK_INFO_INIT;
+    dli_tally_holder(seen, seen_count, unanswered, quorum, &told);
+    cr_expect_eq(told.size, sizeof told);
 }
 
 Test(redlock_admin, a_hold_lasts_until_fewer_than_a_quorum_have_it, .init = NULL, .fini = NULL) {
-    dli_holders_t holders = {.n = 0};
-    dl_lock_info_t info = DL_LOCK_INFO_INIT;
-    dli_holders_tell(&holders, 5, 3, &info);
-    cr_expect(!info.held);
-    add(&holders, A, 1, 9000);
-    add(&holders, A, 1, 100);
-    dli_holders_tell(&holders, 0, 3, &info);
-    cr_expect(!info.held, "two of five are no quorum");
-    dli_holders_tell(&holders, 1, 3, &info);
-    cr_expect(info.held, "the one that is silent may have it: %ld", info.remaining_ms);
-    cr_expect_eq(info.remaining_ms, 100, "the one that is silent may have it: %ld", info.remaining_ms);
-    add(&holders, A, 1, 5000);
-    dli_holders_tell(&holders, 0, 3, &info);
-    cr_expect_eq(info.remaining_ms, 100);
-    add(&holders, A, 1, 7000);
-    dli_holders_tell(&holders, 0, 3, &info);
-    cr_expect_eq(info.remaining_ms, 5000, "%ld", info.remaining_ms);
-    cr_expect_eq(info.size, sizeof info);
-    add(&holders, A, 1, -1);
-    dli_holders_tell(&holders, 0, 3, &info);
-    cr_expect_eq(info.remaining_ms, 7000, "%ld", info.remaining_ms);
-    dli_holders_tell(&holders, 0, 1, &info);
-    cr_expect_eq(info.remaining_ms, -1);
+    sum_up(5, 3);
+    cr_expect(!told.held);
+    add(A, 1, 9000);
+    add(A, 1, 100);
+    sum_up(0, 3);
+    cr_expect(!told.held, "two of five are no quorum");
+    sum_up(1, 3);
+    cr_expect(told.held, "the one that is silent may have it: %ld", told.remaining_ms);
+    cr_expect_eq(told.remaining_ms, 100, "the one that is silent may have it: %ld", told.remaining_ms);
+    add(A, 1, 5000);
+    sum_up(0, 3);
+    cr_expect_eq(told.remaining_ms, 100);
+    add(A, 1, 7000);
+    sum_up(0, 3);
+    cr_expect_eq(told.remaining_ms, 5000, "%ld", told.remaining_ms);
+    add(A, 1, -1);
+    sum_up(0, 3);
+    cr_expect_eq(told.remaining_ms, 7000, "%ld", told.remaining_ms);
+    sum_up(0, 1);
+    cr_expect_eq(told.remaining_ms, -1);
 }
 
 Test(redlock_admin, the_hold_on_most_nodes_counts, .init = NULL, .fini = NULL) {
-    dli_holders_t holders = {.n = 0};
-    add(&holders, B, 7, 9000);
-    add(&holders, A, 1, 1000);
-    add(&holders, A, 2, 2000);
-    add(&holders, A, 2, 2000);
-    add(&holders, A, 2, 2000);
-    const dli_holder_t *holder = dli_holders_find(&holders, 0, 3);
-    cr_assert_not_null(holder);
-    cr_expect_eq(holder->info.hold_id, 2);
-    cr_expect_eq(holder->nodes, 3);
-    cr_expect_eq(holders.n, 3, "holds of one owner are told apart");
+    add(B, 7, 9000);
+    add(A, 1, 1000);
+    add(A, 2, 2000);
+    add(A, 2, 2000);
+    add(A, 2, 2000);
+    sum_up(0, 3);
+    cr_expect_eq(told.hold_id, 2, "holds of one owner are told apart");
+    sum_up(0, 4);
+    cr_expect(!told.held);
 }
 
 /* ---- inspect ------------------------------------------------------------------------------------------ */

@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "holders.h"
 #include "round.h"
 
 /* What such a round has beside its parts, whose votes are YES where nobody has the lock, or it was freed. */
@@ -58,22 +57,23 @@ static void look_at_holders(dli_round_t *round, bool is_over) {
     const admin_t *admin = round->extra;
     dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
-    dli_holders_t holders;
+    dl_lock_info_t seen[DLI_NODES_MAX], holder = DL_LOCK_INFO_INIT;
+    size_t n = 0;
     dl_error_t unread, *err = dli_round_err(round, &unread);
     dli_round_count(round, votes, &tally);
-    holders.n = 0;
     for (size_t i = 0; i < tally.n; i++) {
         if (votes[i].vote == DLI_VOTE_BUSY) {
-            dli_holders_add(&holders, &admin->infos[i]);
+            seen[n++] = admin->infos[i];
         }
     }
-    if (!is_over && tally.yes < tally.quorum && dli_holders_find(&holders, 0, tally.quorum) == NULL &&
+    dli_tally_holder(seen, n, 0, tally.quorum, &holder);
+    if (!is_over && tally.yes < tally.quorum && holder.held == 0 &&
         dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
         return;
     }
     dl_status_t status = sum_up(&tally, err);
     if (status == DL_OK) {
-        dli_holders_tell(&holders, tally.n - count_answers(&tally), tally.quorum, round->asked->info);
+        dli_tally_holder(seen, n, tally.n - count_answers(&tally), tally.quorum, round->asked->info);
     }
     dli_round_end(round, status);
 }

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "holders.h"
 #include "round.h"
 
 /* ---- one node's list -------------------------------------------------------------------------------- */
@@ -100,15 +99,14 @@ static void report(const dli_redlock_t *redlock, const entries_t *entries, uint3
     int has_enough = 0;
     for (size_t i = 0; i < entries->n && has_enough == 0;) {
         const char *name = entries->at[i].name;
-        dl_lock_info_t info = DL_LOCK_INFO_INIT;
-        dli_holders_t holders;
-        holders.n = 0;
+        dl_lock_info_t seen[DLI_NODES_MAX], info = DL_LOCK_INFO_INIT;
+        size_t n = 0;
         for (; i < entries->n && strcmp(entries->at[i].name, name) == 0; i++) {
             if ((nodes >> entries->at[i].node & 1) != 0) {
-                dli_holders_add(&holders, &entries->at[i].info);
+                seen[n++] = entries->at[i].info;
             }
         }
-        dli_holders_tell(&holders, unanswered, redlock->quorum, &info);
+        dli_tally_holder(seen, n, unanswered, redlock->quorum, &info);
         has_enough = info.held != 0 ? fn(arg, name, &info) : 0;
     }
 }

@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tally.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* When claims have split the nodes among them, each tries again within so many rounds and this. */
@@ -223,4 +224,46 @@ dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64
         return refuse_as_busy(tally, took_ns, draw, grant, err);
     }
     return dli_tally_failure(tally, err);
+}
+
+/* ---- holders ---------------------------------------------------------------------------------------- */
+
+static bool is_of_same(const dl_lock_info_t *a, const dl_lock_info_t *b) {
+    return a->hold_id == b->hold_id && strcmp(a->owner, b->owner) == 0;
+}
+
+static int longest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+void dli_tally_holder(const dl_lock_info_t *seen, size_t n, size_t unanswered, size_t quorum,
+                      dl_lock_info_t *info) {
+    const dl_lock_info_t *holder = NULL;
+    size_t most = 0, size = info->size, k = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t count = 0;
+        for (size_t j = 0; j < n; j++) {
+            count += is_of_same(&seen[i], &seen[j]);
+        }
+        holder = count > most ? &seen[i] : holder;
+        most = count > most ? count : most;
+    }
+    bool is_held = holder != NULL && most + unanswered >= quorum;
+    *info = is_held ? *holder : (dl_lock_info_t){.remaining_ms = -1};
+    info->size = size;
+    int64_t left_ms[DLI_NODES_MAX]; /* INT64_MAX: no end */
+    for (size_t i = 0; i < n && is_held; i++) {
+        if (is_of_same(&seen[i], holder)) {
+            left_ms[k++] = seen[i].remaining_ms < 0 ? INT64_MAX : seen[i].remaining_ms;
+            if (info->client[0] == '\0') {
+                memcpy(info->client, seen[i].client, sizeof info->client);
+            }
+        }
+    }
+    if (is_held) {
+        qsort(left_ms, k, sizeof left_ms[0], longest_first);
+        int64_t last_ms = left_ms[(most < quorum ? most : quorum) - 1];
+        info->remaining_ms = last_ms == INT64_MAX ? -1 : last_ms;
+    }
 }

@@ -62,4 +62,10 @@ dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64
  * answered, and the first reason of one that did not. */
 dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err);
 
+/* Who holds a lock, of which n nodes have this, and so many did not answer: the hold on most nodes, if it can
+ * be on a quorum. What a smaller number has is left over from an attempt, and holds nothing. It ends when
+ * fewer than a quorum have it. */
+void dli_tally_holder(const dl_lock_info_t *seen, size_t n, size_t unanswered, size_t quorum,
+                      dl_lock_info_t *info);
+
 #endif
