@@ -329,6 +329,8 @@ static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl
              (long long)a->redis->min_replicas);
     if (status != DL_OK || (a->status != DL_OK && a->status != DL_ELOST)) {
         end(a, dl_driver_fail(err_of(a), DL_EUNKNOWN, 0, "%s, and freeing it has no clear outcome", text));
+    } else if (a->replicas < 0 && a->status == DL_OK) {
+        end(a, err_of(a)->status); /* WAIT was refused, and how is there */
     } else {
         a->wire.asked->refused = true;
         end(a, dl_driver_fail(err_of(a), DL_EIO, 0, "%s", text));
@@ -441,7 +443,8 @@ static dl_status_t check(const ask_t *a) {
     if (request->kind > DLI_ASK_LEVEL && request->kind != DLI_ASK_RELEASE) {
         return DL_OK;
     }
-    if (with->hold_id >= DLI_EXACT_END || with->token_floor >= DLI_EXACT_END - 1) {
+    bool has_room = with->token_floor < DLI_EXACT_END - 1 || request->kind == DLI_ASK_RELEASE;
+    if (with->hold_id >= DLI_EXACT_END || !has_room) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for this server");
     }
     if (request->kind == DLI_ASK_RELEASE) {

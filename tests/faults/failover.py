@@ -40,10 +40,23 @@ class Service:
             replies = pipe.set("marker", 1).execute_command("WAIT", 1, 5000).execute()
         equal(replies[1], 1, "replicas that have it")
 
+    def channels(self, server):
+        return server.client().execute_command("PUBSUB", "CHANNELS")
+
+    def swap(self):
+        self.in_sync()
+        self.master.client().execute_command("FAILOVER")
+        parties.await_true(lambda: self.replica.client().info("replication")["role"] == "master", "swapped")
+        parties.await_true(lambda: self.master.client().info("replication")["role"] == "slave", "swapped")
+        self.lead_to_replica()
+
     def fail_over(self):
         self.master.kill()
         self.replica.cont()
         self.replica.client().execute_command("REPLICAOF", "NO", "ONE")
+        self.lead_to_replica()
+
+    def lead_to_replica(self):
         fresh = self.address + ".new"
         os.symlink(self.replica.socket, fresh)
         os.rename(fresh, self.address)
@@ -117,6 +130,23 @@ def a_lagging_replica_loses_it_and_tokens_stop_the_stale_holder(program, service
     print("both held it for up to %d ms more; tokens %d < %d" % (overlap_ms, token, later.token))
 
 
+@with_service
+def who_waits_hears_at_the_new_primary(program, service):
+    """Both go on, in each other's place, and no connection ends."""
+    config = service.config()
+    with parties.holder(program, config) as first, parties.holder(program, config) as second:
+        first.ask("DL_OK", "lock", NAME)
+        second.say("lock", NAME)
+        parties.await_true(lambda: service.channels(service.master), "the second waits")
+        service.swap()
+        parties.await_true(lambda: service.channels(service.replica), "the second hears at the new primary")
+        compare(first.ask("DL_OK", "valid", NAME).valid, ">", 0, "the first still holds")
+        # Its connection may not have met the change yet: then it is freed in the background.
+        check(first.ask(None, "unlock", NAME).status in ("DL_OK", "DL_EIO"), "the first frees it")
+        second.answer("DL_OK")
+        second.ask("DL_OK", "unlock", NAME)
+
+
 def expect_refused(program, service):
     with parties.holder(program, service.config(", min_replicas: 1, replica_timeout: 100ms")) as careful:
         began = time.monotonic()
@@ -162,6 +192,7 @@ def main():
     program, _ = parties.arguments()
     a_replica_in_sync_keeps_the_lock(program)
     a_lagging_replica_loses_it_and_tokens_stop_the_stale_holder(program)
+    who_waits_hears_at_the_new_primary(program)
     min_replicas_refuses_a_lock_that_only_the_master_has(program)
     min_replicas_refuses_when_the_replica_is_dead(program)
     min_replicas_may_warn_only(program)

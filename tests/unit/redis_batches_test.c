@@ -294,6 +294,19 @@ Test(redis_batches, a_call_that_ends_soon_does_not_wait_long_for_replicas) {
     shut(&c);
 }
 
+Test(redis_batches, a_wait_for_replicas_that_is_refused_is_the_users_matter) {
+    client_t c;
+    ask("ACL", "SETUSER", "default", "-wait", NULL);
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    cr_assert_eq(open_prepared(&c), DL_OK);
+    cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EAUTH, "%s", c.err.message);
+    cr_assert(strstr(c.err.message, "WAIT") != NULL || strstr(c.err.message, "wait") != NULL, "%s",
+              c.err.message);
+    cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+    shut(&c);
+}
+
 Test(redis_batches, a_lock_that_a_replica_has_is_taken) {
     client_t c;
     server_t first = server, replica;

@@ -307,6 +307,9 @@ Test(redis_driver, numbers_beyond_the_servers_are_refused) {
             r.token_floor = end - 3;
             cr_assert_eq(lock_full(&c, &r, &grant), DL_OK);
             cr_assert_eq(grant.token, end - 2);
+            r.token_floor = end - 1;
+            r.level = 0;
+            cr_assert_eq(c.driver->release(c.state, NULL, &r, &c.err), DL_OK, "%s", c.err.message);
             ask("FLUSHALL", NULL);
             shut(&c);
         }

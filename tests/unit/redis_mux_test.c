@@ -112,6 +112,42 @@ Test(redis_mux, what_comes_behind_a_script_that_was_forgotten_is_no_answer) {
     cr_assert_eq(replies, 2, "and answered once");
 }
 
+static line_t *withdrawn;
+
+static void encode_without_memory(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    (void)wire;
+    (void)with_source;
+    commands->out_of_memory = true;
+}
+
+static void end_and_withdraw(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    line_ended(wire, status, why);
+    (void)dli_mux_withdraw(&mux, &withdrawn->wire);
+}
+
+Test(redis_mux, what_is_withdrawn_as_the_one_before_ends_without_memory_is_not_sent) {
+    static const dli_redis_kind_t poor = {.intent = DLI_PLAIN,
+                                          .encode = encode_without_memory,
+                                          .replied = line_replied,
+                                          .ended = end_and_withdraw};
+    open_mux(server.path);
+    line_t warm = line_of(&plain, "PING");
+    run_line(&warm);
+    line_t first = line_of(&poor, ""), second = line_of(&claim, "SET lock x"),
+           third = line_of(&plain, "PING");
+    withdrawn = &second;
+    lock_core(&core_mutex);
+    dli_mux_begin(&mux, &first.wire);
+    dli_mux_begin(&mux, &second.wire);
+    dli_mux_begin(&mux, &third.wire);
+    (void)dli_mux_flush(&mux);
+    unlock_core(&core_mutex);
+    await_line(&third);
+    cr_assert_eq(first.status, DL_ENOMEM);
+    cr_assert_eq(third.status, DL_OK, "%s", third.err.message);
+    cr_assert_eq(on_server("EXISTS lock"), 0);
+}
+
 /* The relay keeps back what the first connection says. */
 static void fall_silent(line_t *get) {
     open_mux_over_relay();

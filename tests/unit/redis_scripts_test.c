@@ -274,6 +274,29 @@ static redisContext *connect_without(const char *command) {
     return c;
 }
 
+/* Another who waits, with its process in the queue. */
+static const char *wait_behind(const char *owner) {
+    return run_on(server.admin, layouts[0].acquire, "2", LOCK, TOKENS, owner, "1", "1", "30000", "0", "1",
+                  TOKENS ":queue:orders", "1", NULL);
+}
+
+Test(redis_scripts, who_waits_where_nothing_can_be_written_now_is_not_told_that_it_may_not) {
+    cr_assert_str_eq(take(&layouts[0], A, "1"), ask("GET", TOKENS, NULL));
+    ask("CONFIG", "SET", "min-replicas-to-write", "1", NULL);
+    const char *answer = wait_behind(B);
+    cr_assert(strstr(answer, "," A ":1,1,0]") != NULL, "%s", answer);
+    ask("CONFIG", "SET", "min-replicas-to-write", "0", NULL);
+    answer = wait_behind(B);
+    cr_assert(strstr(answer, "," A ":1,1,1]") != NULL, "%s", answer);
+}
+
+Test(redis_scripts, who_waits_learns_that_its_server_has_become_a_replica) {
+    cr_assert_str_eq(take(&layouts[0], A, "1"), ask("GET", TOKENS, NULL));
+    ask("REPLICAOF", "127.0.0.1", "1", NULL);
+    const char *answer = wait_behind(B);
+    cr_assert(strstr(answer, "READONLY") != NULL, "%s", answer);
+}
+
 Test(redis_scripts, who_may_not_publish_frees_all_the_same) {
     redisContext *c = connect_without("-publish");
     for

@@ -240,6 +240,19 @@ Test(redlock_admin, a_node_that_hangs_keeps_no_list_from_ending) {
     shut(&c);
 }
 
+Test(redlock_admin, who_may_not_list_is_told_so_and_no_node_is_down_for_it) {
+    client_t c;
+    listed_t listed = {0};
+    prepare(&c, UUID_A);
+    must_open(&c);
+    for (size_t i = 0; i < 5; i++) {
+        tell(&servers[i], "ACL SETUSER default -scan");
+    }
+    cr_expect_eq(list_all(&c, "", &listed), DL_EAUTH, "%s", c.err.message);
+    cr_expect_eq(warnings(), 0, "%s", reports.text);
+    shut(&c);
+}
+
 Test(redlock_admin, its_own_keys_are_no_locks) {
     client_t c;
     listed_t listed = {0};

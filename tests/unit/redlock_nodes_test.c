@@ -199,6 +199,13 @@ Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = N
     dli_node_tell_excluded(node, 0);
     dli_node_tell(node, DL_OK, &why);
     cr_expect_eq(times_said("has a vote again"), 1);
+    /* Somebody has set it by hand, without an end. */
+    dli_node_tell_excluded(node, -1);
+    dli_node_tell(node, DL_OK, &why);
+    dli_node_tell_excluded(node, -1);
+    dli_node_tell(node, DL_OK, &why);
+    cr_expect_eq(times_said("no vote for ever"), 1);
+    cr_expect_eq(times_said("has a vote again"), 1);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */

@@ -599,6 +599,12 @@ size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns
     return n;
 }
 
+void dli_mux_run_id(dli_mux_t *mux, char run_id[41]) {
+    mux->core->lock(mux->core->core);
+    memcpy(run_id, mux->run_id, sizeof mux->run_id);
+    mux->core->unlock(mux->core->core);
+}
+
 /* Another caller reads, and has left unread what can be read, both times that it was looked at. */
 static bool is_leader_late(dli_pipe_t *pipe) {
     struct pollfd fd = {.fd = pipe->fd, .events = POLLIN};

@@ -212,6 +212,8 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
 bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
 /* As listen_fds and listen. */
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
+/* The run id of the server that was met last; "": it is not known. */
+void dli_mux_run_id(dli_mux_t *mux, char run_id[41]);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
 /* As lead_fds, lead and end_lead. */
 int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,

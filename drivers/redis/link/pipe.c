@@ -239,6 +239,7 @@ static size_t gather(dli_pipe_t *pipe) {
             dl_error_t why;
             dli_redis_queue_remove(&pipe->queue, request);
             end_with(pipe, request, dl_driver_fail(&why, DL_ENOMEM, 0, "out of memory"), &why);
+            next = TAILQ_FIRST(&pipe->queue); /* who hears of that may have withdrawn others */
         } else {
             break;
         }

@@ -220,6 +220,15 @@ static uint64_t next_ns(const dli_subscriber_t *s) {
     return dli_hearing_owes(s) ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS;
 }
 
+void dli_subscriber_follow(dli_subscriber_t *s, const char *run_id) {
+    const char *own = s->ready ? dli_conn_facts(s->conn)->run_id : "";
+    if (own[0] != '\0' && run_id[0] != '\0' && strcmp(own, run_id) != 0) {
+        dl_error_t err;
+        (void)dl_driver_fail(&err, DL_EIO, 0, "another server is at %s now", s->endpoint->label);
+        lose(s, &err);
+    }
+}
+
 void dli_subscriber_fds(dli_subscriber_t *s, struct pollfd *fd, uint64_t *until_ns) {
     dl_error_t err = {0};
     *fd = (struct pollfd){.fd = -1};

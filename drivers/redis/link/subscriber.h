@@ -42,6 +42,9 @@ dl_status_t dli_subscriber_watch(dli_subscriber_t *subscriber, const char *chann
 /* From any thread; `heard` is not called any more. */
 void dli_subscriber_unwatch(dli_subscriber_t *subscriber, dli_watcher_t *watcher);
 
+/* Before fds: the server that claims go to, by its run id ("": not known). A connection to another is lost:
+ * what is released there is told there. */
+void dli_subscriber_follow(dli_subscriber_t *subscriber, const char *run_id);
 /* Says to the server what is to be said now. What to poll (-1: nothing), and until when at the longest; a
  * watcher that joins meanwhile is a reason to ask again. */
 void dli_subscriber_fds(dli_subscriber_t *subscriber, struct pollfd *fd, uint64_t *until_ns);

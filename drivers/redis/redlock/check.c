@@ -31,9 +31,10 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
     }
     if (left_ms != -2) { /* what is left of a quarantine; -2: there is none */
         dli_check_say(check, DL_FINDING_WARNING, "vote",
-                      "none for another %s (quarantine): it is new, or was restarted or emptied, and may "
+                      "none for %s%s (quarantine): it is new, or was restarted or emptied, and may "
                       "have forgotten locks that are held%s",
-                      dl_driver_duration(left_ms).text, advice);
+                      left_ms < 0 ? "ever" : "another ", left_ms < 0 ? "" : dl_driver_duration(left_ms).text,
+                      advice);
         return false;
     }
     if (is_new || (is_other && !check->node->durable)) {

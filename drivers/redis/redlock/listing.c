@@ -114,17 +114,11 @@ static void report(const dli_redlock_t *redlock, const entries_t *entries, uint3
 dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                              uint64_t deadline_ns, dl_error_t *err) {
     dli_redlock_t *redlock = state;
-    const dli_backend_env_t *core = redlock->core;
     const dli_listed_t listed = {
         .prefix = prefix, .prefix_len = prefix_len, .fn = note, .deadline_ns = deadline_ns};
     dli_verdicts_t verdicts = {0};
     entries_t entries = {0};
     list_all(redlock, &listed, &entries, &verdicts);
-    core->lock(core->core);
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_node_tell(&redlock->nodes[i], verdicts.statuses[i], &verdicts.errors[i]);
-    }
-    core->unlock(core->core);
     dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
     if (status == DL_OK && entries.n > 0) {
         qsort(entries.at, entries.n, sizeof *entries.at, compare);

@@ -173,13 +173,14 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     const dli_redlock_t *redlock = node->redlock;
     uint64_t now_ns = redlock->env->now_ns();
-    bool is_new = !node->is_excluded;
-    node->excluded_until_ns = now_ns + (uint64_t)(left_ms > 0 ? left_ms : 0) * NS_PER_MS;
+    bool is_new = !node->is_excluded, is_endless = left_ms < 0;
+    node->excluded_until_ns = is_endless ? DL_NO_DEADLINE : now_ns + (uint64_t)left_ms * NS_PER_MS;
     node->is_down = false;
     node->is_excluded = true;
     if (is_new) {
         dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING,
                          "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,
-                         node->index + 1, node->redis.endpoint.label, dl_driver_duration(left_ms).text);
+                         node->index + 1, node->redis.endpoint.label,
+                         is_endless ? "ever (its quarantine has no end)" : dl_driver_duration(left_ms).text);
     }
 }

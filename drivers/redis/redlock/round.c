@@ -62,7 +62,8 @@ dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, d
                          dli_round_t **round, dl_error_t *err) {
     const dl_request_t *with = &request->with;
     *round = NULL;
-    if (with->hold_id >= DLI_EXACT_END || with->token_floor >= DLI_EXACT_END - 1) {
+    bool has_room = with->token_floor < DLI_EXACT_END - 1 || request->kind == DLI_ASK_RELEASE;
+    if (with->hold_id >= DLI_EXACT_END || !has_room) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for the nodes");
     }
     dli_round_t *made = hold != NULL && hold->round != NULL ? hold->round : dli_round_new(redlock, 0);

@@ -14,10 +14,15 @@ local function read_queue(queue)
     local is_whole = type(text) == 'string' and string.find(text, '^' .. string.rep('%d', FIRST - 1))
     return is_whole and #text % SIZE == FIRST - 1 and text or ''
 end
--- Nil; 0: the memory is full; -1: the user may not.
+-- Nil; 0: nothing can be written now; -1: the user may not. Of a replica it is an error: who asks is to find its primary.
 local function write_queue(queue, text)
     local err = redis.pcall('set', queue, text, 'px', 3000).err
-    return err and (string.find(err, 'OOM', 1, true) and 0 or -1)
+    if err and string.find(err, 'READONLY', 1, true) then
+        redis.call('set', queue, text, 'px', 3000)
+    end
+    local is_passing = err and (string.find(err, 'OOM', 1, true) or string.find(err, 'MISCONF', 1, true)
+        or string.find(err, 'NOREPLICAS', 1, true))
+    return err and (is_passing and 0 or -1)
 end
 -- So long (ms) it is not this process' turn to take a lock that is free: in the first 2 ms after it was left free for
 -- everybody none of ours takes it, in the next 10 the first of the queue. Where it is left free for longer, the instant
