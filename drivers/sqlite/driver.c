@@ -28,10 +28,17 @@ static dli_place_option_t path_option(const dl_option_value_t *values, const dl_
                                 .written = env->written != NULL ? env->written[DLI_SQLITE_OPT_PATH] : NULL};
 }
 
+/* A program may have set it to be without (SQLITE_CONFIG_SINGLETHREAD): all its mutexes are one then. */
+static bool has_threads(void) {
+    return sqlite3_threadsafe() != 0 &&
+           sqlite3_mutex_alloc(SQLITE_MUTEX_STATIC_APP1) != sqlite3_mutex_alloc(SQLITE_MUTEX_STATIC_APP2);
+}
+
 /* What can be known before a database is touched. */
 static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, bool *made, dl_error_t *err) {
-    if (sqlite3_libversion_number() < OLDEST_SQLITE || sqlite3_threadsafe() == 0) {
-        return dl_driver_fail(err, DL_ENOTSUP, 0, "SQLite %s is too old or was built without threads",
+    if (sqlite3_libversion_number() < OLDEST_SQLITE || !has_threads()) {
+        return dl_driver_fail(err, DL_ENOTSUP, 0,
+                              "SQLite %s is too old, or was built, or set, to be without threads",
                               sqlite3_libversion());
     }
     dl_status_t status = dli_host_identify(store->boot, sizeof store->boot, &store->offset_ns, err);
