@@ -151,9 +151,13 @@ static int fill_once(dli_connection_t *c, bool *made) {
 }
 
 static int settle_once(dli_connection_t *c, bool empty, bool *made) {
+    struct stat now;
     int rc = empty ? fill_once(c, made) : SQLITE_OK;
     if (rc == SQLITE_OK) {
         rc = dli_schema_look(c);
+    }
+    if (rc == SQLITE_CORRUPT && dli_store_stat(c->store, DLI_MAIN, &now) && now.st_size == 0) {
+        return SQLITE_BUSY; /* it was half made, and SQLite has just rolled it back */
     }
     return rc == SQLITE_OK ? use_wal(c) : rc;
 }
@@ -168,9 +172,6 @@ dl_status_t dli_schema_provide(dli_store_t *store, dli_limits_t limits, bool *ma
         int rc = settle_once(&store->calls, empty, made);
         if (rc == SQLITE_OK) {
             return DL_OK;
-        }
-        if (rc == SQLITE_CORRUPT && tries == 0) {
-            continue; /* perhaps a half-made file that SQLite has just rolled back to an empty one */
         }
         status = dli_connection_again(store, rc, tries, limits, err);
         if (status != DL_OK) {

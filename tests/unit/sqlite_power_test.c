@@ -34,6 +34,7 @@ typedef struct shared {
 
 static shared_t *shared;
 static bool modelled; /* in processes that use the file */
+static bool dies_half_made;
 
 static void keep_copy(int fd, copy_t *copy) {
     struct stat file;
@@ -49,7 +50,14 @@ static void synced(int fd) {
     char link[64], target[256] = "", log[256];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     snprintf(log, sizeof log, "%s-wal", path);
-    if (!modelled || readlink(link, target, sizeof target - 1) <= 0) {
+    if (!(modelled || dies_half_made) || readlink(link, target, sizeof target - 1) <= 0) {
+        return;
+    }
+    if (dies_half_made) {
+        struct stat file;
+        if (strcmp(target, path) == 0 && fstat(fd, &file) == 0 && file.st_size > 0) {
+            _exit(0);
+        }
         return;
     }
     bool dies = shared->syncs_left >= 0 && shared->syncs_left-- == 0;
@@ -168,4 +176,60 @@ Test(sqlite_power, tokens_rise_over_every_power_failure) {
     }
     cr_assert_gt(shared->tokens, 500, "%u", shared->tokens);
     cr_assert_gt(shared->deaths, BOOTS / 2, "%u", shared->deaths);
+}
+
+/* ---- a process that dies while it fills the file ---------------------------------------------------- */
+
+static int fill_half(void *unused) {
+    (void)unused;
+    client_t c;
+    dies_half_made = true;
+    (void)open_options(&c, UUID_B, path, 1);
+    return 1;
+}
+
+/* As a reader does: nobody can roll back meanwhile. By SQLite's published format. */
+static int keep_reading(void *ready) {
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 0x40000002, .l_len = 510};
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    return fd >= 0 && fcntl(fd, F_SETLK, &lock) == 0 && write(*(int *)ready, "x", 1) == 1 ? pause() : 1;
+}
+
+static pid_t reader;
+
+/* The first pause is long enough for the reader to go. */
+static int poll_until_nobody_reads(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    if (reader > 0) {
+        kill(reader, SIGKILL);
+        cr_assert_eq(ended(reader), 128 + SIGKILL);
+        reader = 0;
+    }
+    return poll_shifted(fds, n, deadline_ns);
+}
+
+static void open_half_made(bool is_read) {
+    client_t c = {.env = make_env(UUID_A, note_report, note_count), .state = calloc(1, driver()->state_size)};
+    char byte;
+    int ready[2];
+    struct stat file;
+    cr_assert_eq(ended(spawn(fill_half, NULL)), 0);
+    cr_assert_eq(stat(path, &file), 0);
+    cr_assert_gt(file.st_size, 0);
+    if (is_read) {
+        cr_assert_eq(pipe(ready), 0);
+        reader = spawn(keep_reading, &ready[1]);
+        cr_assert_eq(read(ready[0], &byte, 1), 1);
+    }
+    c.env.poll = poll_until_nobody_reads;
+    dl_option_value_t values[] = {{.is_set = 1, .string = path}, {.is_set = 1, .number = 1}};
+    cr_assert_eq(driver()->open(c.state, values, &c.env, in_ms(2000), &c.err), DL_OK, "%s", c.err.message);
+    cr_assert_eq(reader, 0);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK, "%s", c.err.message);
+    must_close(&c);
+    delete_all();
+}
+
+Test(sqlite_power, a_file_that_is_half_made_is_made_anew) {
+    open_half_made(false);
+    open_half_made(true);
 }
