@@ -56,7 +56,7 @@ static int acquire_once(dli_connection_t *c, void *arg) {
             return rc;
         }
     }
-    return SQLITE_ERROR;
+    return SQLITE_BUSY; /* stopped for minutes between the two: once more */
 }
 
 /* ---- sweeping --------------------------------------------------------------------------------------- */

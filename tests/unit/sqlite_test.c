@@ -326,6 +326,32 @@ Test(sqlite, a_new_boot_frees_everything_and_tokens_go_on_rising) {
     }
 }
 
+static dli_store_t *stopping;
+static int changes_before;
+
+/* Five minutes pass once, as soon as the ceiling is raised. */
+static uint64_t now_after_a_stop(void) {
+    if (stopping != NULL && sqlite3_total_changes(stopping->calls.db) == changes_before + 2) {
+        stopping = NULL;
+        clock_ahead_ns += (int64_t)(301 * SECOND);
+    }
+    return now_shifted();
+}
+
+Test(sqlite, a_process_that_is_stopped_while_it_raises_the_ceiling_gets_its_lock) {
+    client_t c;
+    dl_grant_t grant;
+    must_open(&c, UUID_A);
+    dl_request_t r = request("orders", A, 1);
+    r.deadline_ns = in_ms(3600000);
+    stopping = c.state;
+    changes_before = sqlite3_total_changes(stopping->calls.db);
+    c.env.now_ns = now_after_a_stop;
+    cr_assert_eq(take_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+    cr_assert_null(stopping);
+    must_close(&c);
+}
+
 /* ---- administration --------------------------------------------------------------------------------- */
 
 typedef struct listing {
