@@ -108,6 +108,9 @@ static void install(void) {
 
 dl_status_t dli_guard_install(dl_error_t *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (sqlite3_initialize() != SQLITE_OK) { /* before what is tried once only */
+        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    }
     pthread_once(&once, install);
     return vfs.zName != NULL
                ? DL_OK

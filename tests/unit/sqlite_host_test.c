@@ -58,3 +58,42 @@ static int use_a_shared_cache(void *unused) {
 Test(sqlite_host, a_cache_that_connections_share_is_not_used) {
     cr_assert_eq(ended(spawn(use_a_shared_cache, NULL)), 0);
 }
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+static sqlite3_mem_methods memory;
+static int until_none; /* so many more are had before one is refused */
+
+static void *get_or_none(int size) {
+    return --until_none == 0 ? NULL : memory.xMalloc(size);
+}
+
+static int open_with_none_once(void *which) {
+    client_t c;
+    sqlite3_mem_methods counting;
+    until_none = *(int *)which;
+    (void)sqlite3_config(SQLITE_CONFIG_GETMALLOC, &memory);
+    counting = memory;
+    counting.xMalloc = get_or_none;
+    if (sqlite3_config(SQLITE_CONFIG_MALLOC, &counting) != SQLITE_OK) {
+        return 2;
+    }
+    dl_status_t status = open_options(&c, UUID_A, path, 1);
+    driver()->close(c.state, 0);
+    if (status != DL_OK && status != DL_ENOMEM) {
+        fprintf(stderr, "refused %d: %d %s\n", *(int *)which, status, c.err.message);
+        return 3;
+    }
+    if (open_options(&c, UUID_A, path, 1) != DL_OK) {
+        fprintf(stderr, "after %d: %s\n", *(int *)which, c.err.message);
+        return 4;
+    }
+    return 0;
+}
+
+Test(sqlite_host, memory_that_was_refused_once_leaves_the_process_able) {
+    for (int which = 1; which <= 100; which++) { /* SQLite begins with some ten */
+        cr_assert_eq(ended(spawn(open_with_none_once, &which)), 0, "%d", which);
+        delete_all();
+    }
+}
