@@ -62,10 +62,10 @@ static int ask(dli_connection_t *c, const char *sql, int64_t *value, char *text,
 /* Reads the whole file, in half of the time that is left; others go on meanwhile. */
 static int look_for_damage(dli_connection_t *c, answers_t *a) {
     const dli_guard_t *all = dli_guard_here();
-    uint64_t now_ns = all->env->now_ns();
+    uint64_t now_ns = all->store->env->now_ns();
     dli_limits_t half = {.deadline_ns = now_ns + (all->until_ns - now_ns) / 2};
     dli_guard_t guard;
-    dli_guard_enter(&guard, all->env, all->place, half);
+    dli_guard_enter(&guard, all->store, half);
     int rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
     dli_guard_leave(&guard);
     if (!guard.over) {

@@ -409,7 +409,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
             return gave_up(c->store, status, too_busy, err);
         }
         dli_guard_t guard;
-        dli_guard_enter(&guard, env, &c->store->place, limits);
+        dli_guard_enter(&guard, c->store, limits);
         *rc = dli_connection_attempt(c, attempt, arg);
         dli_guard_leave(&guard);
         dli_turn_give(&c->turn, env);
@@ -462,7 +462,7 @@ void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits) {
     }
     if (dli_turn_try(&store->renewals.turn)) {
         dli_guard_t guard;
-        dli_guard_enter(&guard, store->env, &store->place, limits);
+        dli_guard_enter(&guard, store, limits);
         checkpoint(store);
         dli_guard_leave(&guard);
         dli_turn_give(&store->renewals.turn, store->env);

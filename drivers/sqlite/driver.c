@@ -57,29 +57,28 @@ static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, 
 static int identify(dli_store_t *store) {
     struct stat root, folder, file;
     int moved = 1;
+    if (stat("/", &root) != 0 || !dli_store_stat_folder(store, &folder) ||
+        !dli_store_stat(store, DLI_MAIN, &file)) {
+        return DLI_RC_MOVED;
+    }
+    store->root = dli_file_id(&root);
+    store->folder = dli_file_id(&folder);
+    store->parts[DLI_MAIN] = dli_file_id(&file);
+    store->user = file.st_uid;
+    store->group = file.st_gid;
+    /* Last: had another one come to the path by now, it could be the one that was looked at. */
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (rc == SQLITE_OK && (moved || stat("/", &root) != 0 || !dli_store_stat_folder(store, &folder) ||
-                            !dli_store_stat(store, DLI_MAIN, &file))) {
-        rc = DLI_RC_MOVED;
-    }
-    if (rc == SQLITE_OK) {
-        store->root = dli_file_id(&root);
-        store->folder = dli_file_id(&folder);
-        store->parts[DLI_MAIN] = dli_file_id(&file);
-        store->user = file.st_uid;
-        store->group = file.st_gid;
-    }
-    return rc;
+    return rc == SQLITE_OK && moved ? DLI_RC_MOVED : rc;
 }
 
-/* And what beside it, once the connections have that open. */
-static int identify_log(dli_store_t *store) {
-    for (dli_part_t part = DLI_LOG; part < DLI_PARTS; part++) {
-        struct stat file;
-        if (!dli_store_stat(store, part, &file)) {
-            return DLI_RC_MOVED;
-        }
-        store->parts[part] = dli_file_id(&file);
+/* And which index of the log, which SQLite opens once for all of a process; files.c has noted the rest. */
+static int identify_index(dli_store_t *store) {
+    struct stat file;
+    if (!dli_store_stat(store, DLI_INDEX, &file)) {
+        return DLI_RC_MOVED;
+    }
+    if (store->parts[DLI_INDEX].ino == 0) {
+        store->parts[DLI_INDEX] = dli_file_id(&file);
     }
     return SQLITE_OK;
 }
@@ -118,7 +117,7 @@ static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made
     for (unsigned tries = 0; status == DL_OK; tries++) {
         rc = dli_schema_look(&store->renewals);
         if (rc == SQLITE_OK) {
-            rc = identify_log(store);
+            rc = identify_index(store);
         }
         if (rc == SQLITE_OK) {
             return dli_tokens_adopt(store, limits, err);
@@ -145,7 +144,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
     if (status == DL_OK) {
         dli_limits_t limits = {.deadline_ns = deadline_ns};
         dli_guard_t guard;
-        dli_guard_enter(&guard, env, &store->place, limits);
+        dli_guard_enter(&guard, store, limits);
         status = dli_guard_install(err);
         if (status == DL_OK) {
             status = open_both(store, limits, made, err);
@@ -166,7 +165,7 @@ dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *values, const 
 static void close_both(dli_store_t *store) {
     dli_guard_t guard;
     uint64_t deadline_ns = store->env->now_ns() + (uint64_t)store->env->call_timeout_ms * NS_PER_MS;
-    dli_guard_enter(&guard, store->env, &store->place, (dli_limits_t){.deadline_ns = deadline_ns});
+    dli_guard_enter(&guard, store, (dli_limits_t){.deadline_ns = deadline_ns});
     /* The last one to close a file copies its log, which takes two syncs, and otherwise leaves the log
      * to the next one to open it, which has to read it. A short log is read faster. A log that nobody else
      * sees is not copied over what they have written since. */

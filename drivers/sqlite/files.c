@@ -32,12 +32,13 @@ static ssize_t (*next_read)(int, void *, size_t);
 static ssize_t (*next_pread)(int, void *, size_t, int64_t);
 static ssize_t (*next_pread64)(int, void *, size_t, int64_t);
 
-/* The name in the folder, or NULL with errno. */
-static const char *name_of(const dli_place_t *place, const char *path) {
-    static const char *const endings[] = {"", "-wal", "-shm", "-journal"};
+/* The name in the folder, or NULL with errno; *part is DLI_PARTS for the journal. */
+static const char *name_of(const dli_place_t *place, const char *path, dli_part_t *part) {
+    static const char *const endings[] = {
+        [DLI_MAIN] = "", [DLI_LOG] = "-wal", [DLI_INDEX] = "-shm", [DLI_PARTS] = "-journal"};
     size_t len = strlen(place->path);
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        if (strncmp(path, place->path, len) == 0 && strcmp(path + len, endings[i]) == 0) {
+    for (*part = DLI_MAIN; *part <= DLI_PARTS; (*part)++) {
+        if (strncmp(path, place->path, len) == 0 && strcmp(path + len, endings[*part]) == 0) {
             return path + (place->name - place->path);
         }
     }
@@ -74,31 +75,40 @@ static int open_plain(const dli_place_t *place, const char *name, int flags) {
     return fd;
 }
 
+static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode) {
+    const dli_place_t *place = &guard->store->place;
+    int fd = -1;
+    do {
+        if ((flags & O_EXCL) == 0) {
+            fd = open_plain(place, name, flags);
+            if (fd >= 0 || errno != ENOENT || (flags & O_CREAT) == 0) {
+                return fd;
+            }
+        }
+        fd = openat(place->folder, name, flags | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    } while (fd < 0 && errno == EEXIST && (flags & O_EXCL) == 0 && !dli_guard_ended(guard));
+    guard->made = fd;
+    return fd;
+}
+
 static int open_ours(const char *path, int flags, int mode) {
     dli_guard_t *guard = dli_guard_here();
     /* SQLite fills the descriptors 0 to 2 with the one, and takes random numbers from the other. */
     if (guard == NULL || strcmp(path, "/dev/null") == 0 || strcmp(path, "/dev/urandom") == 0) {
         return next_open(path, flags, mode);
     }
+    dli_store_t *store = guard->store;
     guard->made = -1;
-    if (is_folder(guard->place, path)) {
-        return openat(guard->place->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (is_folder(&store->place, path)) {
+        return openat(store->place.folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     }
-    const char *name = name_of(guard->place, path);
-    if (name == NULL) {
-        return -1;
+    dli_part_t part;
+    struct stat file;
+    const char *name = name_of(&store->place, path, &part);
+    int fd = name != NULL ? open_one(guard, name, flags, (mode_t)mode) : -1;
+    if (fd >= 0 && part < DLI_PARTS && store->parts[part].ino == 0 && fstat(fd, &file) == 0) {
+        store->parts[part] = dli_file_id(&file);
     }
-    int fd = -1;
-    do {
-        if ((flags & O_EXCL) == 0) {
-            fd = open_plain(guard->place, name, flags);
-            if (fd >= 0 || errno != ENOENT || (flags & O_CREAT) == 0) {
-                return fd;
-            }
-        }
-        fd = openat(guard->place->folder, name, flags | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
-    } while (fd < 0 && errno == EEXIST && (flags & O_EXCL) == 0 && !dli_guard_ended(guard));
-    guard->made = fd;
     return fd;
 }
 
@@ -107,8 +117,9 @@ static int unlink_ours(const char *path) {
     if (guard == NULL) {
         return next_unlink(path);
     }
-    const char *name = name_of(guard->place, path);
-    return name != NULL ? unlinkat(guard->place->folder, name, 0) : -1;
+    dli_part_t part;
+    const char *name = name_of(&guard->store->place, path, &part);
+    return name != NULL ? unlinkat(guard->store->place.folder, name, 0) : -1;
 }
 
 static int fchown_ours(int fd, uid_t user, gid_t group) {

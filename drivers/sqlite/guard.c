@@ -24,11 +24,9 @@ static _Thread_local dli_guard_t *here;
 static sqlite3_vfs vfs;
 static int (*next_sleep)(sqlite3_vfs *, int);
 
-void dli_guard_enter(dli_guard_t *guard, const dl_driver_env_t *env, const dli_place_t *place,
-                     dli_limits_t limits) {
-    uint64_t now_ns = env->now_ns();
-    *guard = (dli_guard_t){.env = env,
-                           .place = place,
+void dli_guard_enter(dli_guard_t *guard, dli_store_t *store, dli_limits_t limits) {
+    uint64_t now_ns = store->env->now_ns();
+    *guard = (dli_guard_t){.store = store,
                            .limits = limits,
                            .until_ns = now_ns + LEAST_NS,
                            .look_ns = now_ns + LOOK_EVERY_NS,
@@ -63,11 +61,11 @@ bool dli_guard_ended(dli_guard_t *guard) {
     if (guard->ending) {
         return false;
     }
-    uint64_t now_ns = guard->env->now_ns();
+    uint64_t now_ns = guard->store->env->now_ns();
     if (now_ns >= guard->look_ns) {
         struct pollfd fds[2];
         int n = stops_of(guard, fds);
-        guard->stopped = n > 0 && guard->env->poll(fds, (nfds_t)n, now_ns) > 0;
+        guard->stopped = n > 0 && guard->store->env->poll(fds, (nfds_t)n, now_ns) > 0;
         guard->look_ns = now_ns + LOOK_EVERY_NS;
     }
     guard->over |= guard->stopped || now_ns >= guard->until_ns;
@@ -86,8 +84,8 @@ static int sleep_in_time(sqlite3_vfs *unused, int us) {
     }
     struct pollfd fds[2];
     int n = stops_of(guard, fds);
-    uint64_t until_ns = guard->env->now_ns() + (uint64_t)us * NS_PER_US;
-    (void)guard->env->poll(fds, (nfds_t)n, until_ns < guard->until_ns ? until_ns : guard->until_ns);
+    uint64_t until_ns = guard->store->env->now_ns() + (uint64_t)us * NS_PER_US;
+    (void)guard->store->env->poll(fds, (nfds_t)n, until_ns < guard->until_ns ? until_ns : guard->until_ns);
     return us;
 }
 

@@ -115,7 +115,7 @@ static void sweep(dli_store_t *store, const dl_request_t *request, dli_limits_t 
             store->cursor_len = request->name_len;
         }
         dli_guard_t guard;
-        dli_guard_enter(&guard, store->env, &store->place, limits);
+        dli_guard_enter(&guard, store, limits);
         (void)dli_connection_attempt(&store->calls, sweep_once, &sweep);
         dli_guard_leave(&guard);
         dli_turn_give(&store->calls.turn, store->env);

@@ -58,7 +58,7 @@ static void look_there(dli_store_t *there, bool is_alone, batch_t *b, dli_limits
     dli_guard_t guard;
     dli_connection_t c = {.db = NULL};
     put_uri(uri, there->place.path, is_alone);
-    dli_guard_enter(&guard, there->env, &there->place, limits);
+    dli_guard_enter(&guard, there, limits);
     if (dli_connection_open(&c, there, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI) == SQLITE_OK) {
         for (size_t i = 0; i < b->n && !guard.over; i++) {
             int rc = look_for(&c, &b->entries[i]);

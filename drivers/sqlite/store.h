@@ -200,10 +200,9 @@ dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned trie
 extern const char dli_guard_vfs[];
 
 /* While one is entered, SQLite in this thread works for us: no longer than the limits say, and only on the
- * files of this place. On the stack of whoever uses a connection. */
+ * files of this store. On the stack of whoever uses a connection. */
 typedef struct dli_guard {
-    const dl_driver_env_t *env;
-    const dli_place_t *place;
+    dli_store_t *store;
     dli_limits_t limits;
     uint64_t until_ns, look_ns;
     bool over;    /* the time was up, or somebody stopped it */
@@ -215,8 +214,7 @@ typedef struct dli_guard {
 
 /* Once a process. */
 dl_status_t dli_guard_install(dl_error_t *err);
-void dli_guard_enter(dli_guard_t *guard, const dl_driver_env_t *env, const dli_place_t *place,
-                     dli_limits_t limits);
+void dli_guard_enter(dli_guard_t *guard, dli_store_t *store, dli_limits_t limits);
 void dli_guard_leave(dli_guard_t *guard);
 /* This thread's, or NULL. */
 dli_guard_t *dli_guard_here(void);

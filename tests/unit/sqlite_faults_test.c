@@ -266,6 +266,118 @@ Test(sqlite_faults, a_log_that_was_removed_is_noticed) {
     }
 }
 
+/* What happens while the client opens: in the midst of this call of SQLite's with this file, or after it. */
+static int (*next_stat)(const char *, struct stat *);
+static int (*next_open)(const char *, int, int);
+static const char *ending_of_call;
+static int calls_until_it;
+static void (*it)(void);
+
+static void perhaps_now(const char *name) {
+    size_t len = strlen(path);
+    if (strncmp(name, path, len) == 0 && strcmp(name + len, ending_of_call) == 0 && --calls_until_it == 0) {
+        it();
+    }
+}
+
+static int stat_and_then(const char *name, struct stat *file) {
+    int rc = next_stat(name, file);
+    perhaps_now(name);
+    return rc;
+}
+
+static int open_and_then(const char *name, int flags, int mode) {
+    int fd = next_open(name, flags, mode);
+    perhaps_now(name);
+    return fd;
+}
+
+static int taker, tell[2];
+static bool taken; /* by another process, of what is at the path then */
+
+/* And copies the log, so that the file alone has it. */
+static int take_when_told(void *unused) {
+    static char copy[] = "PRAGMA wal_checkpoint(TRUNCATE)";
+    char byte;
+    int status = read(tell[0], &byte, 1) == 1 ? take_anew(unused) : -1;
+    return status == DL_OK ? sql_in_child(copy) : status;
+}
+
+static void let_them_take(void) {
+    cr_assert_eq(write(tell[1], "x", 1), 1);
+    taken = ended(taker) == DL_OK;
+    taker = 0;
+}
+
+static void replace_file(void) {
+    cr_assert_eq(unlink(path), 0);
+    let_them_take();
+}
+
+static void remove_log(void) {
+    static const char *const endings[] = {"-wal", "-shm"};
+    for (int i = 0; i < 2; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s%s", path, endings[i]);
+        (void)unlink(name);
+    }
+}
+
+static void replace_log(void) {
+    remove_log();
+    let_them_take();
+}
+
+static void replace_all(void) {
+    remove_log();
+    replace_file();
+}
+
+/* No second holder, at whichever of these calls it happens. How often the other one had the lock. */
+static int open_while(void (*what)(void), const char *ending) {
+    int theirs = 0;
+    ending_of_call = ending;
+    it = what;
+    for (int which = 1; taker == 0; which++) {
+        client_t c;
+        must_open(&c, UUID_A); /* and leaves a log */
+        must_close(&c);
+        taken = false;
+        cr_assert_eq(pipe(tell), 0);
+        taker = spawn(take_when_told, NULL);
+        calls_until_it = which;
+        dl_status_t status = open_options(&c, UUID_A, path, 1);
+        status = status == DL_OK ? take(&c, "orders", A, 1, 30000, NULL) : status;
+        cr_assert_neq((int)status, taken ? DL_OK : -1, "two holders: %s, call %d", ending, which);
+        calls_until_it = 0;
+        theirs += taken;
+        must_close(&c);
+        close(tell[0]);
+        close(tell[1]);
+        delete_all();
+    }
+    kill(taker, SIGKILL); /* so many calls there are not */
+    cr_assert_eq(ended(taker), 128 + SIGKILL);
+    taker = 0;
+    return theirs;
+}
+
+Test(sqlite_faults, what_is_replaced_while_a_client_opens_it_is_noticed) {
+    char message[256];
+    cr_assert_eq(open_at(path, message, sizeof message), DL_OK);
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    next_stat = (int (*)(const char *, struct stat *))vfs->xGetSystemCall(vfs, "stat");
+    next_open = (int (*)(const char *, int, int))vfs->xGetSystemCall(vfs, "open");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "stat", (sqlite3_syscall_ptr)stat_and_then), SQLITE_OK);
+    cr_assert_gt(open_while(replace_file, ""), 0);
+    cr_assert_gt(open_while(replace_all, ""), 0);
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "stat", (sqlite3_syscall_ptr)next_stat), SQLITE_OK);
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_and_then), SQLITE_OK);
+    cr_assert_gt(open_while(replace_all, ""), 0);
+    cr_assert_gt(open_while(replace_log, "-wal"), 0);
+    cr_assert_gt(open_while(replace_log, "-shm"), 0);
+}
+
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {
     char message[256], command[512];
     write_file(path,

@@ -129,7 +129,7 @@ Test(sqlite_hostile, a_definition_that_comes_and_goes_is_not_taken_for_ours) {
     must_open(&c, UUID_A);
     dli_store_t *store = c.state;
     dli_guard_t guard;
-    dli_guard_enter(&guard, &c.env, &store->place, (dli_limits_t){.deadline_ns = in_ms(20000)});
+    dli_guard_enter(&guard, store, (dli_limits_t){.deadline_ns = in_ms(20000)});
     sql("PRAGMA writable_schema = ON;"
         " UPDATE sqlite_master SET sql = replace(sql, 'client      TEXT', 'other       TEXT')");
     cr_assert_eq(dli_schema_look(&store->calls), DLI_RC_FOREIGN);
@@ -217,7 +217,7 @@ Test(sqlite_hostile, a_transaction_is_rolled_back_whatever_the_time) {
     dli_store_t *store = c.state;
     for (int i = 0; i < 500; i++) { /* SQLite asks every 200 steps; this is three */
         dli_guard_t guard;
-        dli_guard_enter(&guard, &c.env, &store->place, (dli_limits_t){.deadline_ns = in_ms(2000)});
+        dli_guard_enter(&guard, store, (dli_limits_t){.deadline_ns = in_ms(2000)});
         cr_assert_eq(dli_connection_do(&store->calls, DLI_SQL_BEGIN), SQLITE_OK);
         guard.until_ns = 0;
         cr_assert_eq(dli_connection_do(&store->calls, DLI_SQL_ROLLBACK), SQLITE_OK, "round %d", i);

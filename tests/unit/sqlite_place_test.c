@@ -96,20 +96,19 @@ Test(sqlite_place, sqlite_deletes_nothing_but_the_files_beside_the_lock_file) {
     client_t c;
     dli_guard_t guard;
     must_open(&c, UUID_A);
-    const dli_place_t *place = &((dli_store_t *)c.state)->place;
     sqlite3_vfs *vfs = sqlite3_vfs_find(dli_guard_vfs);
     cr_assert_not_null(vfs);
     const char *never[] = {in_ours("locks.db-wal"), beside("-other")};
     for (int i = 0; i < 2; i++) {
         make_precious(never[i]);
-        dli_guard_enter(&guard, &c.env, place, (dli_limits_t){.deadline_ns = in_ms(2000)});
+        dli_guard_enter(&guard, c.state, (dli_limits_t){.deadline_ns = in_ms(2000)});
         cr_assert_neq(vfs->xDelete(vfs, never[i], 0), SQLITE_OK);
         dli_guard_leave(&guard);
         expect_precious(never[i], never[i]);
         cr_assert_eq(vfs->xDelete(vfs, never[i], 0), SQLITE_OK, "the program's own files");
     }
     make_precious(beside("-journal"));
-    dli_guard_enter(&guard, &c.env, place, (dli_limits_t){.deadline_ns = in_ms(2000)});
+    dli_guard_enter(&guard, c.state, (dli_limits_t){.deadline_ns = in_ms(2000)});
     cr_assert_eq(vfs->xDelete(vfs, beside("-journal"), 0), SQLITE_OK);
     dli_guard_leave(&guard);
     cr_assert_neq(access(beside("-journal"), F_OK), 0);
