@@ -241,6 +241,8 @@ static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *
         snprintf(text, sizeof text, "%s %.900s", made ? "made the lock file" : "nothing to do: ready is",
                  dli_place_text(&store->place));
         fn(arg, DL_FINDING_OK, "file", text);
+        /* Closing leaves nothing beside the file: what it has for a mode and a group, it may be given now. */
+        atomic_store(&store->wal_frames, LOG_LEFT);
     }
     dli_sqlite_close(store, 0);
     free(store);

@@ -91,6 +91,15 @@ static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode
     return fd;
 }
 
+/* SQLite makes what lies beside the lock file with the same mode, which means something else in another
+ * group. What root makes it gives away itself. Who is not in the group cannot; then the mode has to do. A
+ * file that is only looked into has no group here. */
+static void be_of_its_group(const dli_store_t *store, int fd, const struct stat *file) {
+    if (file->st_uid == geteuid() && file->st_uid != 0 && store->folder.ino != 0) {
+        (void)!fchown(fd, (uid_t)-1, store->group);
+    }
+}
+
 static int open_ours(const char *path, int flags, int mode) {
     dli_guard_t *guard = dli_guard_here();
     /* SQLite fills the descriptors 0 to 2 with the one, and takes random numbers from the other. */
@@ -106,8 +115,14 @@ static int open_ours(const char *path, int flags, int mode) {
     struct stat file;
     const char *name = name_of(&store->place, path, &part);
     int fd = name != NULL ? open_one(guard, name, flags, (mode_t)mode) : -1;
-    if (fd >= 0 && part < DLI_PARTS && store->parts[part].ino == 0 && fstat(fd, &file) == 0) {
+    if (fd < 0 || fstat(fd, &file) != 0) {
+        return fd;
+    }
+    if (part < DLI_PARTS && store->parts[part].ino == 0) {
         store->parts[part] = dli_file_id(&file);
+    }
+    if (part != DLI_MAIN && file.st_size == 0) {
+        be_of_its_group(store, fd, &file);
     }
     return fd;
 }

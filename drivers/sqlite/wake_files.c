@@ -74,14 +74,13 @@ static void like_the_file(int fd, mode_t mode, const struct stat *file, const dl
     }
 }
 
-/* Another user's, or one that has something in it, is not the one that was just made: somebody has put it in
- * its place. */
+/* Another user's, or one with something in it, was not made for this: somebody has put it in its place. */
 static bool is_new(int folder) {
     struct stat made;
     int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
     int n = fstat(folder, &made) == 0 && made.st_uid == geteuid() ? 0 : 3;
-    while (entries != NULL && readdir(entries) != NULL) {
+    while (entries != NULL && n < 3 && readdir(entries) != NULL) {
         n++;
     }
     if (entries != NULL) {
@@ -100,7 +99,10 @@ static int make_file(dli_wake_files_t *wake, const dli_store_t *store, const cha
         return -1;
     }
     mode_t mode = file.st_mode & 0666;
-    if ((!acts_for_owner(store) || they_may_write(store, &at)) && mkdirat(folder, wake->name, 0700) == 0) {
+    bool for_owner = acts_for_owner(store);
+    /* Ours may be there since one died before the folder had its mode; one of root's may be anything. */
+    if ((!for_owner || they_may_write(store, &at)) &&
+        (mkdirat(folder, wake->name, 0700) == 0 || (errno == EEXIST && !for_owner))) {
         int fd = openat(folder, wake->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0) {
             if (is_new(fd)) {
@@ -110,7 +112,7 @@ static int make_file(dli_wake_files_t *wake, const dli_store_t *store, const cha
         }
     }
     folder = folder_of(wake, store);
-    if (folder < 0 || fstat(folder, &at) != 0 || (acts_for_owner(store) && !they_may_write(store, &at))) {
+    if (folder < 0 || fstat(folder, &at) != 0 || (for_owner && !they_may_write(store, &at))) {
         return -1;
     }
     int fd = openat(folder, name, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* follows no link */

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sqlite_strangers.h"
 
+#include <grp.h>
+
 TestSuite(sqlite_strangers, .init = set_up_both, .fini = tear_down, .timeout = 60);
 
 /* ---- wake-up files ---------------------------------------------------------------------------------- */
@@ -277,4 +279,117 @@ Test(sqlite_strangers, a_journal_cannot_have_another_file_deleted) {
     cr_assert_eq(write_journal(in_ours("list")), 0);
     (void)try_open(path, message, sizeof message);
     expect_precious(in_ours("list"), message);
+}
+
+/* ---- a group that shares a lock file ---------------------------------------------------------------- */
+
+#define FIRST_MEMBER 1001 /* users, each of a group of the same number */
+#define SECOND_MEMBER 1002
+#define SHARED_GROUP 2000
+
+typedef struct member {
+    uid_t user;
+    int (*fn)(const void *);
+} member_t;
+
+static int act_as_member(void *arg) {
+    const member_t *m = arg;
+    const gid_t groups[] = {SHARED_GROUP};
+    return setgroups(1, groups) == 0 && setgid(m->user) == 0 && setuid(m->user) == 0 ? m->fn("orders") : 99;
+}
+
+static void as_member(uid_t user, int (*fn)(const void *)) {
+    member_t m = {.user = user, .fn = fn};
+    cr_assert_eq(ended(spawn(act_as_member, &m)), 0, "%u", (unsigned)user);
+}
+
+/* The folder is theirs; new files in it are of their makers' groups. */
+static void share_with_group(void) {
+    meet_another_user();
+    umask(077);
+    cr_assert_eq(chown(theirs, FIRST_MEMBER, SHARED_GROUP), 0);
+    cr_assert_eq(chmod(theirs, 0770), 0);
+}
+
+static void note_finding(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    (void)level;
+    (void)subject;
+    snprintf(arg, 1024, "%s", text);
+}
+
+static int init_file(const void *unused) {
+    (void)unused;
+    client_t c = {.env = make_env(UUID_A, note_report, note_count)};
+    static char said[1024];
+    dl_option_value_t values[] = {{.is_set = 1, .string = path}, {.is_set = 1, .number = 1}};
+    return driver()->init(values, &c.env, 0, note_finding, said, in_ms(2000), &c.err) != DL_OK;
+}
+
+static int release_by_force(const void *name) {
+    client_t c;
+    dl_status_t status = open_options(&c, UUID_B, path, 1);
+    if (status == DL_OK) {
+        status = driver()->force_release(c.state, name, strlen(name), in_ms(2000), &c.err);
+        driver()->close(c.state, 0);
+    }
+    if (status != DL_OK) {
+        fprintf(stderr, "%d %s\n", status, c.err.message);
+    }
+    return status != DL_OK;
+}
+
+static int give_to_group(const void *unused) {
+    (void)unused;
+    return chown(path, (uid_t)-1, SHARED_GROUP) != 0 || chmod(path, 0660) != 0;
+}
+
+Test(sqlite_strangers, a_file_that_was_given_to_a_group_after_init_is_everybodys_in_it) {
+    share_with_group();
+    as_member(FIRST_MEMBER, init_file);
+    as_member(FIRST_MEMBER, give_to_group);
+    as_member(SECOND_MEMBER, hold);
+    as_member(FIRST_MEMBER, release_by_force);
+}
+
+static int make_empty(const void *unused) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    close(fd);
+    return fd < 0 || give_to_group(unused);
+}
+
+Test(sqlite_strangers, what_lies_beside_the_file_is_of_its_group) {
+    struct stat file;
+    share_with_group();
+    as_member(FIRST_MEMBER, make_empty);
+    as_member(SECOND_MEMBER, hold);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(stat(beside(neighbours[i]), &file), 0);
+        cr_assert_eq(file.st_uid, SECOND_MEMBER);
+        cr_assert_eq(file.st_gid, SHARED_GROUP, "%s", neighbours[i]);
+        cr_assert_eq(file.st_mode & 07777, 0660, "%s", neighbours[i]);
+    }
+    as_member(FIRST_MEMBER, release_by_force);
+}
+
+static int watch_one(const void *name) {
+    client_t c;
+    dl_watch_t *w;
+    return open_options(&c, UUID_B, path, 1) != DL_OK || watch(&c, name, &w) != DL_OK;
+}
+
+static int make_wake_folder(const void *unused) {
+    (void)unused;
+    return mkdir(beside("-wake"), 0700);
+}
+
+Test(sqlite_strangers, a_wake_up_folder_whose_maker_died_too_early_gets_its_mode) {
+    struct stat file;
+    share_with_group();
+    as_member(FIRST_MEMBER, make_empty);
+    as_member(SECOND_MEMBER, make_wake_folder);
+    as_member(SECOND_MEMBER, watch_one);
+    cr_assert_eq(stat(beside("-wake"), &file), 0);
+    cr_assert_eq(file.st_gid, SHARED_GROUP);
+    cr_assert_eq(file.st_mode & 07777, 0770, "%04o", file.st_mode & 07777);
+    as_member(FIRST_MEMBER, watch_one);
 }

@@ -481,6 +481,9 @@ Test(sqlite, init_makes_the_file_or_says_what_it_would_do) {
     cr_assert_eq(access(path, F_OK), -1);
     cr_assert_eq(driver()->init(values, &c.env, 0, note_finding, &made, in_ms(2000), &err), DL_OK);
     cr_assert_has(made.all, "made the lock file");
+    char log[160];
+    snprintf(log, sizeof log, "%s-wal", path);
+    cr_assert_neq(access(log, F_OK), 0, "what a change of the file's mode would not reach");
     cr_assert_eq(driver()->init(values, &c.env, 0, note_finding, &again, in_ms(2000), &err), DL_OK);
     cr_assert_has(again.all, "nothing to do");
     cr_assert_eq(open_options(&c, UUID_A, path, 0), DL_OK);
