@@ -163,9 +163,6 @@ int dli_connection_open(dli_connection_t *c, dli_store_t *store, const char *nam
     if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EACCES) {
         rc = SQLITE_PERM;
     }
-    if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EAGAIN) {
-        rc = SQLITE_BUSY; /* its owner has a lease on it (fcntl) */
-    }
     if (rc == SQLITE_OK) {
         sqlite3_extended_result_codes(c->db, 1);
         sqlite3_busy_timeout(c->db, 0);
@@ -292,10 +289,13 @@ static dl_status_t gave_up(const dli_store_t *store, dl_status_t status, const c
     return dl_driver_fail(err, DL_EIO, SQLITE_BUSY, "%s %s", why, dli_place_text(&store->place));
 }
 
-static bool is_busy(int rc) {
+static bool is_busy(dli_guard_t *guard, int rc) {
+    bool leased = guard->leased;
+    guard->leased = false;
     /* SQLITE_PROTOCOL is a busy file too: the race for its shared memory was lost too often. After
      * SQLITE_AUTH the definitions are looked at again. */
-    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_PROTOCOL || rc == SQLITE_AUTH;
+    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_PROTOCOL || rc == SQLITE_AUTH ||
+           (leased && (rc & 0xff) == SQLITE_CANTOPEN);
 }
 
 /* The guard has ended it, and nothing was done. */
@@ -305,10 +305,11 @@ static bool was_ended(const dli_guard_t *guard, int rc) {
 
 dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
                                  dl_error_t *err) {
-    if (was_ended(dli_guard_here(), rc)) {
+    dli_guard_t *guard = dli_guard_here();
+    if (was_ended(guard, rc)) {
         return gave_up(store, DL_EIO, too_slow, err);
     }
-    if (!is_busy(rc)) {
+    if (!is_busy(guard, rc)) {
         return dli_connection_fail(store, rc, false, err);
     }
     dl_status_t status = pause_briefly(store->env, tries, limits);
@@ -417,7 +418,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
         if (was_ended(&guard, *rc)) {
             return gave_up(c->store, guard.stopped ? DL_ECANCELED : DL_EIO, too_slow, err);
         }
-        if (!is_busy(*rc)) {
+        if (!is_busy(&guard, *rc)) {
             return DL_OK;
         }
         status = pause_briefly(env, tries, limits);

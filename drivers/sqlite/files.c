@@ -78,9 +78,14 @@ static int open_plain(const dli_place_t *place, const char *name, int flags) {
 static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode) {
     const dli_place_t *place = &guard->store->place;
     int fd = -1;
+    if (guard->leased) { /* nor is it opened for reading alone, as SQLite tries next */
+        errno = EAGAIN;
+        return -1;
+    }
     do {
         if ((flags & O_EXCL) == 0) {
             fd = open_plain(place, name, flags);
+            guard->leased = fd < 0 && errno == EAGAIN;
             if (fd >= 0 || errno != ENOENT || (flags & O_CREAT) == 0) {
                 return fd;
             }

@@ -208,6 +208,7 @@ typedef struct dli_guard {
     bool over;    /* the time was up, or somebody stopped it */
     bool stopped; /* the latter */
     bool ending;  /* a transaction is being committed or rolled back, which is done whatever the time */
+    bool leased;  /* an owner has a lease (fcntl) on what was to be opened; until the next try */
     int made;     /* files.c: the file that was made last; -1: none */
     struct dli_guard *outer;
 } dli_guard_t;

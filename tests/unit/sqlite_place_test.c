@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sqlite_strangers.h"
 
+#include <sys/time.h>
+
 TestSuite(sqlite_place, .init = set_up_both, .fini = tear_down, .timeout = 60);
 
 /* ---- the way to the file ---------------------------------------------------------------------------- */
@@ -153,25 +155,40 @@ Test(sqlite_place, a_file_that_is_mounted_without_its_folder_is_refused) {
 
 /* ---- leases of the kernel --------------------------------------------------------------------------- */
 
-static int keep_lease(void *ready) {
+static int ready[2];
+
+static int keep_lease(void *name) {
     signal(SIGIO, SIG_IGN); /* somebody else wants it; not heard */
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) != 0 || write(*(int *)ready, "x", 1) != 1) {
+    int fd = open(name, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fcntl(fd, F_SETLEASE, F_WRLCK) != 0 || write(ready[1], "x", 1) != 1) {
         return 1;
     }
     return pause();
 }
 
-Test(sqlite_place, a_lease_on_the_file_does_not_hold_up_an_opening) {
-    client_t c;
-    char message[256], byte;
-    int ready[2];
-    must_open(&c, UUID_A);
-    must_close(&c);
+static int keep_lease_briefly(void *name) {
+    const struct itimerval soon = {.it_value.tv_usec = 200000};
+    setitimer(ITIMER_REAL, &soon, NULL);
+    return keep_lease(name);
+}
+
+static pid_t lease(int (*keep)(void *), const char *name) {
+    char copy[160], byte;
+    snprintf(copy, sizeof copy, "%s", name);
     cr_assert_eq(pipe(ready), 0);
-    pid_t child = spawn(keep_lease, &ready[1]);
+    pid_t child = spawn(keep, copy);
     close(ready[1]);
     cr_assert_eq(read(ready[0], &byte, 1), 1, "no lease");
+    close(ready[0]);
+    return child;
+}
+
+Test(sqlite_place, a_lease_on_the_file_does_not_hold_up_an_opening) {
+    client_t c;
+    char message[256];
+    must_open(&c, UUID_A);
+    must_close(&c);
+    pid_t child = lease(keep_lease, path);
     uint64_t before_ns = now_shifted();
     dl_status_t status = try_open(path, message, sizeof message);
     cr_assert_lt(now_shifted() - before_ns, 2100 * MS);
@@ -179,6 +196,19 @@ Test(sqlite_place, a_lease_on_the_file_does_not_hold_up_an_opening) {
     kill(child, SIGKILL);
     cr_assert_eq(ended(child), 128 + SIGKILL);
     cr_assert_eq(try_open(path, message, sizeof message), DL_OK, "%s", message);
+}
+
+Test(sqlite_place, a_lease_on_the_file_or_beside_it_is_waited_for) {
+    static const char *const endings[] = {"", "-wal", "-shm"};
+    client_t c;
+    must_open(&c, UUID_A);
+    must_close(&c);
+    for (int i = 0; i < 3; i++) {
+        pid_t child = lease(keep_lease_briefly, beside(endings[i]));
+        must_open(&c, UUID_A);
+        cr_assert_eq(ended(child), 128 + SIGALRM);
+        must_close(&c);
+    }
 }
 
 /* ---- what is said about it -------------------------------------------------------------------------- */
