@@ -244,11 +244,11 @@ static dl_status_t look_at_file(const dli_place_t *place, const struct stat *fil
     }
     /* SQLite names its log after the path: each name would have a log of its own, for the same locks. */
     if (file->st_nlink > 1 || is_mounted(place)) {
-        return dl_driver_fail(err, DL_ECONFIG, 0,
-                              "the lock file is %s, so that it would have more than one log: %s",
-                              file->st_nlink > 1 ? "known by several names (hard links)"
-                                                 : "mounted by itself, without its folder",
-                              dli_place_text(place));
+        return dl_driver_fail(
+            err, DL_ECONFIG, 0, "the lock file is %s, so that it would have more than one log: %s",
+            file->st_nlink > 1 ? "known by several names (hard links; a .new-* may be deleted)"
+                               : "mounted by itself, without its folder",
+            dli_place_text(place));
     }
     return DL_OK;
 }
