@@ -1,4 +1,4 @@
-/* admin.c - what administrators ask: who holds a lock, which are held, free one by force. */
+/* admin.c - what administrators ask: who holds a lock, which are held. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
@@ -60,54 +60,6 @@ dl_status_t dli_sqlite_inspect(void *state, const char *name, size_t name_len, u
     dl_status_t status = dli_connection_run(&store->calls, inspect_once, &i,
                                             (dli_limits_t){.deadline_ns = deadline_ns}, &rc, err);
     return status == DL_OK && rc != SQLITE_OK ? dli_connection_fail(store, rc, false, err) : status;
-}
-
-/* ---- force_release ---------------------------------------------------------------------------------- */
-
-typedef struct forcing {
-    const char *name;
-    size_t name_len;
-    bool done;
-} forcing_t;
-
-static int force_by(dli_connection_t *c, dli_sql_t which, forcing_t *f) {
-    sqlite3_stmt *s;
-    int rc = dli_connection_statement(c, which, &s);
-    if (rc == SQLITE_OK) {
-        sqlite3_bind_blob(s, 1, f->name, (int)f->name_len, SQLITE_STATIC);
-        rc = dli_connection_step(s);
-    }
-    f->done = rc == SQLITE_OK && sqlite3_changes(c->db) > 0;
-    return rc;
-}
-
-static int force_once(dli_connection_t *c, void *arg) {
-    forcing_t *f = arg;
-    int rc = force_by(c, DLI_SQL_FORCE, f);
-    if (rc == SQLITE_OK && !f->done) {
-        rc = force_by(c, DLI_SQL_FORCE_KEEPING_TOKEN, f);
-    }
-    return rc;
-}
-
-dl_status_t dli_sqlite_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                     dl_error_t *err) {
-    dli_store_t *store = state;
-    forcing_t f = {.name = name, .name_len = name_len};
-    int rc;
-    dl_status_t status = dli_connection_run(&store->calls, force_once, &f,
-                                            (dli_limits_t){.deadline_ns = deadline_ns}, &rc, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    if (rc != SQLITE_OK) {
-        return dli_connection_fail(store, rc, true, err);
-    }
-    if (!f.done) {
-        return dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
-    }
-    dli_wake_all(store, name, name_len);
-    return DL_OK;
 }
 
 /* ---- list ------------------------------------------------------------------------------------------- */

@@ -163,7 +163,10 @@ dl_status_t dli_sqlite_try_acquire(void *state, void *hold, const dl_request_t *
 }
 
 typedef struct freeing {
-    const dl_request_t *request;
+    const char *name;
+    size_t name_len;
+    const char *owner; /* NULL: whoever holds it */
+    uint64_t hold_id;
     bool done;
 } freeing_t;
 
@@ -171,9 +174,9 @@ static int release_by(dli_connection_t *c, dli_sql_t which, freeing_t *f) {
     sqlite3_stmt *s;
     int rc = dli_connection_statement(c, which, &s);
     if (rc == SQLITE_OK) {
-        sqlite3_bind_blob(s, 1, f->request->name, (int)f->request->name_len, SQLITE_STATIC);
-        sqlite3_bind_text(s, 2, f->request->owner, -1, SQLITE_STATIC);
-        sqlite3_bind_int64(s, 3, (sqlite3_int64)f->request->hold_id);
+        sqlite3_bind_blob(s, 1, f->name, (int)f->name_len, SQLITE_STATIC);
+        sqlite3_bind_text(s, 2, f->owner, -1, SQLITE_STATIC);
+        sqlite3_bind_int64(s, 3, (sqlite3_int64)f->hold_id);
         rc = dli_connection_step(s);
     }
     f->done = rc == SQLITE_OK && sqlite3_changes(c->db) > 0;
@@ -189,24 +192,40 @@ static int release_once(dli_connection_t *c, void *arg) {
     return rc;
 }
 
-dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
-    (void)hold;
-    dli_store_t *store = state;
-    freeing_t f = {.request = request};
-    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop};
+/* DL_OK: f->done says whether there was such a hold. */
+static dl_status_t release(dli_store_t *store, freeing_t *f, dli_limits_t limits, dl_error_t *err) {
     int rc;
-    dl_status_t status = dli_connection_run(&store->calls, release_once, &f, limits, &rc, err);
+    dl_status_t status = dli_connection_run(&store->calls, release_once, f, limits, &rc, err);
     if (status != DL_OK) {
         return status;
     }
     if (rc != SQLITE_OK) {
         return dli_connection_fail(store, rc, true, err);
     }
-    if (f.done) {
-        dli_wake_all(store, request->name, request->name_len);
+    if (f->done) {
+        dli_wake_all(store, f->name, f->name_len);
     }
     dli_checkpoint(store, 1, limits);
-    return f.done ? DL_OK
-                  : dl_driver_fail(err, DL_ELOST, 0,
-                                   "the lock was lost: this hold is no longer in the lock file");
+    return DL_OK;
+}
+
+dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    freeing_t f = {.name = request->name,
+                   .name_len = request->name_len,
+                   .owner = request->owner,
+                   .hold_id = request->hold_id};
+    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop};
+    dl_status_t status = release(state, &f, limits, err);
+    return status != DL_OK || f.done
+               ? status
+               : dl_driver_fail(err, DL_ELOST, 0,
+                                "the lock was lost: this hold is no longer in the lock file");
+}
+
+dl_status_t dli_sqlite_force_release(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                     dl_error_t *err) {
+    freeing_t f = {.name = name, .name_len = name_len};
+    dl_status_t status = release(state, &f, (dli_limits_t){.deadline_ns = deadline_ns}, err);
+    return status != DL_OK || f.done ? status : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
 }

@@ -67,6 +67,9 @@ const char dli_sql_definitions[] =
 const char dli_sql_sync_full[] = "PRAGMA synchronous = FULL";
 const char dli_sql_sync_normal[] = "PRAGMA synchronous = NORMAL";
 
+/* The caller's, or by force (no owner) whoever's it is. */
+#define HOLD "CASE WHEN ?2 IS NULL THEN expires_ns > dl_now() ELSE owner = ?2 AND hold_id = ?3 END"
+
 const char *const dli_sql[DLI_SQL_COUNT] = {
     [DLI_SQL_BEGIN] = "BEGIN IMMEDIATE",
     [DLI_SQL_COMMIT] = "COMMIT",
@@ -87,21 +90,15 @@ const char *const dli_sql[DLI_SQL_COUNT] = {
 
     /* A row goes away only when the clock has passed its token. Otherwise it stays, free, so that the next
      * holder's token is larger all the same. */
-    [DLI_SQL_RELEASE] = "DELETE FROM dlock_locks"
-                        " WHERE name = ?1 AND owner = ?2 AND hold_id = ?3 AND token < dl_tick()",
+    [DLI_SQL_RELEASE] = "DELETE FROM dlock_locks WHERE name = ?1 AND " HOLD " AND token < dl_tick()",
     [DLI_SQL_RELEASE_KEEPING_TOKEN] = "UPDATE dlock_locks SET owner = '', client = '', expires_ns = 0"
-                                      " WHERE name = ?1 AND owner = ?2 AND hold_id = ?3",
+                                      " WHERE name = ?1 AND " HOLD,
 
     [DLI_SQL_RENEW] = "UPDATE dlock_locks SET expires_ns = max(expires_ns, dl_now() + ?4)"
                       " WHERE name = ?1 AND owner = ?2 AND hold_id = ?3 AND expires_ns > dl_now()",
 
     [DLI_SQL_INSPECT] = "SELECT owner, hold_id, client, expires_ns - dl_now(), token FROM dlock_locks"
                         " WHERE name = ?1 AND expires_ns > dl_now()",
-
-    [DLI_SQL_FORCE] = "DELETE FROM dlock_locks"
-                      " WHERE name = ?1 AND expires_ns > dl_now() AND token < dl_tick()",
-    [DLI_SQL_FORCE_KEEPING_TOKEN] = "UPDATE dlock_locks SET owner = '', client = '', expires_ns = 0"
-                                    " WHERE name = ?1 AND expires_ns > dl_now()",
 
     [DLI_SQL_LIST] = "SELECT owner, hold_id, client, expires_ns - dl_now(), token, name FROM dlock_locks"
                      " WHERE name >= ?1 AND (?2 IS NULL OR name < ?2) AND expires_ns > dl_now()"
