@@ -121,24 +121,8 @@ static int use_wal(dli_connection_t *c) {
     return rc == SQLITE_OK && !on ? SQLITE_BUSY : rc;
 }
 
-static int count_definitions(dli_connection_t *c, int *n) {
-    sqlite3_stmt *s = NULL;
-    int rc = dli_connection_prepare(c, "SELECT count(*) FROM sqlite_master", &s);
-    if (rc == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW) {
-        *n = sqlite3_column_int(s, 0);
-    }
-    int end = sqlite3_finalize(s);
-    return rc != SQLITE_OK ? rc : end;
-}
-
-/* Fills the file unless somebody else was faster. */
 static int fill_once(dli_connection_t *c, bool *made) {
-    int there = 0;
-    int rc = count_definitions(c, &there);
-    if (rc != SQLITE_OK || there > 0) {
-        return rc;
-    }
-    rc = dli_connection_exec(c, dli_sql_schema);
+    int rc = dli_connection_exec(c, dli_sql_schema);
     if (rc == SQLITE_OK) {
         *made = true;
         return SQLITE_OK;
@@ -146,7 +130,7 @@ static int fill_once(dli_connection_t *c, bool *made) {
     if (sqlite3_get_autocommit(c->db) == 0) {
         (void)dli_connection_do(c, DLI_SQL_ROLLBACK);
     }
-    /* The tables are there after all: made between our look and our BEGIN. */
+    /* Somebody else was faster: there are tables. */
     return rc == SQLITE_ERROR ? SQLITE_BUSY : rc;
 }
 

@@ -378,6 +378,33 @@ Test(sqlite_faults, what_is_replaced_while_a_client_opens_it_is_noticed) {
     cr_assert_gt(open_while(replace_log, "-shm"), 0);
 }
 
+static int (*next_fcntl)(int, int, ...);
+
+/* SQLite's first lock of the file. */
+static int take_before_fcntl(int fd, int op, void *arg) {
+    if (--calls_until_it == 0) {
+        let_them_take();
+    }
+    return next_fcntl(fd, op, arg);
+}
+
+Test(sqlite_faults, a_file_that_another_process_fills_meanwhile_is_used) {
+    client_t c;
+    must_open(&c, UUID_A); /* all that is done once */
+    must_close(&c);
+    delete_all();
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    next_fcntl = (int (*)(int, int, ...))vfs->xGetSystemCall(vfs, "fcntl");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "fcntl", (sqlite3_syscall_ptr)take_before_fcntl), SQLITE_OK);
+    cr_assert_eq(pipe(tell), 0);
+    taker = spawn(take_when_told, NULL);
+    calls_until_it = 1;
+    must_open(&c, UUID_A);
+    cr_assert(taken);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_EBUSY, "%s", c.err.message);
+    must_close(&c);
+}
+
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {
     char message[256], command[512];
     write_file(path,
