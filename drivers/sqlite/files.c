@@ -19,7 +19,8 @@
  *   in the beginning, without following a link;
  * - what is opened is a plain file that has this one name, and is not put there by somebody who may not write
  * the lock file itself;
- * - the owner is changed of a file only that was made just now;
+ * - which log and index SQLite has is noted from the descriptors that it gets;
+ * - the owner is changed of a file only that was made just now, and the group of an empty one of this user's;
  * - reading fails when the time is over.
  *
  * Databases of the program are not touched: no guard is entered then.

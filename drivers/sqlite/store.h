@@ -113,7 +113,7 @@ typedef struct dli_fork_node dli_fork_node_t;
 typedef struct dli_store {
     const dl_driver_env_t *env; /* NULL: never opened */
     dli_place_t place;
-    dli_file_id_t root, folder, parts[DLI_PARTS]; /* at the path when it was opened; ino 0: not known yet */
+    dli_file_id_t root, folder, parts[DLI_PARTS]; /* what was opened; ino 0: not known yet */
     uid_t user;
     gid_t group;
     char boot[64];          /* which boot of the host this is */
