@@ -93,6 +93,7 @@ Test(command_mysql, a_row_lock_that_was_freed_by_force_ends_the_command_at_once)
 /* With what it could not know, it would try for all of call_timeout to free it. */
 static void expect_short_wait(const char *driver, const char *table) {
     program_t program;
+    mysql_server_await_uptime(server, 4); /* a statement is ended only in the run that it was made in */
     use_driver(driver);
     (void)dlock(&program, "run", "x", "--", "true", NULL);
     cr_assert_eq(program.status, 0, "%s", program.err_text);
