@@ -47,6 +47,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     mysql_server_t *server = mysql_server_start(NULL, NULL, NULL);
+    mysql_server_await_uptime(server, 4); /* before that its run cannot be told from an earlier one */
     export_server(server);
     fflush(NULL);
     pid_t parent = getpid(), pid = fork();
