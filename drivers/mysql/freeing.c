@@ -141,7 +141,7 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
 /* The hold's connection is gone from here. Whatever the server still has of it is condemned, or shown by its
  * marker. */
 static dl_status_t free_marked(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
-    dli_mysql_conn_t *conn;
+    dli_mysql_conn_t *conn = NULL;
     dli_mysql_marker_t marker;
     dl_status_t status = dli_mysql_marker_look(mysql, r, DLI_MYSQL_FREE, &conn, &marker, err);
     if (status != DL_OK) {
@@ -158,7 +158,7 @@ dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_l
                                     dl_error_t *err) {
     dli_mysql_sessions_t *sessions = state;
     dl_request_t r = {.name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
-    dli_mysql_conn_t *conn;
+    dli_mysql_conn_t *conn = NULL;
     dli_mysql_marker_t marker;
     dl_status_t status = dli_mysql_marker_look(&sessions->mysql, &r, DLI_MYSQL_READ, &conn, &marker, err);
     if (status != DL_OK) {

@@ -135,6 +135,26 @@ Test(condemned_alone, nobody_is_killed_for_a_connection_to_an_earlier_run_of_the
     end_killing(&killing);
 }
 
+/* MariaDB says so once its clock was set back behind its start; or to who has a clock of its own. */
+Test(condemned_alone, an_uptime_of_less_than_nothing_proves_nothing) {
+    killing_t killing;
+    unsigned error;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(15000), NULL};
+    dli_mysql_answer_t answer = {0};
+    const char *back = "SET timestamp=1000000000";
+    cr_assert_eq(dli_mysql_conn_ask(killing.conn, back, strlen(back), &bounds, NULL, &answer, &err), DL_OK,
+                 "%s", err.message);
+    error = answer.error;
+    dli_mysql_answer_free(&answer);
+    cr_assert_eq(error, 0);
+    cr_assert_eq(kill_hand(&killing, hand, killing.ready_ns - 100 * MS), DL_OK, "%s", err.message);
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    mysql_hand_close(hand);
+    end_killing(&killing);
+}
+
 Test(condemned_alone, a_connection_that_is_older_proves_the_run_without_asking) {
     killing_t killing;
     begin_killing(&killing);

@@ -126,7 +126,8 @@ static dl_status_t ask(dli_mysql_conn_t *conn, const char *sql, const dli_mysql_
     return status;
 }
 
-/* The server counts whole seconds, with both ends cut: it may say almost one too many. */
+/* The server counts whole seconds, with both ends cut: it may say almost one too many. Where its clock was
+ * set back behind its start they are less than none, and say nothing. */
 static dl_status_t ask_uptime(dli_mysql_witness_t *witness, const dli_mysql_bounds_t *bounds,
                               dl_error_t *err) {
     dli_mysql_answer_t answer;
@@ -134,7 +135,7 @@ static dl_status_t ask_uptime(dli_mysql_witness_t *witness, const dli_mysql_boun
     uint64_t now_ns = bounds->env->now_ns();
     uint64_t uptime_s = dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
     dli_mysql_answer_free(&answer);
-    if (status == DL_OK && uptime_s > 0) {
+    if (status == DL_OK && uptime_s > 0 && uptime_s < UINT32_MAX) {
         uint64_t least_ns = (uptime_s - 1) * NS_PER_S;
         uint64_t since_ns = now_ns > least_ns ? now_ns - least_ns : 0;
         witness->up_since_ns = since_ns < witness->up_since_ns ? since_ns : witness->up_since_ns;

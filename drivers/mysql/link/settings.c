@@ -155,7 +155,7 @@ static bool is_galera(MYSQL_RES *variables) {
     const char *provider = dli_mysql_value(variables, "wsrep_provider");
     const char *address = dli_mysql_value(variables, "wsrep_cluster_address");
     return (on == NULL || dli_mysql_is_on(on)) && address != NULL && address[0] != '\0' &&
-           (provider == NULL || strcasecmp(provider, "none") != 0);
+           (provider == NULL || (provider[0] != '\0' && strcasecmp(provider, "none") != 0));
 }
 
 static bool is_of_group(MYSQL_RES *variables) {
