@@ -89,6 +89,10 @@ void refuse_pidfd(void) {
     pidfd_refused = true;
 }
 
+void allow_pidfd(void) {
+    pidfd_refused = false;
+}
+
 static bool filter_pidfd(void) {
     struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),

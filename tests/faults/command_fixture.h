@@ -35,6 +35,7 @@ void start_plain(program_t *program, ...) __attribute__((sentinel));
 void block_signal(int number);
 void ignore_signal(int number);
 void refuse_pidfd(void); /* pidfd_open fails, as on an old kernel */
+void allow_pidfd(void);
 /* Reads all output until the end; the exit status. */
 int finish(program_t *program);
 /* Both; the standard input is empty. */

@@ -26,8 +26,9 @@ static void start_in_namespace(program_t *program, const char *lease) {
         0) {
         cr_skip_test("numbers of processes cannot be chosen here");
     }
-    start_plain(program, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
-                first_process, "sh", DLOCK_COMMAND, "--config", config_path, "run", "x", "--verbose",
+    /* Not --kill-child, which needs a pidfd itself from util-linux 2.41 on. */
+    start_plain(program, "unshare", "--pid", "--fork", "--mount-proc", "setpriv", "--pdeathsig", "KILL", "sh",
+                "-c", first_process, "sh", DLOCK_COMMAND, "--config", config_path, "run", "x", "--verbose",
                 "--grace", "1s", "--lease", lease, "--", "sh", "-c", command, NULL);
 }
 
@@ -134,6 +135,7 @@ Test(command_numbers, dlock_kills_no_process_that_has_the_number_of_a_keeper_tha
     (void)read_pid(&holder, "held");
     refuse_pidfd();
     start_in_namespace(&cast.program, "10m");
+    allow_pidfd();
     read_error_until(&cast.program, "waiting for 'x'");
     cast.first = child_of(cast.program.pid);
     cast.dlock = child_of(cast.first);
