@@ -42,6 +42,7 @@ struct dli_subscriber {
     bool ready;       /* commands can be sent */
     bool was_ready;   /* the next connection is a reconnection */
     bool pinged;      /* the answer is to come, before those about channels */
+    char server[41];  /* that claims go to, by its run id */
     dli_commands_t commands;
     uint64_t heard_ns;     /* the last traffic from the server */
     uint64_t asked_ns;     /* since when the oldest answer is due */
