@@ -163,6 +163,29 @@ Test(redlock, force_harms_nobody_who_comes_after_it) {
     cr_assert(node_has(0, KEY, OTHER ":1"));
 }
 
+/* It waits for a connection to a node until the round is over, which says something about that node
+ * meanwhile. */
+Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {
+    asked_t asked;
+    const dli_request_t force = {.kind = DLI_ASK_FORCE,
+                                 .with = {.name = NAME, .name_len = strlen(NAME), .deadline_ns = in_ms(5000)},
+                                 .err = &err};
+    connect_all();
+    for (size_t i = 0; i < NODES; i++) {
+        occupy(i, OTHER ":1", 60000);
+    }
+    hold(&relays[0], REPLIES, 1);
+    begin_asking(&asked, &force);
+    AWAIT_THAT(client.pending, ==, 1);
+    freeze(2);
+    cut_all(&relays[2]);
+    hold(&relays[0], REPLIES, 0);
+    AWAIT(asked.is_over);
+    cr_assert_eq(asked.status, DL_OK, "%s", err.message);
+    thaw(2);
+    AWAIT(is_free());
+}
+
 /* Reads what a server tells of the lock; NULL: nothing within five seconds. */
 static redisReply *hear(redisContext *c) {
     redisReply *reply = NULL;

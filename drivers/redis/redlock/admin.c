@@ -7,6 +7,9 @@
 /* What such a round has beside its parts, whose votes are YES where nobody has the lock, or it was freed. */
 typedef struct admin {
     size_t freed, unanswered;
+    /* What to free; a part's `text` may come to say what is wrong with the node while its free is still to be
+     * sent. */
+    char seen[DLI_NODES_MAX][DLI_VALUE_SHOWN];
     dl_lock_info_t infos[DLI_NODES_MAX];
 } admin_t;
 
@@ -37,7 +40,8 @@ static bool look_replied(dli_redis_request_t *request, const redisReply *reply) 
     }
     const redisReply *value = reply->element[1];
     size_t len = value->len < DLI_VALUE_SHOWN ? value->len : DLI_VALUE_SHOWN;
-    part->vote = (dli_ballot_t){.vote = DLI_VOTE_BUSY, .value = {memcpy(part->text, value->str, len), len}};
+    char *seen = admin->seen[part->node->index];
+    part->vote = (dli_ballot_t){.vote = DLI_VOTE_BUSY, .value = {memcpy(seen, value->str, len), len}};
     return true;
 }
 
