@@ -239,7 +239,7 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
         }
     } else if (op->ask == DLI_ASK_RENEW) {
         dli_call_renewed(&op->with.renewal, 1, op->called_ns);
-        op->answer = dli_fail_plain(&op->err, op->with.renewal.status);
+        op->answer = op->with.renewal.status;
     }
     if (op->ask <= DLI_ASK_RELEASE) {
         dli_call_note(op->client, op->answer);

@@ -17,6 +17,20 @@ static void take_and_free(ct_t *ct, dl_lock_t *lock) {
     IN_TIME(watch, 0);
 }
 
+CT_CASE(faults, row24_a_lease_that_outlives_the_quarantine_is_refused_by_name, REDLOCK) {
+    char options[64];
+    int64_t max_lease_ms = scaled(ct, 1200), longer_ms = max_lease_ms + 1000;
+    snprintf(options, sizeof options, "max_lease: %lldms", (long long)max_lease_ms);
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, options), "row 24");
+    CT_STATUS(dl_trylock_for(lock, 0, longer_ms, CT_ERR), DL_EINVAL);
+    SAYS("max_lease");
+    CT_OK(dl_trylock(lock, CT_ERR));
+    CT_STATUS(dl_extend(lock, longer_ms, CT_ERR), DL_EINVAL);
+    SAYS("max_lease");
+    CT_GT(dl_valid_ms(lock), 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
 /* ---- rows 15 and 16 ------------------------------------------------------------------------------ */
 
 CT_CASE(faults, row15_majority_flushed, REDLOCK) {

@@ -208,12 +208,12 @@ static void look_at_claims(dli_round_t *round, bool is_over) {
 
 /* ---- the request ------------------------------------------------------------------------------------ */
 
-static dl_status_t check_lease(const dli_redlock_t *redlock, const dl_request_t *with, dl_error_t *err) {
-    if (with->lease_ms < 1 || with->lease_ms > redlock->max_lease_ms) {
+dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err) {
+    if (lease_ms < 1 || lease_ms > redlock->max_lease_ms) {
         return dl_driver_fail(err, DL_EINVAL, 0,
                               "a lease of %s is longer than max_lease (%s); ask for less, or raise "
                               "max_lease for all clients",
-                              dl_driver_duration(with->lease_ms).text,
+                              dl_driver_duration(lease_ms).text,
                               dl_driver_duration(redlock->max_lease_ms).text);
     }
     return DL_OK;
@@ -223,7 +223,7 @@ dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl
     const dl_request_t *with = &request->with;
     uint64_t now_ns = redlock->env->now_ns();
     dli_round_t *round;
-    dl_status_t status = check_lease(redlock, with, err);
+    dl_status_t status = dli_redlock_check_lease(redlock, with->lease_ms, err);
     if (status == DL_OK) {
         status = dli_round_of(redlock, request, request->hold, &round, err);
     }

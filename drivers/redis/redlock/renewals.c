@@ -246,12 +246,15 @@ static dli_round_t *make_round(dli_redlock_t *redlock, size_t n) {
 }
 
 dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
-    dli_round_t *round = make_round(redlock, request->n);
+    /* A caller's, which is alone, is refused in words. */
+    dl_status_t status =
+        request->n == 1 ? dli_redlock_check_lease(redlock, request->renewals[0].lease_ms, err) : DL_OK;
+    dli_round_t *round = status == DL_OK ? make_round(redlock, request->n) : NULL;
     uint64_t now_ns = redlock->env->now_ns(), deadline_ns = request->with.deadline_ns;
-    (void)err;
     if (round == NULL) {
-        fail_all(request, DL_ENOMEM);
-        return DL_ENOMEM;
+        status = status == DL_OK ? DL_ENOMEM : status;
+        fail_all(request, status);
+        return status;
     }
     batch_t *batch = round->extra;
     for (size_t i = 0; i < request->n; i++) {

@@ -138,6 +138,8 @@ dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_
 dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
+/* DL_OK; DL_EINVAL: it would outlive the quarantine. */
+dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err);
 /* What has come of these renewals is all that will. */
 void dli_redlock_judge_renewals(dli_round_t *round);
 /* Memory for a round of them is kept: redlock->spare. false: there is none. */
