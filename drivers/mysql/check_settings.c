@@ -1,6 +1,7 @@
 /* check_settings.c - what the server's settings, its limits and its replicas do to locks. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check.h"
@@ -85,14 +86,19 @@ static void report_group(dli_mysql_check_t *check) {
                             "it so that every client meets the same primary");
         return;
     }
+    char alone[32] = "without end";
+    if (alone_s > 0) {
+        (void)snprintf(alone, sizeof alone, "for %" PRId64 " s more", alone_s);
+    }
     dli_mysql_check_say(
         check, is_late ? DL_FINDING_WARNING : DL_FINDING_NOTE, "replication",
         "a group with one primary: no other member knows of row locks, so after a failover every lock is "
         "free. "
-        "A primary without a majority confirms holds for %" PRId64
-        " s more (group_replication_unreachable_majority_timeout), and they last for a lease from then; the "
-        "majority makes another one primary after %" PRId64 " s (group_replication_member_expel_timeout)%s",
-        alone_s, expel_s, is_late ? ": let the first be no longer than the second" : "");
+        "A primary without a majority confirms holds %s (group_replication_unreachable_majority_timeout), "
+        "and "
+        "they last for a lease from then; the majority makes another one primary after %" PRId64
+        " s (group_replication_member_expel_timeout)%s",
+        alone, expel_s, is_late ? ": let the first be no longer than the second" : "");
 }
 
 static void report_replication(dli_mysql_check_t *check) {

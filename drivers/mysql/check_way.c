@@ -14,19 +14,10 @@ static bool is_loopback(const char *host) {
            strcmp(host, "::1") == 0;
 }
 
-/* The value beside a name, as SHOW VARIABLES and SHOW STATUS answer; "" where there is none. */
-static void find_value(dli_mysql_answer_t *answer, const char *name, char *value, size_t size) {
-    MYSQL_ROW row;
-    value[0] = '\0';
-    if (answer->rows == NULL) {
-        return;
-    }
-    mysql_data_seek(answer->rows, 0);
-    while ((row = mysql_fetch_row(answer->rows)) != NULL) {
-        if (strcasecmp(row[0], name) == 0) {
-            (void)snprintf(value, size, "%s", row[1] != NULL ? row[1] : "");
-        }
-    }
+/* Of the session's variables or status; "": there is no such one. */
+static const char *value_of(const dli_mysql_answer_t *answer, const char *name) {
+    const char *value = dli_mysql_value(answer->rows, name);
+    return value != NULL ? value : "";
 }
 
 static void report_encryption(dli_mysql_check_t *check, const char *cipher) {
@@ -54,7 +45,6 @@ static void report_transport(dli_mysql_check_t *check) {
     const dli_mysql_endpoint_t *e = check->mysql->endpoint;
     dli_mysql_answer_t answer;
     dl_error_t err;
-    char cipher[80];
     if (e->socket != NULL) {
         dli_mysql_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
         return;
@@ -63,9 +53,8 @@ static void report_transport(dli_mysql_check_t *check) {
         dli_mysql_check_say(check, DL_FINDING_NOTE, "transport", "not known: %s", err.message);
         return;
     }
-    find_value(&answer, "Ssl_cipher", cipher, sizeof cipher);
+    report_encryption(check, value_of(&answer, "Ssl_cipher"));
     dli_mysql_answer_free(&answer);
-    report_encryption(check, cipher);
     if (e->password == NULL && e->tls_cert == NULL && !is_loopback(e->host)) {
         dli_mysql_check_say(check, DL_FINDING_WARNING, "password",
                             "none is configured: anyone who reaches the port can free, take or forge locks");
@@ -106,30 +95,25 @@ static dl_status_t ask_session(dli_mysql_check_t *check, dli_mysql_answer_t *ans
 static void report_session(dli_mysql_check_t *check) {
     dli_mysql_answer_t answer;
     dl_error_t err;
-    char isolation[32], autocommit[8], zone[64], patience[24];
     if (ask_session(check, &answer, &err) != DL_OK) {
         dli_mysql_check_say(check, DL_FINDING_ERROR, "session", "no connection for locks is to be had: %s",
                             err.message);
         dli_mysql_answer_free(&answer);
         return;
     }
-    find_value(&answer, "transaction_isolation", isolation, sizeof isolation);
-    if (isolation[0] == '\0') {
-        find_value(&answer, "tx_isolation", isolation, sizeof isolation);
-    }
-    find_value(&answer, "autocommit", autocommit, sizeof autocommit);
-    find_value(&answer, "time_zone", zone, sizeof zone);
-    find_value(&answer, "wait_timeout", patience, sizeof patience);
-    dli_mysql_answer_free(&answer);
+    const char *isolation = value_of(&answer, "transaction_isolation");
+    isolation = isolation[0] != '\0' ? isolation : value_of(&answer, "tx_isolation");
+    const char *autocommit = value_of(&answer, "autocommit"), *zone = value_of(&answer, "time_zone");
     bool wants_autocommit = check->mysql->kind->calls != DLI_MYSQL_ROLE_HOLDING;
     bool is_pinned = strcmp(isolation, "READ-COMMITTED") == 0 && strcmp(zone, "+00:00") == 0 &&
                      (strcmp(autocommit, "ON") == 0) == wants_autocommit;
     dli_mysql_check_say(check, is_pinned ? DL_FINDING_OK : DL_FINDING_ERROR, "session",
                         "%s, autocommit %s, time zone %s, idle for at most %s s: %s", isolation, autocommit,
-                        zone, patience,
+                        zone, value_of(&answer, "wait_timeout"),
                         is_pinned ? "set by each connection for itself, whatever the server's defaults are"
                                   : "not what the connection has set; something between it and the server "
                                     "(a proxy, init_connect) changes sessions, and locks cannot be trusted");
+    dli_mysql_answer_free(&answer);
 }
 
 /* ---- rights ------------------------------------------------------------------------------------------ */

@@ -70,20 +70,20 @@ static dl_status_t kill(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dl_re
 }
 
 /* Gives back the connection, on which the marker was seen: so it leads to the server, and the run of it, that
- * numbered the holder's. DL_OK: killed, or not there any more, or ending anyway. DL_ENOTSUP: behind this
- * proxy nobody can. */
+ * numbered the holder's, if *is_of_this. DL_OK: killed, or not there any more, or ending anyway. DL_ENOTSUP:
+ * behind this proxy nobody can. */
 static dl_status_t kill_marked(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r,
-                               const dli_mysql_marker_t *marker, dl_error_t *err) {
+                               const dli_mysql_marker_t *marker, bool *is_of_this, dl_error_t *err) {
     dli_mysql_facts_t facts;
     dl_status_t status;
-    bool is_of_this;
+    *is_of_this = true;
     dli_mysql_link_facts(mysql->link, &facts);
     if (facts.connection_id == 0) {
         status = dl_driver_fail(err, DL_ENOTSUP, 0,
                                 "the holder's connection cannot be killed: " DLI_MYSQL_RENUMBERED);
     } else {
-        status = look_for_run(mysql, &conn, r, marker, &is_of_this, err);
-        if (status == DL_OK && is_of_this) {
+        status = look_for_run(mysql, &conn, r, marker, is_of_this, err);
+        if (status == DL_OK && *is_of_this) {
             status = kill(mysql, &conn, r, marker->connection_id, err);
         }
     }
@@ -98,7 +98,8 @@ static dl_status_t kill_marked(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const
  * itself, if nobody can kill it. */
 static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_conn_t *conn,
                               const dli_mysql_marker_t *marker, bool is_ending, dl_error_t *err) {
-    dl_status_t status = kill_marked(mysql, conn, r, marker, err);
+    bool is_of_this;
+    dl_status_t status = kill_marked(mysql, conn, r, marker, &is_of_this, err);
     if (status == DL_ENOTSUP && is_ending) {
         status = DL_OK;
     }
@@ -131,6 +132,11 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
         if (status == DL_OK && !is_hold(&now, marker->info.owner, marker->info.hold_id)) {
             return DL_OK;
         }
+    }
+    if (status == DL_EIO && !is_of_this) {
+        return dl_driver_fail(
+            err, DL_EIO, 0,
+            "its holder is of an earlier run of the server, which has not rolled it back yet");
     }
     if (status == DL_EIO) {
         err->status = status = DL_EUNKNOWN; /* the kill is under way */

@@ -129,6 +129,7 @@ Test(mysql_pessimistic_group, check_says_how_long_two_can_hold_a_lock) {
     atomic_store(&relay.told, ONE_PRIMARY " UNION SELECT 'group_replication_member_expel_timeout','5'");
     expect_said(&c, "replication", DL_FINDING_NOTE, "holds for 5 s more");
     atomic_store(&relay.told, PRIMARY "'ON'" PATIENCE "'0'");
+    expect_said(&c, "replication", DL_FINDING_WARNING, "holds without end");
     expect_said(&c, "fitness", DL_FINDING_ERROR, "cut off from its group");
     shut(&c);
 }

@@ -61,8 +61,9 @@ Test(mysql_pessimistic_traps, a_marker_of_an_earlier_run_has_nobody_killed) {
         "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
         "acquired_at=UTC_TIMESTAMP(6)-INTERVAL 1 YEAR,connection_id=%llu WHERE name='orders'",
         (unsigned long long)mysql_hand_id(namesake));
-    cr_assert_eq(driver->force_release(c.state, "orders", 6, in_ms(500), &c.err), DL_EUNKNOWN, "%s",
+    cr_assert_eq(driver->force_release(c.state, "orders", 6, in_ms(500), &c.err), DL_EIO, "%s",
                  c.err.message);
+    cr_assert_has(c.err.message, "an earlier run", "%s", c.err.message);
     cr_assert_str_eq(mysql_hand_ask(namesake, "SELECT 'alive'"), "alive");
     /* One of this run. */
     (void)mysql_hand_ask(recovered, "UPDATE " TABLE " SET acquired_at=UTC_TIMESTAMP(6) WHERE name='orders'");

@@ -296,7 +296,8 @@ static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, cons
     *is_in_doubt = false;
     if (status == DL_ETIMEDOUT && x->may_be_ended) {
         bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
-        *is_in_doubt = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err) != DL_OK;
+        dl_status_t killed = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err);
+        *is_in_doubt = killed != DL_OK && killed != DL_ENOTSUP;
         status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
         x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
     }
