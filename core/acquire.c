@@ -486,6 +486,9 @@ static dli_next_t tried_step(dli_op_t *op) {
     if (!has_turn(op)) {
         return back_to_its_turn(op);
     }
+    bool is_trouble =
+        status == DL_EIO || status == DL_EUNKNOWN || status == DL_ELOST || status == DL_ECANCELED;
+    op->gate->trouble_ns = is_trouble ? op->gate->trouble_ns : 0;
     if (status == DL_OK) {
         return acquired(op);
     }
@@ -493,9 +496,6 @@ static dli_next_t tried_step(dli_op_t *op) {
     if (stop != DL_OK) {
         return fail(op, stop);
     }
-    bool is_trouble =
-        status == DL_EIO || status == DL_EUNKNOWN || status == DL_ELOST || status == DL_ECANCELED;
-    op->gate->trouble_ns = is_trouble ? op->gate->trouble_ns : 0;
     switch (status) {
     case DL_EBUSY:
         return wait_for_holder(op);

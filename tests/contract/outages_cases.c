@@ -205,6 +205,26 @@ CT_CASE(outages, one_that_is_over_is_none_of_who_stands_behind, .needs_not = DL_
     end_caller(ct, &second, DL_OK);
 }
 
+/* Nobody else has the lock, so the first answer is a yes. */
+CT_CASE(outages, one_that_ends_with_a_yes_is_none_of_who_stands_behind) {
+    dl_client_t *client = ct_open(ct, "lease: 60s");
+    ct_fault_t outage = {.op = CT_OP_TRY, .mode = CT_FAIL_BEFORE, .count = 1, .client = client};
+    int fault = ct_fault_add(ct, &outage);
+    caller_t first = CALLER(ct_lock(ct, client, "orders"), DL_WAIT_FOREVER), second = first;
+    first.keep = ct_latch(ct, 1);
+    start_caller(ct, &first);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), ==, 1, 5000);
+    start_caller(ct, &second);
+    CT_AWAIT_THAT(first.ended_ms, !=, 0, 5000);
+    ct_await_waiting(ct, client, 1, 5000);
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct));
+    CT_STATUS(dl_trylock(second.lock, CT_ERR), DL_EBUSY);
+    CT_STATUS(dl_trylock_for(second.lock, 20, DL_LEASE_AUTO, CT_ERR), DL_ETIMEDOUT);
+    ct_latch_down(ct, first.keep);
+    end_caller(ct, &first, DL_OK);
+    end_caller(ct, &second, DL_OK);
+}
+
 CT_CASE(outages, nothing_is_unknown_about_a_client_that_could_not_be_opened) {
     ct_fault_t fault = {.op = CT_OP_OPEN, .mode = CT_ANSWER, .status = DL_EUNKNOWN};
     ct_fault_add(ct, &fault);
