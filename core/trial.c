@@ -22,10 +22,11 @@ typedef struct trial {
 
 /* ---- one part ---------------------------------------------------------------------------------------- */
 
-/* The claim: of what is asked; NULL: of the name. */
+/* By a deadline of its own. The claim: of what is asked; NULL: of the name. */
 static dl_status_t ask(dli_op_t *op, dli_ask_kind_t kind, dli_claim_t *claim, uint32_t level,
                        dl_error_t *err) {
     op->ask = kind;
+    op->ask_until_ns = dli_call_deadline(op->client);
     op->claim = claim;
     op->level = level;
     dli_call_ask(op);
@@ -90,10 +91,8 @@ static void give_back(dli_op_t *op, dli_claim_t *claim, dl_error_t *err) {
 
 /* ---- all of them --------------------------------------------------------------------------------------- */
 
-/* By one deadline. */
 static dl_status_t hold_once(dli_op_t *op, trial_t *trial, dli_claim_t *claim, dli_claim_t *other) {
     dl_error_t unread;
-    op->ask_until_ns = dli_call_deadline(op->client);
     op->lease_ms = LEASE_MS < op->client->lease_ms / 2 ? LEASE_MS : op->client->lease_ms / 2;
     dl_status_t status = take(op, claim, &unread);
     if (status != DL_OK) {
@@ -119,7 +118,6 @@ static dl_status_t try_it(dli_op_t *op, trial_t *trial) {
     dli_claim_t *other = dli_claim_new(op->client, op->gate, &other_owner);
     dl_status_t status = claim != NULL && other != NULL ? DL_OK : dli_fail_plain(&op->err, DL_ENOMEM);
     if (status == DL_OK && (op->client->driver->caps & DL_CAP_NOTIFY) != 0) {
-        op->ask_until_ns = dli_call_deadline(op->client);
         begin_to_hear(op, &trial->hears);
     }
     if (status == DL_OK) {

@@ -26,6 +26,8 @@ static script_t script;
 static const dl_driver_env_t *env;
 static atomic_int tries, frees, watches;
 static atomic_int_fast64_t longest_ms;
+static atomic_int latecomers; /* asked by no later a deadline than what was asked before */
+static uint64_t last_deadline_ns;
 
 static dl_status_t open_script(void *state, const dl_option_value_t *options, const dl_driver_env_t *lent,
                                uint64_t deadline_ns, dl_error_t *err) {
@@ -56,6 +58,11 @@ static void note_lease(int64_t lease_ms) {
     }
 }
 
+static void note_deadline(uint64_t deadline_ns) {
+    atomic_fetch_add(&latecomers, deadline_ns <= last_deadline_ns);
+    last_deadline_ns = deadline_ns;
+}
+
 static dl_status_t take(void *state, void *hold, const dl_request_t *r, dl_grant_t *grant, dl_error_t *err) {
     (void)state;
     (void)hold;
@@ -64,6 +71,7 @@ static dl_status_t take(void *state, void *hold, const dl_request_t *r, dl_grant
         return DL_OK;
     }
     note_lease(r->lease_ms);
+    note_deadline(r->deadline_ns);
     bool is_first = strcmp(strrchr(r->owner, ':'), ":t1") == 0;
     atomic_fetch_add(&tries, is_first);
     if (is_first && script.busy > 0) {
@@ -80,6 +88,7 @@ static dl_status_t release(void *state, void *hold, const dl_request_t *r, dl_er
         return DL_OK;
     }
     atomic_fetch_add(&frees, 1);
+    note_deadline(r->deadline_ns);
     if (script.wakes) {
         env->woken(env->core, r->name, r->name_len, 1);
     }
@@ -88,7 +97,7 @@ static dl_status_t release(void *state, void *hold, const dl_request_t *r, dl_er
 
 static void renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
     (void)state;
-    (void)deadline_ns;
+    note_deadline(deadline_ns);
     for (size_t i = 0; i < n; i++) {
         renewals[i].status = script.renews;
         note_lease(renewals[i].lease_ms);
@@ -215,6 +224,12 @@ Test(core_trial, says_what_works_and_what_does_not) {
            "ends\n",
            {SOUND, .frees = DL_EAUTH});
     cr_expect_geq(frees, 2, "it is freed in the background");
+}
+
+/* Each may take as long as any call: four that take a while are no lock that cannot be freed. */
+Test(core_trial, each_exchange_has_a_deadline_of_its_own) {
+    EXPECT(OWN TRIED WOKEN, {SOUND});
+    cr_expect_eq(latecomers, 0);
 }
 
 Test(core_trial, says_whether_releases_are_heard_of) {
