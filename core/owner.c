@@ -68,20 +68,21 @@ static void in_child(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
+static void setup(void) {
+    setup_error = pthread_key_create(&exit_key, end_thread);
+    if (setup_error == 0) {
+        setup_error = pthread_atfork(before_fork, after_fork, in_child);
+    }
+}
+
 dli_origin_t dli_origin(void) {
+    (void)pthread_once(&once, setup);
     return (dli_origin_t){.pid = getpid(), .generation = atomic_load(&generation)};
 }
 
 bool dli_is_inherited(const dli_origin_t *origin) {
     /* The generation sees every fork(); the process id also what came about by clone alone. */
     return origin->generation != atomic_load(&generation) || origin->pid != getpid();
-}
-
-static void setup(void) {
-    setup_error = pthread_key_create(&exit_key, end_thread);
-    if (setup_error == 0) {
-        setup_error = pthread_atfork(before_fork, after_fork, in_child);
-    }
 }
 
 dli_thread_t *dli_thread_known(void) {

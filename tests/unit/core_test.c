@@ -1,9 +1,13 @@
 /* core_test.c - the small parts of the core, each alone. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/client.h"
 #include "core/core.h"
@@ -261,4 +265,39 @@ Test(driver_check, a_backend_has_no_ops_that_ask_but_it_listens) {
     dl_driver_t session = table;
     session.caps = (session.caps & ~DL_CAP_LEASE) | DL_CAP_SESSION;
     cr_assert_has(said_of_backend(session, &err), "leases");
+}
+
+/* ---- whose an object is ---------------------------------------------------------------------------- */
+
+#define NO_NAMESPACE 99
+
+/* What this comes to in a child that is the first process of a namespace: its number is 1 whatever has it
+ * elsewhere. Before it nothing of the library was used here. */
+static int as_first_process(int (*run)(dl_cancel_t *), dl_cancel_t *cancel) {
+    int status = 0;
+    if (unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) {
+        return NO_NAMESPACE;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(run(cancel));
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int use_inherited(dl_cancel_t *cancel) {
+    return dl_cancel_fd(cancel) == -1 ? 0 : 1;
+}
+
+static int make_and_fork(dl_cancel_t *none) {
+    dl_cancel_t *cancel = none;
+    return dl_cancel_new(&cancel, NULL) == DL_OK ? as_first_process(use_inherited, cancel) : 2;
+}
+
+Test(origin, an_object_is_known_as_inherited_where_the_number_of_its_process_comes_again) {
+    int outcome = as_first_process(make_and_fork, NULL);
+    if (outcome == NO_NAMESPACE) {
+        cr_skip("no namespace of processes here: %s", strerror(errno));
+    }
+    cr_assert_eq(outcome, 0);
 }
