@@ -33,6 +33,7 @@ typedef struct state {
     end_cause_t cause;
     pid_t group;       /* 0: not started, or gone */
     bool leader_ended; /* and is reaped, or about to be */
+    int exit_status;   /* of the leader, once it has ended */
     note_t start;      /* not done yet; kind 0: none */
     uint64_t valid_until_ns, grace_ns, margin_ns;
     uint64_t kill_at_ns; /* PHASE_TERM */
@@ -49,7 +50,11 @@ static void tell(const state_t *state, note_kind_t kind, int number) {
 
 /* The last act of the keeper. */
 static _Noreturn void finish(const state_t *state, size_t left) {
-    note_t note = {.kind = NOTE_ENDED, .number = (int)state->cause, .at_ns = now_ns(), .left = left};
+    note_t note = {.kind = NOTE_ENDED,
+                   .number = (int)state->cause,
+                   .at_ns = now_ns(),
+                   .left = left,
+                   .exit_status = state->exit_status};
     if (state->cause != END_ORPHANED) {
         (void)note_send(state->socket, &note, true);
     }
@@ -153,8 +158,13 @@ static void take_exec_failure(state_t *state) {
     state->exec_fd = -1;
 }
 
+/* Anything else is a stop, be it one of a process that has asked its parent to trace it. */
+static bool is_end(const siginfo_t *news) {
+    return news->si_code == CLD_EXITED || news->si_code == CLD_KILLED || news->si_code == CLD_DUMPED;
+}
+
 static void tell_of_leader(state_t *state, const siginfo_t *news) {
-    if (news->si_code == CLD_STOPPED) {
+    if (!is_end(news)) {
         tell(state, NOTE_STOPPED, news->si_status);
         return;
     }
@@ -162,7 +172,8 @@ static void tell_of_leader(state_t *state, const siginfo_t *news) {
         take_exec_failure(state); /* why it ended, before that it did */
     }
     state->leader_ended = true;
-    tell(state, NOTE_EXITED, news->si_status + (news->si_code == CLD_EXITED ? 0 : EXIT_SIGNAL_BASE));
+    state->exit_status = news->si_status + (news->si_code == CLD_EXITED ? 0 : EXIT_SIGNAL_BASE);
+    tell(state, NOTE_EXITED, 0);
 }
 
 /* Reaps the command and whatever was adopted. dlock hears of the command's end before its number is free. */
@@ -175,7 +186,7 @@ static void reap(state_t *state) {
             tell_of_leader(state, &news);
         }
         /* Only this: one that was stopped may have ended by now. */
-        int what = news.si_code == CLD_STOPPED ? WSTOPPED : WEXITED;
+        int what = is_end(&news) ? WEXITED : WSTOPPED;
         (void)waitid(P_PID, (id_t)news.si_pid, &news, what | WNOHANG);
         news.si_pid = 0;
     }

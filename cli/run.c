@@ -240,8 +240,7 @@ static int with_keeper(run_t *run) {
 }
 
 int command_run(const options_t *options) {
-    run_t run = {
-        .options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS, .exit_status = -1};
+    run_t run = {.options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS};
     char name[DL_NAME_MAX * 4 + 1]; /* plain() forgets */
     (void)snprintf(name, sizeof name, "%s", run.name);
     run.name = name;

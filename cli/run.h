@@ -31,12 +31,13 @@ typedef struct run {
     bool renewal_failing; /* the last that the library said of it */
     bool kill_seen;       /* the keeper has sent SIGKILL */
     bool keeper_replaced; /* it had not when it was due, and dlock does */
+    bool command_ended;   /* the command itself; its number may be another's */
     bool ended, keeper_died;
     bool valid_at_end; /* the lock still was when everything had ended */
     uint64_t ended_ns; /* when everything was seen to have ended */
     end_cause_t cause;
     uint64_t left;   /* processes that could not be ended */
-    int exit_status; /* of the command; -1: it has not ended */
+    int exit_status; /* of the command, if it has ended by itself */
     int start_errno; /* why it could not be started; 0: it was */
     char loss[160];  /* why the lock was lost, in words; "": not known */
 } run_t;

@@ -48,7 +48,7 @@ static uint64_t valid_until(const run_t *run) {
  */
 static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
-    if (run->group > 0 && run->exit_status < 0) {
+    if (run->group > 0 && !run->command_ended) {
         (void)kill(-run->group, SIGKILL); /* the keeper has not reaped it, so the number is still its own */
     }
     keeper_kill(&run->keeper);
@@ -167,7 +167,7 @@ static void take_note(run_t *run, const note_t *note) {
         verbose_line("at %" PRIu64 " ms: sent SIGKILL", at_ms);
         break;
     case NOTE_EXITED:
-        run->exit_status = note->number;
+        run->command_ended = true;
         verbose_line("at %" PRIu64 " ms: the command has ended", at_ms);
         break;
     case NOTE_ENDED:
@@ -175,6 +175,7 @@ static void take_note(run_t *run, const note_t *note) {
         run->ended_ns = note->at_ns;
         run->cause = (end_cause_t)note->number;
         run->left = note->left;
+        run->exit_status = note->exit_status;
         verbose_line("at %" PRIu64 " ms: everything has ended%s", at_ms,
                      note->left > 0 ? ", but not all" : "");
         break;

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -307,6 +309,78 @@ Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
     (void)finish(&program);
     expect_in_time(&program, &family);
     expect_status(&program, 76);
+}
+
+/* Its state by a letter, once no end or stop of a child is news to it. */
+static char state_of(pid_t pid) {
+    char path[48], line[128], state = '?';
+    unsigned long long pending = 0, shared = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        (void)(sscanf(line, "State: %c", &state) + sscanf(line, "SigPnd: %llx", &pending) +
+               sscanf(line, "ShdPnd: %llx", &shared));
+    }
+    (void)fclose(file);
+    return ((pending | shared) >> (SIGCHLD - 1) & 1) != 0 ? '?' : state;
+}
+
+static void await_state(pid_t pid, char state) {
+    uint64_t until_ns = now_boot_ns() + PATIENCE_MS * UINT64_C(1000000);
+    while (state_of(pid) != state) {
+        cr_assert_lt(now_boot_ns(), until_ns);
+        (void)sched_yield();
+    }
+}
+
+/* While it is stopped it reads no notes, and there is room for so many only. */
+Test(command_end, a_dlock_that_was_stopped_returns_the_commands_status_whatever_else_has_happened) {
+    enum { MORE_STOPS_THAN_THERE_IS_ROOM_FOR = 1000 };
+    program_t program;
+    start(&program, "run", "x", "--lease", "60s", "--", "sh", "-c",
+          "echo keeper $PPID >&9; echo child $$ >&9; read x; exit 7", NULL);
+    pid_t keeper = read_pid(&program, "keeper"), child = read_pid(&program, "child");
+    int end = watched(child);
+    (void)kill(program.pid, SIGSTOP);
+    for (int i = 0; i < MORE_STOPS_THAN_THERE_IS_ROOM_FOR; i++) {
+        (void)kill(child, SIGSTOP);
+        await_state(child, 'T');
+        await_state(keeper, 'S');
+        (void)kill(child, SIGCONT);
+    }
+    (void)close(program.in);
+    program.in = -1;
+    (void)await_end(end); /* while dlock is still stopped */
+    (void)kill(program.pid, SIGCONT);
+    (void)finish(&program);
+    expect_status(&program, 7);
+}
+
+/* This program, run as a command that asks its parent to trace it, as some do to hide from debuggers. */
+__attribute__((constructor)) static void be_traced(void) {
+    if (getenv("DLOCK_TEST_TRACED") != NULL) {
+        (void)dprintf(9, "keeper %d\nchild %d\n", (int)getppid(), (int)getpid());
+        (void)getchar();
+        (void)ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        (void)raise(SIGCONT);
+        _exit(0);
+    }
+}
+
+Test(command_end, a_command_that_has_its_parent_trace_it_has_not_ended_when_it_stops) {
+    program_t program;
+    char self[4096] = "";
+    cr_assert_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+    start(&program, "run", "x", "--lease", "60s", "--", "env", "DLOCK_TEST_TRACED=1", self, NULL);
+    pid_t keeper = read_pid(&program, "keeper"), child = read_pid(&program, "child");
+    (void)close(program.in);
+    program.in = -1;
+    await_state(child, 't');
+    await_state(keeper, 'S');
+    (void)kill(child, SIGKILL);
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGKILL);
 }
 
 /* The renewal that was overdue comes through while the command tidies up: the lease is a whole one again. */
