@@ -6,29 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/utf8.h"
+
 #define PLAIN_RING 4u
 /* A name has 255 bytes, and each becomes four characters at most; longer text is cut. */
 #define PLAIN_MAX 1100u
 
+/* A byte is looked at only where the one before it asks for it, so none behind the final NUL. */
+static size_t next_of(const char *text, uint32_t *code) {
+    return *text == '\0' ? 0 : dli_utf8_next(text, 4, code);
+}
+
 size_t utf8_length(const char *text) {
-    const unsigned char *at = (const unsigned char *)text;
-    if (at[0] < 0x80) {
-        return at[0] != 0;
-    }
-    size_t len = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
-    if (at[0] < 0xc2 || at[0] > 0xf4) {
-        return 0; /* a continuation byte, an overlong form, or beyond U+10FFFF */
-    }
-    uint32_t code = at[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((at[i] & 0xc0) != 0x80) { /* the final NUL too */
-            return 0;
-        }
-        code = code << 6 | (at[i] & 0x3fu);
-    }
-    bool overlong = (len == 3 && code < 0x800) || (len == 4 && code < 0x10000);
-    bool surrogate = code >= 0xd800 && code <= 0xdfff;
-    return overlong || surrogate || code > 0x10ffff ? 0 : len;
+    uint32_t code;
+    return next_of(text, &code);
 }
 
 bool is_utf8(const char *text) {
@@ -43,18 +34,18 @@ bool is_utf8(const char *text) {
 }
 
 /* U+0080 to U+009F control terminals too. */
-static bool is_control(const char *text, size_t len) {
-    unsigned char first = (unsigned char)text[0];
-    return first < 0x20 || first == 0x7f || (len == 2 && first == 0xc2 && (unsigned char)text[1] < 0xa0);
+static bool is_control(uint32_t code) {
+    return code < 0x20 || (code >= 0x7f && code < 0xa0);
 }
 
 /* The character at `text` as it is, or its bytes as \xNN; to `out`, which has room for 17 bytes. The bytes of
  * text that were used. */
 static size_t show(const char *text, char *out, size_t *used) {
-    size_t len = utf8_length(text);
+    uint32_t code;
+    size_t len = next_of(text, &code);
     size_t count = len == 0 ? 1 : len;
     *used = 0;
-    if (len > 0 && !is_control(text, len)) {
+    if (len > 0 && !is_control(code)) {
         memcpy(out, text, len);
         *used = len;
         return count;

@@ -39,8 +39,8 @@ allowed() {
     # The registry names the tables of the drivers, each in the header of that driver's folder.
     drivers/*) [[ $2 == drivers/* || $2 == include/* ]] ;;
     examples/custom_driver/*) [[ $2 == examples/custom_driver/* || $2 == include/* ]] ;;
-    # The command reads times as the configuration does.
-    cli/*) [[ $2 == cli/* || $2 == include/* || $2 == config/scalar.h ]] ;;
+    # The command reads times as the configuration does, and UTF-8 as all do.
+    cli/*) [[ $2 == cli/* || $2 == include/* || $2 == config/scalar.h || $2 == core/utf8.h ]] ;;
     bench/* | examples/*) [[ $2 == "${1%%/*}"/* || $2 == include/dlock/dlock.h ]] ;;
     *) true ;;
     esac
