@@ -49,7 +49,7 @@ static void ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_
     if (status != DL_OK) {
         dl_error_t *err = err_of(a);
         *err = *why;
-        err->status = a->status = wire->asked->kind <= DLI_ASK_RELEASE ? in_doubt(status) : status;
+        err->status = a->status = wire->kind->intent == DLI_READ ? status : in_doubt(status);
     }
     end(a, a->status);
 }
@@ -166,8 +166,9 @@ static bool judge_busy(ask_t *a, const redisReply *reply) {
     grant->busy_ms = left_ms < 0 ? -1 : left_ms;
     grant->busy_is_dlock = ours == 1;
     note_place(a, place);
-    a->status = left_ms < 0 ? dl_driver_fail(err, DL_EBUSY, 0, "held by another owner, without an end")
-                            : dl_driver_fail(err, DL_EBUSY, 0, "held by another owner for %s more",
+    const char *who = reply->element[1]->len > 0 ? "held by another owner" : "kept for who waits for it";
+    a->status = left_ms < 0 ? dl_driver_fail(err, DL_EBUSY, 0, "%s, without an end", who)
+                            : dl_driver_fail(err, DL_EBUSY, 0, "%s for %s more", who,
                                              dl_driver_duration(left_ms).text);
     return true;
 }
@@ -210,7 +211,7 @@ static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
         a->replicas = -1;
         (void)dli_reply_unexpected(reply, "WAIT", err_of(a));
     }
-    return true;
+    return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR;
 }
 
 static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_t pipe) {

@@ -307,6 +307,35 @@ Test(redis_batches, a_wait_for_replicas_that_is_refused_is_the_users_matter) {
     shut(&c);
 }
 
+/* The server, from now on one that carries out another command than it is asked for. */
+static void confuse(const char *asked, const char *done) {
+    kill_server(&server);
+    server.asked = asked;
+    server.done = done;
+    boot_server(&server);
+}
+
+Test(redis_batches, after_an_answer_to_wait_that_is_none_nothing_is_known) {
+    client_t c;
+    confuse("WAIT", "HGET");
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    cr_assert_eq(open_prepared(&c), DL_OK);
+    cr_assert_eq(lock_name(&c, "orders", A, 1), DL_EUNKNOWN, "%s", c.err.message);
+    shut(&c);
+}
+
+Test(redis_batches, after_an_answer_to_a_force_that_is_none_nothing_is_known) {
+    for
+        EACH_DRIVER(d) {
+            client_t c;
+            confuse("EVALSHA", "MGET");
+            must_open(&c, *d, UUID_A);
+            cr_assert_eq(force_name(&c, "orders"), DL_EUNKNOWN, "%s", c.err.message);
+            shut(&c);
+        }
+}
+
 Test(redis_batches, a_lock_that_a_replica_has_is_taken) {
     client_t c;
     server_t first = server, replica;

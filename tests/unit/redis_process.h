@@ -33,7 +33,8 @@ typedef struct server {
     pid_t pid; /* 0: it does not run */
     int port;  /* 0: the unix socket only */
     char folder[80], path[108];
-    redisContext *admin; /* a connection that no test uses up */
+    const char *asked, *done; /* asked for this command it carries out that one; NULL: as it should */
+    redisContext *admin;      /* a connection that no test uses up */
 } server_t;
 
 static inline void become_server(const server_t *server) {
@@ -44,7 +45,8 @@ static inline void become_server(const server_t *server) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
     execlp(program, program, "--port", port, "--bind", "127.0.0.1", "--unixsocket", server->path, "--dir",
            server->folder, "--save", "", "--appendonly", "no", "--logfile", "server.log",
-           "--repl-diskless-sync-delay", "0", (char *)NULL);
+           "--repl-diskless-sync-delay", "0", server->asked != NULL ? "--rename-command" : NULL,
+           server->asked, "", "--rename-command", server->done, server->asked, (char *)NULL);
     _exit(127);
 }
 
