@@ -18,89 +18,17 @@ static bool is_hold(const dli_mysql_marker_t *marker, const char *owner, uint64_
     return marker->info.held && marker->info.hold_id == hold_id && strcmp(marker->info.owner, owner) == 0;
 }
 
-/* One statement on the connection that saw the marker; it is given up if it has no answer. */
-static dl_status_t ask_on(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dli_mysql_sql_t *sql,
-                          const dl_request_t *r, dli_mysql_answer_t *answer, dl_error_t *err) {
-    *answer = (dli_mysql_answer_t){.rows = NULL};
-    dl_status_t status = dli_mysql_link_ask(mysql->link, *conn, sql->at, sql->len, r->deadline_ns, &r->stop,
-                                            NULL, answer, err);
-    if (status != DL_OK) {
-        dli_mysql_link_drop(mysql->link, *conn, false);
-        *conn = NULL;
-        err->status = status = status == DL_EIO ? DL_EIO : DL_EUNKNOWN;
-    }
-    return status;
-}
-
-/* After a crash a server shows for a moment what transactions of its earlier run had written, and rolls them
- * back. Connections are numbered anew by then, so that the marker's number can be somebody else's. Both times
- * are the server's, and cut so that a marker of this run is never the older. */
-static dl_status_t look_for_run(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dl_request_t *r,
-                                const dli_mysql_marker_t *marker, bool *is_of_this, dl_error_t *err) {
-    char text[48];
-    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
-    dli_mysql_answer_t answer;
-    dli_mysql_sql_add(&sql, "SHOW GLOBAL STATUS LIKE 'Uptime'");
-    dl_status_t status = ask_on(mysql, conn, &sql, r, &answer, err);
-    uint64_t uptime_s = dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
-    dli_mysql_answer_free(&answer);
-    *is_of_this = (uint64_t)marker->age_s <= uptime_s;
-    return status;
-}
-
-static dl_status_t kill(dli_mysql_t *mysql, dli_mysql_conn_t **conn, const dl_request_t *r,
-                        uint64_t connection_id, dl_error_t *err) {
-    char text[64];
-    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
-    dli_mysql_answer_t answer;
-    dli_mysql_sql_add(&sql, "KILL CONNECTION $u", connection_id);
-    dl_status_t status = ask_on(mysql, conn, &sql, r, &answer, err);
-    unsigned error = answer.error;
-    if (error == 1095) {
-        status = dl_driver_fail(
-            err, DL_EAUTH, (int)error,
-            "killing the holder's connection, which is another account's, needs the right CONNECTION "
-            "ADMIN (MySQL: CONNECTION_ADMIN): %s",
-            answer.message);
-    } else if (error != 0 && error != DLI_MYSQL_NO_SUCH_THREAD) {
-        status = dli_mysql_refused(error, answer.message, "killing the holder's connection", err);
-    }
-    dli_mysql_answer_free(&answer);
-    return status;
-}
-
-/* Gives back the connection, on which the marker was seen: so it leads to the server, and the run of it, that
- * numbered the holder's, if *is_of_this. DL_OK: killed, or not there any more, or ending anyway. DL_ENOTSUP:
- * behind this proxy nobody can. */
-static dl_status_t kill_marked(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r,
-                               const dli_mysql_marker_t *marker, bool *is_of_this, dl_error_t *err) {
-    dli_mysql_facts_t facts;
-    dl_status_t status;
-    *is_of_this = true;
-    dli_mysql_link_facts(mysql->link, &facts);
-    if (facts.connection_id == 0) {
-        status = dl_driver_fail(err, DL_ENOTSUP, 0,
-                                "the holder's connection cannot be killed: " DLI_MYSQL_RENUMBERED);
-    } else {
-        status = look_for_run(mysql, &conn, r, marker, is_of_this, err);
-        if (status == DL_OK && *is_of_this) {
-            status = kill(mysql, &conn, r, marker->connection_id, err);
-        }
-    }
-    if (conn != NULL) {
-        dli_mysql_link_give_back(mysql->link, conn);
-    }
-    return status;
-}
-
 /* Ends the hold that the marker shows. The server frees the row a moment after KILL: this waits for the row
- * itself, and as another may have got it first, looks at the marker. conn: that saw it. is_ending: it ends by
- * itself, if nobody can kill it. */
+ * itself, and as another may have got it first, looks at the marker. conn: that saw it. After a crash a
+ * server shows for a moment what transactions of its earlier run had written, and rolls them back;
+ * connections are numbered anew by then. is_ending: it ends by itself, if nobody can kill it. */
 static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_conn_t *conn,
                               const dli_mysql_marker_t *marker, bool is_ending, dl_error_t *err) {
-    bool is_of_this;
-    dl_status_t status = kill_marked(mysql, conn, r, marker, &is_of_this, err);
-    if (status == DL_ENOTSUP && is_ending) {
+    bool is_of_this_run;
+    dl_status_t status =
+        dli_mysql_link_kill_there(mysql->link, conn, marker->connection_id, marker->written_ns,
+                                  r->deadline_ns, &r->stop, &is_of_this_run, err);
+    if (!is_of_this_run || (status == DL_ENOTSUP && is_ending)) {
         status = DL_OK;
     }
     DLI_MYSQL_SQL(sql);
@@ -133,10 +61,10 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
             return DL_OK;
         }
     }
-    if (status == DL_EIO && !is_of_this) {
-        return dl_driver_fail(
-            err, DL_EIO, 0,
-            "its holder is of an earlier run of the server, which has not rolled it back yet");
+    if (status == DL_EIO && !is_of_this_run) {
+        return dl_driver_fail(err, DL_EIO, 0,
+                              "its holder may be of an earlier run of the server, and so is not killed; the "
+                              "row is locked still");
     }
     if (status == DL_EIO) {
         err->status = status = DL_EUNKNOWN; /* the kill is under way */

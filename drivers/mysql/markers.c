@@ -10,7 +10,7 @@
 #define PAGE 100u
 
 /* Columns, in the order of the statement. */
-enum { NAME, OWNER, HOLD_ID, CLIENT, CONNECTION_ID, LEASE_MS, LEFT_MS, TOKEN, AGE_S };
+enum { NAME, OWNER, HOLD_ID, CLIENT, CONNECTION_ID, LEASE_MS, LEFT_MS, TOKEN, AGE_US };
 
 void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
                             uint64_t limit_ms) {
@@ -36,7 +36,7 @@ static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
                       "SELECT l.name,l.owner,l.hold_id,l.client,l.connection_id,l.lease_ms,"
                       "GREATEST(0,CAST(l.lease_ms AS SIGNED)"
                       "-TIMESTAMPDIFF(MICROSECOND,l.acquired_at,UTC_TIMESTAMP(6)) DIV 1000),k.token,"
-                      "GREATEST(0,TIMESTAMPDIFF(SECOND,l.acquired_at,UTC_TIMESTAMP(6)))"
+                      "GREATEST(0,TIMESTAMPDIFF(MICROSECOND,l.acquired_at,UTC_TIMESTAMP(6)))"
                       " FROM $t l LEFT JOIN $t k ON k.name=l.name WHERE l.owner IS NOT NULL",
                       mysql->table, mysql->tokens);
 }
@@ -49,7 +49,8 @@ static void copy_text(char *to, size_t size, const char *from, unsigned long len
     to[n] = '\0';
 }
 
-static void read_marker(MYSQL_ROW row, const unsigned long *lengths, dli_mysql_marker_t *marker) {
+static void read_marker(MYSQL_ROW row, const unsigned long *lengths, uint64_t asked_ns,
+                        dli_mysql_marker_t *marker) {
     *marker = (dli_mysql_marker_t){.info = DL_LOCK_INFO_INIT};
     dl_lock_info_t *info = &marker->info;
     info->held = 1;
@@ -61,7 +62,8 @@ static void read_marker(MYSQL_ROW row, const unsigned long *lengths, dli_mysql_m
     copy_text(info->owner, sizeof info->owner, row[OWNER], lengths[OWNER]);
     copy_text(info->client, sizeof info->client, row[CLIENT], lengths[CLIENT]);
     marker->connection_id = dli_mysql_number(row[CONNECTION_ID]);
-    marker->age_s = (int64_t)dli_mysql_number(row[AGE_S]);
+    uint64_t age_ns = dli_mysql_number(row[AGE_US]) * 1000;
+    marker->written_ns = age_ns > 0 && age_ns < asked_ns ? asked_ns - age_ns : 0;
 }
 
 dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_intent_t intent,
@@ -85,7 +87,7 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *r, dli
     unsigned long *lengths;
     MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, &lengths);
     if (row != NULL) {
-        read_marker(row, lengths, marker);
+        read_marker(row, lengths, exchange.sent_ns, marker);
     }
     dli_mysql_answer_free(&exchange.answer);
     return DL_OK;
@@ -176,7 +178,7 @@ static dl_status_t next_page(listing_t *l, dl_error_t *err) {
     MYSQL_ROW row;
     l->n = 0;
     while (l->n < PAGE && (row = dli_mysql_answer_row(&exchange.answer, &lengths)) != NULL) {
-        read_marker(row, lengths, &l->markers[l->n]);
+        read_marker(row, lengths, exchange.sent_ns, &l->markers[l->n]);
         copy_text(l->names[l->n], sizeof l->names[0], row[NAME], lengths[NAME]);
         l->last_len = lengths[NAME] < sizeof l->last ? lengths[NAME] : sizeof l->last;
         memcpy(l->last, row[NAME], l->last_len);

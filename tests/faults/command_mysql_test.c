@@ -84,6 +84,7 @@ Test(command_mysql, a_lock_that_was_freed_by_force_ends_the_command_at_once) {
 }
 
 Test(command_mysql, a_row_lock_that_was_freed_by_force_ends_the_command_at_once) {
+    mysql_server_await_uptime(server, 4); /* a holder is killed only in the run that it got the lock in */
     use_driver("mysql-pessimistic");
     end_at_once_when_forgotten();
 }

@@ -375,28 +375,34 @@ Test(link, a_statement_behind_a_locked_row_is_ended_and_its_outcome_known) {
 
 static mysql_hand_t *keeps_back; /* a lock, from the statement of this test's thread */
 static pthread_t asker;
+static int asks_on; /* the descriptor of its connection; -1: it does not ask so far */
 
-/* A wait for a single descriptor is one for a connection, to end the statement by: now comes its answer. */
+/* It waits for something else than its answer, for a connection or for one's sign of life: now its answer
+ * comes, and behind that sign none to KILL QUERY. */
 static int let_go_then_poll(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    if (pthread_equal(pthread_self(), asker) && n == 1 && keeps_back != NULL) {
-        mysql_hand_ask(keeps_back, "DO RELEASE_LOCK(DATABASE())");
-        mysql_hand_close(keeps_back);
-        keeps_back = NULL;
+    if (!pthread_equal(pthread_self(), asker) || keeps_back == NULL || fds[0].fd == asks_on || asks_on < 0) {
+        asks_on = keeps_back != NULL && asks_on < 0 ? fds[0].fd : asks_on;
+        return poll_while_it_runs(fds, n, deadline_ns);
     }
-    return poll_while_it_runs(fds, n, deadline_ns);
+    mysql_hand_ask(keeps_back, "DO RELEASE_LOCK(DATABASE())");
+    mysql_hand_close(keeps_back);
+    keeps_back = NULL;
+    int ready = poll_while_it_runs(fds, n, deadline_ns);
+    if (relay != NULL) {
+        atomic_store(&relay->deaf_below, 1);
+    }
+    return ready;
 }
 
-/* All connections that could carry the KILL QUERY are in use. */
-Test(link, an_answer_that_comes_while_its_statement_cannot_be_ended_is_heard) {
-    dli_mysql_exchange_t x;
-    dli_mysql_conn_t *busy[4];
+static void let_go_once_it_is_ended(void) {
     asker = pthread_self();
+    asks_on = -1;
     env.poll = let_go_then_poll;
-    open_link();
-    uint64_t id = ask_number("SELECT CONNECTION_ID()");
-    for (int i = 0; i < 4; i++) {
-        busy[i] = lend(DLI_MYSQL_CONTROL);
-    }
+}
+
+/* A statement that has its answer, though nobody could end it. */
+static void expect_heard(void) {
+    dli_mysql_exchange_t x;
     mysql_hand_t *hand = mysql_hand(server, database);
     mysql_hand_ask(hand, "DO GET_LOCK(DATABASE(),0)");
     keeps_back = hand;
@@ -405,10 +411,32 @@ Test(link, an_answer_that_comes_while_its_statement_cannot_be_ended_is_heard) {
     cr_assert(!x.was_ended, "%u", x.answer.error);
     cr_assert_eq(x.answer.error, 0);
     dli_mysql_answer_free(&x.answer);
-    cr_assert_neq(ask_number("SELECT CONNECTION_ID()"), id, "a KILL QUERY may still be on its way to it");
+}
+
+/* All connections that could carry the KILL QUERY are in use. */
+Test(link, an_answer_that_comes_while_its_statement_cannot_be_ended_is_heard) {
+    dli_mysql_conn_t *busy[4];
+    let_go_once_it_is_ended();
+    open_link();
+    uint64_t id = ask_number("SELECT CONNECTION_ID()");
+    for (int i = 0; i < 4; i++) {
+        busy[i] = lend(DLI_MYSQL_CONTROL);
+    }
+    expect_heard();
+    cr_assert_eq(ask_number("SELECT CONNECTION_ID()"), id, "nothing is on its way to it");
     for (int i = 0; i < 4; i++) {
         dli_mysql_link_give_back(link_, busy[i]);
     }
+}
+
+Test(link_alone, an_answer_beside_a_kill_query_that_has_none_is_the_connections_last) {
+    let_go_once_it_is_ended();
+    make_relay(5000);
+    open_link();
+    dli_mysql_link_give_back(link_, lend(DLI_MYSQL_CONTROL));
+    uint64_t id = ask_number("SELECT CONNECTION_ID()");
+    expect_heard();
+    cr_assert_neq(ask_number("SELECT CONNECTION_ID()"), id, "a KILL QUERY may still be on its way to it");
 }
 
 Test(link, kill_query_ends_what_a_connection_is_running_and_not_the_connection) {

@@ -47,20 +47,25 @@ Test(mysql_pessimistic_traps, a_committed_owner_cannot_be_freed_by_force_and_tak
  * written. */
 Test(mysql_pessimistic_traps, a_marker_of_an_earlier_run_has_nobody_killed) {
     client_t c;
+    mysql_server_await_uptime(server, 4);
     must_open(&c, UUID_A);
     hold_t h = must_lock(&c, "orders", A, 1, 30000);
     must_free(&h);
     char refusal[256] = "";
+    int up_s = 0;
     mysql_hand_t *recovered = mysql_hand(server, database);
     mysql_hand_t *namesake =
         mysql_hand_as(server, MYSQL_USER, MYSQL_SECRET, database, refusal, sizeof refusal);
     cr_assert_not_null(namesake, "%s", refusal);
     (void)mysql_hand_ask(recovered, "BEGIN");
-    (void)mysql_hand_ask(
-        recovered,
-        "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
-        "acquired_at=UTC_TIMESTAMP(6)-INTERVAL 1 YEAR,connection_id=%llu WHERE name='orders'",
-        (unsigned long long)mysql_hand_id(namesake));
+    /* Written a moment before this run began, as far as whole seconds tell. */
+    cr_assert_eq(sscanf(mysql_hand_ask(recovered, "SHOW GLOBAL STATUS LIKE 'Uptime'"), "Uptime,%d", &up_s),
+                 1);
+    (void)mysql_hand_ask(recovered,
+                         "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
+                         "acquired_at=UTC_TIMESTAMP(6)-INTERVAL %d SECOND,connection_id=%llu "
+                         "WHERE name='orders'",
+                         up_s, (unsigned long long)mysql_hand_id(namesake));
     cr_assert_eq(driver->force_release(c.state, "orders", 6, in_ms(500), &c.err), DL_EIO, "%s",
                  c.err.message);
     cr_assert_has(c.err.message, "an earlier run", "%s", c.err.message);

@@ -188,49 +188,76 @@ static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) 
     }
 }
 
-static dl_status_t kill_query_by(dli_mysql_link_t *link, dli_mysql_member_t *control,
-                                 const dli_mysql_member_t *target, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_mysql_facts_t *facts = dli_mysql_conn_facts(target->conn);
+/* KILL QUERY or KILL CONNECTION to what had this number at a server with this identity at began_ns. *is_same:
+ * nothing speaks against its being this one, in this run. DL_EIO: nothing was sent. */
+static dl_status_t say_kill(dli_mysql_link_t *link, dli_mysql_member_t *control, const char *what,
+                            uint64_t id, const char *identity, uint64_t began_ns, uint64_t deadline_ns,
+                            const dl_stop_t *stop, bool *is_same, dl_error_t *err) {
     dli_mysql_witness_t witness = {.conn = control->conn, .up_since_ns = control->ready_ns};
-    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, NULL};
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
     dli_mysql_answer_t answer;
     char sql[48];
-    bool is_same;
-    if (facts->connection_id == 0 || !may_kill(link)) {
-        return dl_driver_fail(err, DL_ENOTSUP, 0, "the statement cannot be ended: " DLI_MYSQL_RENUMBERED);
+    bool is_proven;
+    dl_status_t status = dli_mysql_witness_ask(&witness, identity, began_ns, &bounds, &is_proven, err);
+    *is_same = is_proven || status != DL_OK;
+    if (!*is_same) {
+        dl_driver_fail(err, DL_EIO, 0, "what is to be ended may run on another server, or in an earlier run");
     }
-    dl_status_t status =
-        dli_mysql_witness_ask(&witness, facts->identity, target->began_ns, &bounds, &is_same, err);
-    if (status == DL_OK && !is_same) {
-        status = dl_driver_fail(err, DL_EIO, 0,
-                                "the statement may run on another server than this one, or in an earlier run "
-                                "of it");
+    if (!is_proven) {
+        return err->status = DL_EIO;
     }
+    int len = snprintf(sql, sizeof sql, "KILL %s %llu", what, (unsigned long long)id);
+    status = ask(link, control, sql, (size_t)len, deadline_ns, stop, NULL, &answer, err);
     if (status != DL_OK) {
-        return status;
+        return err->status = status == DL_EIO ? DL_EIO : DL_EUNKNOWN;
     }
-    int len = snprintf(sql, sizeof sql, "KILL QUERY %llu", (unsigned long long)facts->connection_id);
-    status = ask(link, control, sql, (size_t)len, deadline_ns, NULL, NULL, &answer, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    /* A connection that is not there runs nothing. */
-    if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
-        status = dli_mysql_refused(answer.error, answer.message, "ending a statement", err);
+    if (answer.error == DLI_MYSQL_NOT_YOURS) {
+        status = dl_driver_fail(
+            err, DL_EAUTH, (int)answer.error,
+            "killing the holder's connection, which is another account's, needs the right CONNECTION "
+            "ADMIN (MySQL: CONNECTION_ADMIN): %s",
+            answer.message);
+    } else if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) { /* which runs nothing */
+        status = dli_mysql_refused(answer.error, answer.message, "KILL", err);
     }
     dli_mysql_answer_free(&answer);
     return status;
 }
 
+static dl_status_t kill_nobody(dl_error_t *err) {
+    return dl_driver_fail(err, DL_ENOTSUP, 0, "nothing can be killed: " DLI_MYSQL_RENUMBERED);
+}
+
 dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
                                       uint64_t deadline_ns, dl_error_t *err) {
+    const dli_mysql_facts_t *facts = dli_mysql_conn_facts(conn);
+    const dli_mysql_member_t *target = dli_mysql_conn_owner(conn);
     dli_mysql_member_t *control;
+    bool is_same;
+    if (facts->connection_id == 0 || !may_kill(link)) {
+        return kill_nobody(err);
+    }
     dl_status_t status =
         borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
-    if (status == DL_OK) {
-        status = kill_query_by(link, control, dli_mysql_conn_owner(conn), deadline_ns, err);
-        return_control(link, control);
+    if (status != DL_OK) {
+        return err->status = DL_EIO;
     }
+    status = say_kill(link, control, "QUERY", facts->connection_id, facts->identity, target->began_ns,
+                      deadline_ns, NULL, &is_same, err);
+    return_control(link, control);
+    return status;
+}
+
+dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t id,
+                                      uint64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                      bool *is_same, dl_error_t *err) {
+    dli_mysql_member_t *control = dli_mysql_conn_owner(conn);
+    *is_same = true;
+    dl_status_t status = may_kill(link)
+                             ? say_kill(link, control, "CONNECTION", id, dli_mysql_conn_facts(conn)->identity,
+                                        began_ns, deadline_ns, stop, is_same, err)
+                             : kill_nobody(err);
+    return_control(link, control);
     return status;
 }
 
@@ -297,7 +324,7 @@ static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, cons
     if (status == DL_ETIMEDOUT && x->may_be_ended) {
         bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
         dl_status_t killed = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err);
-        *is_in_doubt = killed != DL_OK && killed != DL_ENOTSUP;
+        *is_in_doubt = killed == DL_EUNKNOWN;
         status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
         x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
     }

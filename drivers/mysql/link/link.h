@@ -106,9 +106,16 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
 
 /* Ends the statement that the connection is running, if any (KILL QUERY), on the control lane. DL_OK: the
  * server has done so. DL_ENOTSUP: behind this proxy nobody can. DL_EIO: nothing was sent, as the server is
- * not known to be the one that it was made to; or nothing can be sent. */
+ * not known to be the one that it was made to, in the same run; or nothing can be sent. DL_EUNKNOWN: it may
+ * still come. */
 dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
                                       uint64_t deadline_ns, dl_error_t *err);
+/* Kills the connection that had this number at began_ns, by one of the control lane that is the caller's
+ * until then. As above; *is_same false: DL_EIO, since that may have been in an earlier run. DL_EAUTH: it is
+ * another account's. */
+dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t id,
+                                      uint64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                      bool *is_same, dl_error_t *err);
 /* Kills every condemned connection that this server has; best effort, in time. */
 void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop);
 
