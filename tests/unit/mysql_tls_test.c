@@ -373,3 +373,58 @@ Test(mysql_tls, handshakes_that_fail) {
     }
     close(listener);
 }
+
+/* ---- OpenSSL, which the program may use too ----------------------------------------------------------- */
+
+/* Nothing of it is called by name: the client library may use another one. */
+static void *of_openssl(const char *symbol) {
+    return dlsym(RTLD_DEFAULT, symbol);
+}
+
+Test(mysql_tls, errors_in_openssls_list_are_nobody_elses) {
+    unsigned long (*peek)(void);
+    *(void **)&peek = of_openssl("ERR_peek_error");
+    void (*make)(void), (*set)(int, int, const char *, ...);
+    *(void **)&make = of_openssl("ERR_new");
+    *(void **)&set = of_openssl("ERR_set_error");
+    if (peek == NULL || make == NULL || set == NULL) {
+        cr_skip_test("the client library does not use OpenSSL 3");
+    }
+    use_server(mysql_server_start(NULL, NULL, NULL));
+    dli_mysql_conn_t *conn = connect_plain();
+    make();
+    set(2, 22, "the program's own");
+    cr_assert_neq(peek(), 0);
+    cr_assert_eq(ask_within(conn, "DO 1", PATIENCE_MS, NULL), DL_OK, "%s", err.message);
+    cr_assert_eq(peek(), 0);
+    dli_mysql_conn_close(conn);
+}
+
+#define EXITS "DLOCK_TEST_EXITS"
+
+static int (*init_openssl)(uint64_t options, const void *settings);
+
+/* Of what was registered before, so the last thing that is run. After its end OpenSSL refuses. */
+static void look_whether_openssl_is_there(void) {
+    _exit(init_openssl(0, NULL) == 1 ? 0 : 1);
+}
+
+/* This program, run as one that has used the library and exits. Criterion's own use OpenSSL, once it has
+ * begun.
+ */
+__attribute__((constructor)) static void use_and_exit(void) {
+    if (getenv(EXITS) != NULL) {
+        *(void **)&init_openssl = of_openssl("OPENSSL_init_crypto");
+        if (atexit(look_whether_openssl_is_there) != 0 || dli_mysql_library_start(&err) != DL_OK) {
+            _exit(2);
+        }
+        exit(0);
+    }
+}
+
+Test(mysql_tls, openssl_stays_until_the_program_has_ended) {
+    if (of_openssl("OPENSSL_init_crypto") == NULL) {
+        cr_skip_test("the client library does not use OpenSSL");
+    }
+    shell(EXITS "=1 /proc/%d/exe", (int)getpid());
+}

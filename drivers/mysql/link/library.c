@@ -3,6 +3,7 @@
 #include "library.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,9 +25,28 @@ static pthread_once_t started = PTHREAD_ONCE_INIT;
 static int start_failed;
 static char name[80];
 
+static void clear_nothing(void) {
+}
+static void (*clear_errors)(void) = clear_nothing; /* of OpenSSL's list of this thread */
+
+/* Where the library uses OpenSSL. Threads of ours may still be talking while the program exits: OpenSSL must
+ * stay until the end, and whoever is first to use it decides. 0x00080000 is OPENSSL_INIT_NO_ATEXIT; OpenSSL's
+ * headers may not be there. */
+static void start_openssl(void) {
+    int (*init)(uint64_t options, const void *settings);
+    void (*clear)(void);
+    *(void **)&init = dlsym(RTLD_DEFAULT, "OPENSSL_init_crypto");
+    *(void **)&clear = dlsym(RTLD_DEFAULT, "ERR_clear_error");
+    clear_errors = clear != NULL ? clear : clear_nothing;
+    if (init != NULL) {
+        (void)init(0x00080000, NULL);
+    }
+}
+
 static void start(void) {
     struct sigaction before;
     bool known = sigaction(SIGPIPE, NULL, &before) == 0;
+    start_openssl();
     start_failed = mysql_library_init(0, NULL, NULL);
     if (known) {
         (void)sigaction(SIGPIPE, &before, NULL);
@@ -49,12 +69,13 @@ const char *dli_mysql_library_name(void) {
     return name;
 }
 
-/* ---- SIGPIPE ------------------------------------------------------------------------------------------- */
+/* ---- SIGPIPE, and the errors of TLS -------------------------------------------------------------------- */
 
 enum { MASKED_BY_US = 1, WAS_PENDING = 2 };
 
 void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet) {
     sigset_t pipe, before;
+    clear_errors();
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     quiet->masked = 0;
@@ -72,6 +93,7 @@ void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet) {
 void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet) {
     static const struct timespec at_once;
     sigset_t pipe;
+    clear_errors();
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     if ((quiet->masked & WAS_PENDING) == 0) {

@@ -30,8 +30,9 @@ int dli_mysql_library_fd(const MYSQL *mysql);
 /* Has the library read on, beyond the end of an answer? As far as it lets us see. */
 bool dli_mysql_library_has_more(const MYSQL *mysql);
 
-/* Around each call that may write to a socket: a broken one must not send SIGPIPE to a program that did not
- * ask for it. Nothing else of the thread's signals changes. */
+/* Around each call that may use a socket: a broken one must not send SIGPIPE to a program that did not ask
+ * for it. Nothing else of the thread's signals changes. And the program's errors in OpenSSL's list of the
+ * thread are none of the library's, nor are its errors the program's: the list is emptied. */
 typedef struct dli_mysql_quiet {
     int masked; /* by us, to be undone */
 } dli_mysql_quiet_t;
