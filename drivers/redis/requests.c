@@ -65,10 +65,10 @@ static bool judge_error(ask_t *a, const redisReply *reply) {
 
 /* ---- pipes ------------------------------------------------------------------------------------------ */
 
-/* Owners are numbered, one after the other. */
+/* Owners are numbered, one after the other; those of owned handles behind a letter. */
 static size_t wish(const dli_redis_t *redis, const char *owner) {
     const char *number = owner != NULL ? strrchr(owner, ':') : NULL;
-    return number != NULL ? strtoul(number + 1, NULL, 10) % redis->connections : 0;
+    return number != NULL ? strtoul(number + 1 + (number[1] == 't'), NULL, 10) % redis->connections : 0;
 }
 
 /* What one thread asks has one pipe, where that is connected. */

@@ -315,6 +315,51 @@ Test(redis_driver, numbers_beyond_the_servers_are_refused) {
         }
 }
 
+/* The port of the connection on which this owner took a lock. */
+static long port_of(client_t *c, const char *name, const char *owner) {
+    ask("SLOWLOG", "RESET", NULL);
+    (void)lock_name(c, name, owner, 1);
+    const char *at = strstr(ask("SLOWLOG", "GET", "1", NULL), ",127.0.0.1:");
+    cr_assert_not_null(at);
+    return atol(at + strlen(",127.0.0.1:"));
+}
+
+static void *lock_by_the_first(void *client) {
+    client_t mine = *(client_t *)client; /* with an error of its own */
+    (void)lock_name(&mine, "crowd", A, 1);
+    return NULL;
+}
+
+/* Another connection is made where many requests wait on one. */
+static void crowd(client_t *c) {
+    pthread_t threads[16];
+    kill(server.pid, SIGSTOP);
+    for (int i = 0; i < 16; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, lock_by_the_first, c), 0);
+    }
+    (void)poll(NULL, 0, 50);
+    kill(server.pid, SIGCONT);
+    for (int i = 0; i < 16; i++) {
+        pthread_join(threads[i], NULL);
+    }
+}
+
+/* Threads have the numbers, owned handles the letter. */
+Test(redis_driver, owners_of_either_kind_share_all_connections) {
+    static const char *const owners[][2] = {{A, UUID_A ":2"}, {UUID_A ":t1", UUID_A ":t2"}};
+    client_t c;
+    prepare(&c, drivers[0], UUID_A);
+    snprintf(c.url, sizeof c.url, "redis://127.0.0.1:%d", server.port);
+    set_number(&c, DLI_REDIS_OPT_CONNECTIONS, 2);
+    cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
+    ask("CONFIG", "SET", "slowlog-log-slower-than", "0", NULL);
+    AWAIT((crowd(&c), port_of(&c, "orders", A) != port_of(&c, "stock", UUID_A ":2")));
+    for (int i = 0; i < 2; i++) {
+        cr_assert_neq(port_of(&c, "orders", owners[i][0]), port_of(&c, "stock", owners[i][1]));
+    }
+    shut(&c);
+}
+
 Test(redis_driver, a_grant_has_as_many_tokens_as_were_asked_for) {
     const uint64_t end = (uint64_t)1 << 53, high = end - 1000000;
     for
