@@ -321,6 +321,28 @@ Test(redlock_renewals, a_fill_whose_connection_is_lost_never_arrives) {
     cr_assert_eq(where("orders", 7), 0);
 }
 
+/* It may come when what was filled in has been freed, which says nothing about it. */
+Test(redlock_renewals, a_claim_that_may_come_is_owed_although_it_was_filled_in) {
+    dli_mux_t *mux = client.nodes[2].redis.mux;
+    warm_up();
+    mux->may_not_kill = true;
+    set_trap(2, &dli_script_redlock_acquire, REQUESTS);
+    cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
+    AWAIT_THAT(atomic_load(&relays[2].sprung), !=, 0);
+    AWAIT(is_filled_in("orders", 7));
+    AWAIT_THAT(client.pending, ==, 0);
+    cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
+    AWAIT_THAT(client.pending, ==, 0);
+    cr_assert_eq(where("orders", 7), 0);
+    cr_assert(owes(7), "it is not there yet");
+    hold(&relays[2], REQUESTS, 0);
+    AWAIT_THAT(where("orders", 7), ==, 4);
+    mux->may_not_kill = false;
+    cr_assert_eq(free_again(7), DL_OK);
+    cr_assert(!owes(7));
+    cr_assert_eq(where("orders", 7), 0);
+}
+
 /* ---- nodes that are slow or down -------------------------------------------------------------------- */
 
 /* The time that one renewal takes, in ms. */

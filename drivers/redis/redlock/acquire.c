@@ -239,7 +239,7 @@ dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl
     round->end_ns =
         with->deadline_ns > now_ns ? with->deadline_ns - (with->deadline_ns - now_ns) / 4 : with->deadline_ns;
     for (size_t i = 0; i < redlock->n; i++) {
-        round->parts[i].is_overdue = false;
+        round->parts[i].is_overdue = round->parts[i].is_second = false;
     }
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM); /* the same hold may be asked for twice */
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);

@@ -26,8 +26,8 @@ static bool free_replied(dli_redis_request_t *request, const redisReply *reply) 
     return reply->type == REDIS_REPLY_ERROR;
 }
 
-/* That it is not there says nothing where a claim has left on another connection, unless that was killed. */
-static bool may_come(const dli_part_t *part) {
+/* On another connection, unless that was killed. */
+bool dli_part_may_come(const dli_part_t *part) {
     const dli_mux_t *mux = part->node->redis.mux;
     return part->claimed_on != 0 && part->claimed_on != dli_part_connection(part) &&
            (mux->may_not_kill || dli_mux_is_to_kill(mux, part->claimed_on));
@@ -39,7 +39,8 @@ static void free_heard(dli_part_t *part, dl_status_t status, const dl_error_t *w
     uint32_t before = round->maybe;
     if (status != DL_OK) {
         part->vote = dli_part_silent(part, status, why);
-    } else if (part->vote.vote == DLI_VOTE_YES || (part->vote.vote == DLI_VOTE_BUSY && !may_come(part))) {
+    } else if (part->vote.vote != DLI_VOTE_UNKNOWN &&
+               (!dli_part_may_come(part) || (part->vote.vote == DLI_VOTE_YES && !part->is_second))) {
         part->claimed_on = 0;
         round->maybe &= ~(1u << part->node->index);
     }

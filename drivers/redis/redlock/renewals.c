@@ -106,7 +106,7 @@ static const dli_question_t renewing = {
 
 static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
-    part->claimed_on = dli_part_connection(part);
+    part->claimed_on = part->is_second ? part->claimed_on : dli_part_connection(part);
     const dli_redlock_t *redlock = part->round->redlock;
     const dli_slice_t keys[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key)};
     dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
@@ -121,7 +121,8 @@ static bool fill_replied(dli_redis_request_t *request, const redisReply *reply) 
 
 static void fill_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
     (void)why;
-    part->claimed_on = status == DL_EUNKNOWN || status == DL_EPROTO ? part->claimed_on : 0;
+    bool is_unknown = status == DL_EUNKNOWN || status == DL_EPROTO;
+    part->claimed_on = is_unknown || part->is_second ? part->claimed_on : 0;
 }
 
 /* A claim: what has not left when the hold is freed never does, and what has comes before the free. */
@@ -143,6 +144,11 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
         round->redlock->env->now_ns() < dli_valid_until(r->sent_ns, r->lease_ms)) {
         round->with.lease_ms = r->lease_ms;
         round->maybe |= gone;
+        for (size_t i = 0; i < round->redlock->n; i++) {
+            dli_part_t *part = &round->parts[i];
+            bool is_asked = (gone >> i & 1) != 0 && !part->wires[DLI_WIRE_CLAIM].is_pending;
+            part->is_second = is_asked ? dli_part_may_come(part) : part->is_second;
+        }
         dli_round_ask(round, &filling, gone, 1, DL_NO_DEADLINE);
     }
 }

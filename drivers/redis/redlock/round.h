@@ -47,6 +47,7 @@ struct dli_part {
     dli_ballot_t vote;  /* on what is asked now */
     bool is_overdue;    /* and `text` says so */
     int64_t claimed_on; /* the connection on which a claim or a fill left that has no answer; 0: none */
+    bool is_second;     /* it was filled in beside that claim, which may still come */
     char text[DLI_PART_TEXT];
 };
 
@@ -140,6 +141,8 @@ dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, 
 dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 /* DL_OK; DL_EINVAL: it would outlive the quarantine. */
 dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err);
+/* May what has left on claimed_on still come? */
+bool dli_part_may_come(const dli_part_t *part);
 /* What has come of these renewals is all that will. */
 void dli_redlock_judge_renewals(dli_round_t *round);
 /* Memory for a round of them is kept: redlock->spare. false: there is none. */
