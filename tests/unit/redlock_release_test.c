@@ -85,7 +85,7 @@ Test(redlock, a_loss_is_told_though_slow_nodes_have_to_say_it) {
     stop_clock(); /* no silence is too long */
     const dli_request_t request = free_of(7, in_ms(20000));
     begin_asking(&asked, &request);
-    AWAIT_THAT(client.pending, ==, 2);
+    AWAIT_THAT(pending(), ==, 2);
     cr_assert(!asked.is_over, "two had it, one had not");
     let_pass(1, REPLIES);
     let_pass(2, REPLIES);
@@ -176,7 +176,7 @@ Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {
     }
     hold(&relays[0], REPLIES, 1);
     begin_asking(&asked, &force);
-    AWAIT_THAT(client.pending, ==, 1);
+    AWAIT_THAT(pending(), ==, 1);
     freeze(2);
     cut_all(&relays[2]);
     hold(&relays[0], REPLIES, 0);
@@ -275,7 +275,7 @@ Test(redlock_three, a_claim_is_not_sent_again_behind_its_free) {
     AWAIT_THAT(atomic_load(&relays[2].sprung), !=, 0);
     cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
     let_pass(2, REPLIES);
-    AWAIT_THAT(client.pending, ==, 0);
+    AWAIT_THAT(pending(), ==, 0);
     cr_assert(is_free(), "it lasts until its lease is over");
 }
 
@@ -337,7 +337,7 @@ Test(redlock_three, a_free_that_a_node_did_not_write_is_left) {
     tell(&servers[2], "BGSAVE");
     AWAIT_THAT(info(&servers[2], "persistence", "rdb_last_bgsave_status:err"), >=, 0);
     cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
-    AWAIT_THAT(client.pending, ==, 0);
+    AWAIT_THAT(pending(), ==, 0);
     cr_assert(owes(7));
     cr_assert(node_has(2, KEY, OWNER ":7"));
     tell(&servers[2], "CONFIG SET stop-writes-on-bgsave-error no");
@@ -364,7 +364,7 @@ Test(redlock_three, a_free_that_a_node_was_too_busy_for_is_left) {
     cr_assert_eq(done, 1);
     AWAIT(is_held_up(2));
     cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
-    AWAIT_THAT(client.pending, ==, 0);
+    AWAIT_THAT(pending(), ==, 0);
     cr_assert(owes(7));
     freeReplyObject(redisCommand(servers[2].admin, "SCRIPT KILL"));
     cr_assert_eq(redisGetReply(c, (void **)&killed), REDIS_OK);

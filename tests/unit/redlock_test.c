@@ -219,7 +219,7 @@ Test(redlock_three, claims_that_split_the_nodes_leave_nothing) {
     set_trap(0, claim_script, REPLIES);
     set_trap(1, claim_script, REPLIES);
     begin_trying(&asked);
-    AWAIT_THAT(client.pending, ==, 2);
+    AWAIT_THAT(pending(), ==, 2);
     cr_assert(!asked.is_over, "%s", err.message);
     AWAIT(atomic_load(&relays[0].sprung) != 0 && atomic_load(&relays[1].sprung) != 0);
     hold(&relays[0], REPLIES, 0);
@@ -302,7 +302,7 @@ Test(redlock_three, a_claim_whose_connection_is_yet_to_be_killed_is_owed) {
     mux->kill_count = 1;
     tell(&servers[2], "DEL " KEY);
     cr_assert_eq(free_it(7), DL_OK, "%s", err.message);
-    AWAIT_THAT(client.pending, ==, 0);
+    AWAIT_THAT(pending(), ==, 0);
     cr_assert(owes(7));
     mux->kill_count = 0;
     AWAIT((free_again(7), !owes(7)));
@@ -338,7 +338,7 @@ Test(redlock_three, a_claim_whose_connection_cannot_be_killed_is_owed_unless_its
     int64_t connection = mux->pipes[0].facts.client_id;
     AWAIT_THAT((free_again(8), mux->pipes[0].facts.client_id), !=, connection);
     cr_assert_eq(free_again(8), DL_EIO);
-    cr_assert_eq(client.pending, 0);
+    cr_assert_eq(pending(), 0);
     cr_assert(owes(8), "it is not there yet");
     hold(&relays[2], REQUESTS, 0);
     mux->may_not_kill = false;
@@ -415,7 +415,7 @@ Test(redlock, a_token_counts_as_written_only_where_the_holder_has_a_vote) {
     }
     begin_trying(&asked);
     AWAIT(atomic_load(&relays[0].sprung) != 0 && atomic_load(&relays[1].sprung) != 0);
-    AWAIT_THAT(client.pending, ==, 2); /* the third drew it, and the others say that theirs is higher */
+    AWAIT_THAT(pending(), ==, 2); /* the third drew it, and the others say that theirs is higher */
     cr_assert(!asked.is_over);
     hold(&relays[0], REQUESTS, 0);
     hold(&relays[1], REQUESTS, 0);

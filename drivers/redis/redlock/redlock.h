@@ -49,7 +49,6 @@ struct dli_redlock {
     LIST_HEAD(, dli_round) rounds;        /* that are asked */
     LIST_HEAD(, dli_round) all;           /* also those that only late answers belong to */
     dli_redlock_hold_t spare;             /* for renewals when there is no memory */
-    size_t pending;                       /* requests to nodes */
     bool has_begun;                       /* some are to be sent */
     uint64_t due_ns;                      /* the first round's end is no sooner */
     uint64_t polled_to_ns;                /* until when whoever listens does, at the longest */

@@ -42,7 +42,6 @@ void dli_rounds_abandon(dli_redlock_t *redlock) {
         round->pending = 0;
         free_if_unused(round);
     }
-    redlock->pending = 0;
 }
 
 void dli_round_leave(dli_round_t *round) {
@@ -127,7 +126,6 @@ void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t 
             .request = {.kind = &question->kind, .count = (uint32_t)count}, .part = part, .is_pending = true};
         wire->request.claim = round->with.hold_id;
         round->pending++;
-        redlock->pending++;
         redlock->has_begun = true;
         dli_mux_begin(part->node->redis.mux, &wire->request);
     }
@@ -153,7 +151,6 @@ uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t kind) {
             unsent |= was_sent ? 0 : 1u << i;
             wire->is_pending = false;
             round->pending--;
-            round->redlock->pending--;
         }
     }
     return unsent;
@@ -188,7 +185,6 @@ void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_e
     bool is_in_time = round->asked != NULL && round->question == question;
     wire->is_pending = false;
     round->pending--;
-    round->redlock->pending--;
     wire->part->node->lags = wire->part->node->lags && !(is_in_time && status == DL_OK);
     dli_node_tell(wire->part->node, status, why);
     question->heard(wire->part, status, why);
