@@ -126,47 +126,34 @@ static dl_status_t meet_server(void *arg, const dli_facts_t *facts, dl_error_t *
     return dli_node_meet(arg, facts->run_id, err);
 }
 
-dl_status_t dli_redlock_open_muxes(dli_redlock_t *redlock, const dli_mux_options_t *options,
-                                   dl_error_t *err) {
+dl_status_t dli_redlock_connect(dli_redlock_t *redlock, dli_mux_options_t options, dl_error_t *err) {
     dl_status_t status = DL_OK;
     redlock->due_ns = DL_NO_DEADLINE;
     TAILQ_INIT(&redlock->telling);
+    options.is_quiet = true; /* dli_node_tell */
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
         dli_redis_t *redis = &redlock->nodes[i].redis;
-        dli_mux_options_t own = *options;
-        own.is_quiet = true; /* dli_node_tell */
-        own.label_key = options->label_key != NULL ? redis->label_key : NULL;
-        status = dli_redis_make_mux(redis, &own, err);
+        options.label_key = redis->label_key;
+        status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
+        status = status == DL_OK ? dli_redis_make_mux(redis, &options, err) : status;
         if (status == DL_OK) {
             redis->mux->meets = meet_server;
             redis->mux->meets_arg = &redlock->nodes[i];
         }
     }
-    return status;
-}
-
-static dl_status_t open_connections(dli_redlock_t *redlock, const dl_option_value_t *values,
-                                    dl_error_t *err) {
-    dli_mux_options_t options;
-    dl_status_t status = dli_redis_read_sharing(&options, values, err);
-    options.label_key = redlock->nodes[0].redis.label_key;
-    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        dli_redis_t *redis = &redlock->nodes[i].redis;
-        status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
-    }
     if (status == DL_OK && !dli_redlock_keep_renewals(redlock)) {
         status = dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    return status == DL_OK ? dli_redlock_open_muxes(redlock, &options, err) : status;
+    return status;
 }
 
 dl_status_t dli_redlock_open(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
                              uint64_t deadline_ns, dl_error_t *err) {
     dli_redlock_t *redlock = state;
+    dli_mux_options_t options;
     dl_status_t status = dli_redlock_configure(redlock, values, env, err);
-    if (status == DL_OK) {
-        status = open_connections(redlock, values, err);
-    }
+    status = status == DL_OK ? dli_redis_read_sharing(&options, values, err) : status;
+    status = status == DL_OK ? dli_redlock_connect(redlock, options, err) : status;
     if (status == DL_OK) {
         warn_of_even_number(redlock);
         status = meet_all(redlock, deadline_ns, err);

@@ -139,7 +139,7 @@ dl_status_t dli_redlock_open(void *state, const dl_option_value_t *options, cons
                              uint64_t deadline_ns, dl_error_t *err);
 void dli_redlock_close(void *state, int forked);
 void dli_redlock_drop(void *state, void *driver_hold);
-/* The connections of all nodes; no I/O. */
-dl_status_t dli_redlock_open_muxes(dli_redlock_t *redlock, const dli_mux_options_t *options, dl_error_t *err);
+/* The connections of all nodes, and memory for renewals; no I/O. */
+dl_status_t dli_redlock_connect(dli_redlock_t *redlock, dli_mux_options_t options, dl_error_t *err);
 
 #endif
