@@ -82,34 +82,6 @@ static void look_at_holders(dli_round_t *round, bool is_over) {
     dli_round_end(round, status);
 }
 
-static const dli_question_t inspecting = {
-    .kind = {DLI_READ, false, encode_look, look_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_CLAIM,
-    .heard = dli_part_heard,
-    .look = look_at_holders};
-
-static dl_status_t begin(dli_redlock_t *redlock, dli_request_t *request, const dli_question_t *question) {
-    const dl_request_t *with = &request->with;
-    dli_round_t *round = dli_round_new(redlock, sizeof(admin_t));
-    if (round == NULL) {
-        return DL_ENOMEM;
-    }
-    dli_round_set(round, with);
-    uint64_t now_ns = redlock->env->now_ns();
-    uint64_t left_ns = with->deadline_ns > now_ns ? with->deadline_ns - now_ns : 0;
-    round->end_ns = with->deadline_ns - left_ns / 8; /* so that the core hears what is known by then */
-    round->asked = request;
-    dli_round_ask(round, question, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
-    return DL_OK;
-}
-
-dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
-    dl_lock_info_t *info = request->info;
-    (void)err;
-    *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
-    return begin(redlock, request, &inspecting);
-}
-
 /* ---- force ------------------------------------------------------------------------------------------ */
 
 /* Each node frees what was seen there and nothing else: a request that arrives late, when others have the
@@ -188,13 +160,33 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
     dli_round_ask(round, &forcing, nodes, 1, dli_round_until(round->redlock, round->end_ns));
 }
 
-static const dli_question_t seeing = {
+/* ---- the request ------------------------------------------------------------------------------------ */
+
+static void look_at_lock(dli_round_t *round, bool is_over) {
+    (round->asked->kind == DLI_ASK_INSPECT ? look_at_holders : look_at_seen)(round, is_over);
+}
+
+static const dli_question_t looking = {
     .kind = {DLI_READ, false, encode_look, look_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_CLAIM,
     .heard = dli_part_heard,
-    .look = look_at_seen};
+    .look = look_at_lock};
 
-dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
+dl_status_t dli_redlock_look(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
+    const dl_request_t *with = &request->with;
+    dli_round_t *round = dli_round_new(redlock, sizeof(admin_t));
     (void)err;
-    return begin(redlock, request, &seeing);
+    if (request->kind == DLI_ASK_INSPECT) {
+        *request->info = (dl_lock_info_t){.size = request->info->size, .remaining_ms = -1};
+    }
+    if (round == NULL) {
+        return DL_ENOMEM;
+    }
+    dli_round_set(round, with);
+    uint64_t now_ns = redlock->env->now_ns();
+    uint64_t left_ns = with->deadline_ns > now_ns ? with->deadline_ns - now_ns : 0;
+    round->end_ns = with->deadline_ns - left_ns / 8; /* so that the core hears what is known by then */
+    round->asked = request;
+    dli_round_ask(round, &looking, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
+    return DL_OK;
 }

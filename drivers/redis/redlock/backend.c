@@ -5,8 +5,8 @@
 void dli_redlock_begin(void *state, dli_request_t *request) {
     static dl_status_t (*const kinds[])(dli_redlock_t *, dli_request_t *, dl_error_t *) = {
         [DLI_ASK_TRY] = dli_redlock_claim,    [DLI_ASK_RENEW] = dli_redlock_renew,
-        [DLI_ASK_RELEASE] = dli_redlock_free, [DLI_ASK_INSPECT] = dli_redlock_inspect,
-        [DLI_ASK_FORCE] = dli_redlock_force,
+        [DLI_ASK_RELEASE] = dli_redlock_free, [DLI_ASK_INSPECT] = dli_redlock_look,
+        [DLI_ASK_FORCE] = dli_redlock_look,
     };
     dli_redlock_t *redlock = state;
     dl_error_t err = {.status = DL_ENOMEM, .message = "out of memory"}; /* where nothing more is said */

@@ -137,8 +137,7 @@ void dli_round_count(const dli_round_t *round, dli_ballot_t *votes, dli_tally_t 
 dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
-dl_status_t dli_redlock_inspect(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
-dl_status_t dli_redlock_force(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
+dl_status_t dli_redlock_look(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 /* DL_OK; DL_EINVAL: it would outlive the quarantine. */
 dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err);
 /* May what has left on claimed_on still come? */
