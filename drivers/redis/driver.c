@@ -108,7 +108,22 @@ dl_status_t dli_redis_configure(dli_redis_t *redis, const dl_option_value_t *val
 
 /* ---- the first exchange ----------------------------------------------------------------------------- */
 
-dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err) {
+void dli_redis_ask_first(dli_commands_t *commands, const dli_script_t *const *scripts, size_t n,
+                         const dli_slice_t *keys, size_t key_count) {
+    dli_commands_add_words(commands, "INFO", "memory", NULL);
+    for (size_t i = 0; i < n; i++) {
+        dli_commands_add_words(commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
+    }
+    dli_script_encode(commands, scripts[0], false, key_count, key_count, keys);
+}
+
+dl_status_t dli_redis_judge_first(const dli_exchange_t *x, dl_error_t *err) {
+    const dli_redis_t *redis = x->redis;
+    if (x->status != DL_OK) {
+        *err = x->err;
+        return x->status;
+    }
+    const redisReply *run = x->replies[x->commands->count - 1];
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
     }
@@ -120,20 +135,32 @@ dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run
                           redis->token_key_shown, why.message);
 }
 
-/* Connects a pipe; loads the scripts, which it is no failure not to be allowed (each is then sent once by its
- * text); and looks at the token key by one of them: whether this user may do so is better known now than at
- * the first lock. */
+void dli_redis_warn_of_eviction(const dli_redis_t *redis, const redisReply *info) {
+    char policy[24];
+    if (info->type == REDIS_REPLY_STRING && dli_info_number(info->str, "maxmemory", 0) > 0 &&
+        dli_info_text(info->str, "maxmemory_policy", policy, sizeof policy) &&
+        strcmp(policy, "noeviction") != 0) {
+        dli_redis_report(redis->env, &dli_redis_no_core, DL_LOG_WARNING,
+                         "%s drops locks that are held when its memory is full (maxmemory-policy %s); "
+                         "noeviction keeps them",
+                         redis->endpoint.label, policy);
+    }
+}
+
+/* Connects a pipe. The first of them asks the first question. */
 static dl_status_t greet(dli_redis_t *redis, size_t pipe, uint64_t deadline_ns, dl_error_t *err) {
     const dli_backend_env_t *core = redis->core;
     const dli_layout_t *layout = redis->layout;
-    const dli_script_t *const scripts[] = {layout->acquire, layout->release, layout->inspect};
+    const dli_script_t *const scripts[] = {layout->inspect, layout->acquire, layout->release};
     enum { SCRIPTS = sizeof scripts / sizeof scripts[0] };
-    redisReply *replies[SCRIPTS + 1] = {NULL};
+    const dli_slice_t key = dli_slice(redis->token_key);
+    redisReply *replies[DLI_FIRST_REPLIES(SCRIPTS)] = {NULL};
     dli_commands_t commands = {0};
-    for (size_t i = 0; i < SCRIPTS && pipe == 0; i++) {
-        dli_commands_add_words(&commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
+    if (pipe == 0) {
+        dli_redis_ask_first(&commands, scripts, SCRIPTS, &key, 1);
+    } else {
+        dli_script_encode(&commands, layout->inspect, false, 1, 1, &key);
     }
-    dli_redis_encode(redis, NULL, layout->inspect, "t|", NULL, false, &commands);
     dli_exchange_t x = {.redis = redis,
                         .pipe = (uint32_t)pipe,
                         .commands = &commands,
@@ -144,10 +171,11 @@ static dl_status_t greet(dli_redis_t *redis, size_t pipe, uint64_t deadline_ns, 
     dli_exchange_begin(&x);
     core->unlock(core->core);
     dli_exchanges_run(&exchange, 1);
-    *err = x.status != DL_OK ? x.err : *err;
-    dl_status_t status =
-        x.status == DL_OK ? dli_redis_judge_look(redis, replies[commands.count - 1], err) : x.status;
-    dli_replies_free(replies, SCRIPTS + 1);
+    dl_status_t status = dli_redis_judge_first(&x, err);
+    if (status == DL_OK && pipe == 0) {
+        dli_redis_warn_of_eviction(redis, replies[0]);
+    }
+    dli_replies_free(replies, DLI_FIRST_REPLIES(SCRIPTS));
     dli_commands_free(&commands);
     return status;
 }
@@ -179,16 +207,6 @@ dli_facts_t dli_redis_facts(const dli_redis_t *redis) {
         redis->core->unlock(redis->core->core);
     }
     return facts;
-}
-
-void dli_redis_warn_of_eviction(const dli_redis_t *redis) {
-    const dli_facts_t facts = dli_redis_facts(redis);
-    if (facts.maxmemory > 0 && facts.eviction[0] != '\0' && strcmp(facts.eviction, "noeviction") != 0) {
-        dli_redis_report(redis->env, &dli_redis_no_core, DL_LOG_WARNING,
-                         "%s drops locks that are held when its memory is full (maxmemory-policy %s); "
-                         "noeviction keeps them",
-                         redis->endpoint.label, facts.eviction);
-    }
 }
 
 /* ---- the ops ---------------------------------------------------------------------------------------- */
@@ -234,11 +252,7 @@ dl_status_t dli_redis_open(dli_redis_t *redis, const dli_layout_t *layout, const
     /* When a lock is held, renewals have to have a connection, whether or not descriptors are left by then.
      */
     status = status == DL_OK ? greet(redis, redis->connections, deadline_ns, err) : status;
-    if (status == DL_OK) {
-        dli_redis_warn_of_eviction(redis);
-        status = dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err);
-    }
-    return status;
+    return status == DL_OK ? dli_subscriber_open(&redis->endpoint, env, &redis->subscriber, err) : status;
 }
 
 void dli_redis_close(void *state, int forked) {

@@ -109,14 +109,11 @@ dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_v
                                    dl_error_t *err);
 dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const char *url, const dl_option_value_t *values,
                                     int64_t database, dl_error_t *err);
-/* The answer to running a script on the token key. */
-dl_status_t dli_redis_judge_look(const dli_redis_t *redis, const redisReply *run, dl_error_t *err);
 /* Of the server behind the connections; all zero: none was made yet. */
 dli_facts_t dli_redis_facts(const dli_redis_t *redis);
 /* Makes the connections; no I/O. */
 dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *options, dl_error_t *err);
 void dli_redis_close_mux(dli_redis_t *redis, bool forked);
-void dli_redis_warn_of_eviction(const dli_redis_t *redis);
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err);
 void dli_redis_describe(void *state, char *text, size_t size);
 
@@ -170,6 +167,17 @@ void dli_exchange_begin(dli_exchange_t *exchange);
 /* Until none of these is under way, those that begin meanwhile included; each has another `redis`. */
 void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n);
 void dli_replies_free(redisReply **replies, size_t n); /* and makes them NULL */
+
+/* driver.c: the first question to a server. INFO memory; loading n scripts, which it is no failure not to be
+ * allowed (each is then sent once by its text); and the first of them, which only reads, run on the keys that
+ * every lock needs: whether this user may do so is better known now than at the first lock. */
+#define DLI_FIRST_REPLIES(n) ((n) + 2)
+void dli_redis_ask_first(dli_commands_t *commands, const dli_script_t *const *scripts, size_t n,
+                         const dli_slice_t *keys, size_t key_count);
+/* How it went, by its last answer; DL_OK: each has one. */
+dl_status_t dli_redis_judge_first(const dli_exchange_t *x, dl_error_t *err);
+/* By its first answer, without the mutex. */
+void dli_redis_warn_of_eviction(const dli_redis_t *redis, const redisReply *info);
 
 /* admin.c */
 dl_status_t dli_redis_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,

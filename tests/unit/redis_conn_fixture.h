@@ -152,9 +152,7 @@ static inline redisReply *ask(dli_conn_t *conn, const char *command, const char 
     ":42\r\n$4\r\nmode\r\n+" mode "\r\n$4\r\nrole\r\n+" role "\r\n$7\r\nmodules\r\n*0\r\n"
 #define HELLO HELLO_IS("7.0.15", "standalone", "master")
 #define SERVER_INFO "$22\r\n# Server\r\nrun_id:abc\r\n\r\n"
-#define MEMORY_INFO "$48\r\nmaxmemory:1048576\r\nmaxmemory_policy:noeviction\r\n\r\n"
-#define INFOS SERVER_INFO MEMORY_INFO
-#define REQUESTS_END "$4\r\nINFO\r\n$6\r\nmemory\r\n"
+#define REQUESTS_END "$4\r\nINFO\r\n$6\r\nserver\r\n"
 
 static int listener = -1, peer = -1;
 static dli_endpoint_t place; /* of the listener */
@@ -241,7 +239,7 @@ static inline dli_conn_t *begin_with_peer(char *requests, size_t size) {
 static inline dli_conn_t *ready_with_peer(void) {
     char requests[1024];
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
-    say(HELLO INFOS);
+    say(HELLO SERVER_INFO);
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     return conn;
 }

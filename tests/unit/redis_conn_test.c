@@ -33,9 +33,8 @@ Test(redis_conn, asks_everything_in_one_pipeline) {
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
     cr_assert_str_eq(requests, "*7\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$3\r\np w\r\n"
                                "$7\r\nSETNAME\r\n$16\r\ndlock:my_host:17\r\n"
-                               "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
-                               "*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n");
-    say(HELLO "+OK\r\n" INFOS);
+                               "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n");
+    say(HELLO "+OK\r\n" SERVER_INFO);
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     dli_conn_close(conn, false);
 }
@@ -50,7 +49,7 @@ Test(redis_conn, a_password_alone_is_that_of_the_user_default) {
 }
 
 Test(redis_conn, learns_what_the_server_says_byte_by_byte) {
-    static const char answer[] = HELLO INFOS;
+    static const char answer[] = HELLO SERVER_INFO;
     serve_tcp();
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
     for (size_t i = 0; i < strlen(answer); i++) {
@@ -65,8 +64,6 @@ Test(redis_conn, learns_what_the_server_says_byte_by_byte) {
     cr_assert_eq(facts->version_number, 70015);
     cr_assert_str_eq(facts->run_id, "abc");
     cr_assert_eq(facts->client_id, 42);
-    cr_assert_str_eq(facts->eviction, "noeviction");
-    cr_assert_eq(facts->maxmemory, 1048576);
     cr_assert_not(facts->is_cluster);
     cr_assert_eq(dli_conn_until(conn), DL_NO_DEADLINE);
     dli_conn_close(conn, false);
@@ -75,12 +72,11 @@ Test(redis_conn, learns_what_the_server_says_byte_by_byte) {
 Test(redis_conn, valkey_is_known_by_its_own_version) {
     serve_tcp();
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
-    say(HELLO_IS("7.2.4", "standalone", "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n"
-                                                  "-NOPERM no\r\n");
+    say(HELLO_IS("7.2.4", "standalone",
+                 "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n");
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     cr_assert_str_eq(dli_conn_facts(conn)->product, "valkey");
     cr_assert_eq(dli_conn_facts(conn)->version_number, 80101);
-    cr_assert_str_eq(dli_conn_facts(conn)->eviction, "");
     dli_conn_close(conn, false);
 }
 
@@ -116,14 +112,14 @@ Test(redis_conn, refuses_what_is_no_answer) {
     must_reject("*2\r\n$6\r\nserver\r\n:1\r\n", DL_EPROTO, "HELLO");
     must_reject(HELLO ":1\r\n", DL_EPROTO, "INFO");
     must_reject(HELLO "*0\r\n", DL_EPROTO, "INFO");
-    must_reject(HELLO INFOS "+PONG\r\n", DL_EPROTO, "more than it was asked");
-    must_reject(HELLO INFOS "$", DL_EPROTO, "more than it was asked");
+    must_reject(HELLO SERVER_INFO "+PONG\r\n", DL_EPROTO, "more than it was asked");
+    must_reject(HELLO SERVER_INFO "$", DL_EPROTO, "more than it was asked");
     place.database = 3;
     must_reject(HELLO ":1\r\n", DL_EPROTO, "SELECT");
 }
 
 Test(redis_conn, a_hang_up_is_seen_in_every_state) {
-    static const char *const said[] = {"", "*1", HELLO, HELLO SERVER_INFO, HELLO INFOS};
+    static const char *const said[] = {"", "*1", HELLO, HELLO SERVER_INFO};
     serve_tcp();
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
         for (int reset = 0; reset < 2; reset++) {
@@ -135,7 +131,7 @@ Test(redis_conn, a_hang_up_is_seen_in_every_state) {
             peer = -1;
             dl_status_t status = drive(conn);
             if (status == DL_OK) { /* the whole handshake was there */
-                cr_assert_eq(i, 4);
+                cr_assert_eq(i, 3);
                 cr_assert_not(dli_conn_is_quiet(conn));
                 status = turn(conn, 1000);
             }
@@ -180,7 +176,7 @@ Test(redis_conn, silence_ends_with_the_time_for_connecting) {
 Test(redis_conn, a_step_without_events_changes_nothing) {
     serve_tcp();
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
-    say(HELLO INFOS);
+    say(HELLO SERVER_INFO);
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(dli_conn_step(conn, 0, &err), DL_OK);
         cr_assert_not(dli_conn_is_ready(conn));
@@ -225,7 +221,7 @@ Test(redis_conn, a_unix_server_with_a_full_queue_is_tried_again) {
     close(accept(listener, NULL, NULL));
     close(accept(listener, NULL, NULL));
     accept_peer(third, requests, sizeof requests);
-    say(HELLO INFOS);
+    say(HELLO SERVER_INFO);
     cr_assert_eq(drive(third), DL_OK, "%s", err.message);
     dli_conn_close(first, false);
     dli_conn_close(second, false);

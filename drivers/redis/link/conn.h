@@ -22,8 +22,6 @@ typedef struct dli_facts {
     char run_id[41];    /* "" when the user may not ask */
     bool is_cluster;
     int64_t client_id;    /* the server's number of this connection */
-    char eviction[24];    /* maxmemory-policy; "" when not known */
-    int64_t maxmemory;    /* bytes; 0: unlimited or not known */
     uint64_t greeting_ns; /* how long the answer to the greeting took: a round trip and a little more */
 } dli_facts_t;
 

@@ -31,7 +31,6 @@ void dli_handshake_write(const dli_endpoint_t *endpoint, const char *label, dli_
         dli_commands_add(commands, 2, argv);
     }
     dli_commands_add_words(commands, "INFO", "server", NULL);
-    dli_commands_add_words(commands, "INFO", "memory", NULL);
 }
 
 /* ---- HELLO ------------------------------------------------------------------------------------------- */
@@ -129,11 +128,6 @@ static void read_server(const redisReply *info, dli_facts_t *facts) {
     }
 }
 
-static void read_memory(const redisReply *info, dli_facts_t *facts) {
-    (void)dli_info_text(info->str, "maxmemory_policy", facts->eviction, sizeof facts->eviction);
-    facts->maxmemory = dli_info_number(info->str, "maxmemory", 0);
-}
-
 /* ---- errors ------------------------------------------------------------------------------------------ */
 
 static bool says(const redisReply *reply, const char *words) {
@@ -142,7 +136,7 @@ static bool says(const redisReply *reply, const char *words) {
 
 /* The user may not ask, or nobody may: locks work without the answer. */
 static bool is_no_matter(dli_handshake_t at, const redisReply *reply) {
-    return (at == DLI_HANDSHAKE_SERVER || at == DLI_HANDSHAKE_MEMORY) && dli_reply_is_refused(reply);
+    return at == DLI_HANDSHAKE_SERVER && dli_reply_is_refused(reply);
 }
 
 /* WRONGPASS is the answer to a wrong password, to one that is missing, to a user that is not there and to one
@@ -164,10 +158,8 @@ static dl_status_t refused_login(const dli_endpoint_t *endpoint, dl_error_t *err
 
 static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, const redisReply *reply,
                            dl_error_t *err) {
-    static const char *const names[] = {[DLI_HANDSHAKE_HELLO] = "HELLO",
-                                        [DLI_HANDSHAKE_SELECT] = "SELECT",
-                                        [DLI_HANDSHAKE_SERVER] = "INFO",
-                                        [DLI_HANDSHAKE_MEMORY] = "INFO"};
+    static const char *const names[] = {
+        [DLI_HANDSHAKE_HELLO] = "HELLO", [DLI_HANDSHAKE_SELECT] = "SELECT", [DLI_HANDSHAKE_SERVER] = "INFO"};
     const char *label = endpoint->label;
     dl_error_t said;
     if (at == DLI_HANDSHAKE_HELLO && says(reply, "unknown command")) {
@@ -197,7 +189,6 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
 
 dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoint, const redisReply *reply,
                                dli_facts_t *facts, dl_error_t *err) {
-    dl_status_t status = DL_OK;
     bool is_error = reply->type == REDIS_REPLY_ERROR;
     if (is_error && !is_no_matter(*at, reply)) {
         return refused(*at, endpoint, reply, err);
@@ -210,16 +201,14 @@ dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoi
         *at = DLI_HANDSHAKE_SERVER;
         return reply->type == REDIS_REPLY_STATUS ? DL_OK : dli_reply_unexpected(reply, "SELECT", err);
     case DLI_HANDSHAKE_SERVER:
-    case DLI_HANDSHAKE_MEMORY:
+        *at = DLI_HANDSHAKE_DONE;
         if (!is_error && !is_text(reply)) {
-            status = dli_reply_unexpected(reply, "INFO", err);
-        } else if (!is_error && *at == DLI_HANDSHAKE_SERVER) {
-            read_server(reply, facts);
-        } else if (!is_error) {
-            read_memory(reply, facts);
+            return dli_reply_unexpected(reply, "INFO", err);
         }
-        *at = *at == DLI_HANDSHAKE_SERVER ? DLI_HANDSHAKE_MEMORY : DLI_HANDSHAKE_DONE;
-        return status;
+        if (!is_error) {
+            read_server(reply, facts);
+        }
+        return DL_OK;
     case DLI_HANDSHAKE_DONE:
         break;
     }

@@ -10,7 +10,6 @@ typedef enum dli_handshake {
     DLI_HANDSHAKE_HELLO,
     DLI_HANDSHAKE_SELECT, /* passed over for database 0 */
     DLI_HANDSHAKE_SERVER,
-    DLI_HANDSHAKE_MEMORY,
     DLI_HANDSHAKE_DONE
 } dli_handshake_t;
 

@@ -10,28 +10,16 @@
 /* ---- the first question ----------------------------------------------------------------------------- */
 
 static const dli_script_t *const scripts[] = {
-    &dli_script_redlock_acquire, &dli_script_redlock_raise,  &dli_script_redlock_release,
-    &dli_script_string_inspect,  &dli_script_string_acquire,
+    &dli_script_string_inspect,  &dli_script_redlock_acquire, &dli_script_redlock_raise,
+    &dli_script_redlock_release, &dli_script_string_acquire,
 };
 #define SCRIPTS (sizeof scripts / sizeof scripts[0])
-
-/* Loads the scripts, which it is no failure not to be allowed (each is then sent once by its text), and runs
- * one that only reads on the keys that every lock needs: whether this user may do so is better known now than
- * at the first lock. */
-static void encode_loading(const dli_redlock_t *redlock, dli_commands_t *commands) {
-    const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
-                                dli_slice(redlock->quarantine_key)};
-    size_t n = redlock->quarantines ? 3 : 1;
-    for (size_t i = 0; i < SCRIPTS; i++) {
-        dli_commands_add_words(commands, "SCRIPT", "LOAD", scripts[i]->source, NULL);
-    }
-    dli_script_encode(commands, &dli_script_string_inspect, false, n, n, keys);
-}
+#define REPLIES DLI_FIRST_REPLIES(SCRIPTS)
 
 /* What is known of the nodes so far. */
 typedef struct opening {
     dli_exchange_t exchanges[DLI_NODES_MAX]; /* first */
-    redisReply *replies[DLI_NODES_MAX][SCRIPTS + 1];
+    redisReply *replies[DLI_NODES_MAX][REPLIES];
     dli_verdicts_t said;
     uint64_t first_ns; /* once there is a majority, the others have until then */
 } opening_t;
@@ -39,19 +27,13 @@ typedef struct opening {
 static void take_loading(dli_exchange_t *exchange) {
     const dli_node_t *node = (const dli_node_t *)(const void *)exchange->redis; /* its first part */
     opening_t *opening = (opening_t *)(void *)(exchange - node->index);
-    dl_error_t *err = &opening->said.errors[node->index];
-    dl_status_t status = exchange->status;
-    *err = exchange->err;
-    if (status == DL_OK) {
-        status = dli_redis_judge_look(exchange->redis, exchange->replies[SCRIPTS], err);
-    }
+    dl_status_t status = dli_redis_judge_first(exchange, &opening->said.errors[node->index]);
     opening->said.statuses[node->index] = status;
     opening->said.good |= status == DL_OK ? 1u << node->index : 0;
     for (size_t i = 0; dli_nodes_count(opening->said.good) == node->redlock->quorum && i < node->redlock->n;
          i++) {
         opening->exchanges[i].deadline_ns = opening->first_ns;
     }
-    dli_replies_free(exchange->replies, SCRIPTS + 1);
 }
 
 /* Every node gets node_timeout. While there is no majority, those that are merely slow get the time that
@@ -61,7 +43,9 @@ static void ask_all(dli_redlock_t *redlock, opening_t *opening, uint64_t deadlin
     uint64_t until_ns = redlock->env->now_ns() + patience_ns;
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     dli_commands_t commands = {0};
-    encode_loading(redlock, &commands);
+    const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
+                                dli_slice(redlock->quarantine_key)};
+    dli_redis_ask_first(&commands, scripts, SCRIPTS, keys, redlock->quarantines ? 3 : 1);
     opening->first_ns = dli_round_until(redlock, deadline_ns);
     until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
     for (size_t i = 0; i < redlock->n; i++) {
@@ -104,8 +88,11 @@ static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_err
         dli_node_tell(&redlock->nodes[i], opening.said.statuses[i], &opening.said.errors[i]);
     }
     core->unlock(core->core);
-    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        dli_redis_warn_of_eviction(&redlock->nodes[i].redis);
+    for (size_t i = 0; i < redlock->n; i++) {
+        if (status == DL_OK && opening.said.statuses[i] == DL_OK) {
+            dli_redis_warn_of_eviction(&redlock->nodes[i].redis, opening.replies[i][0]);
+        }
+        dli_replies_free(opening.replies[i], REPLIES);
     }
     return status;
 }
