@@ -174,11 +174,9 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
     dli_redis_t *redis = state;
     uint64_t mux_ns = DL_NO_DEADLINE;
     (void)max;
-    char run_id[41];
     redis->polled = dli_mux_listen_fds(redis->mux, fds, &mux_ns);
     fds += redis->polled;
-    dli_mux_run_id(redis->mux, run_id);
-    dli_subscriber_follow(redis->subscriber, run_id);
+    dli_subscriber_follow(redis->subscriber, redis->mux->polled_run_id);
     dli_subscriber_fds(redis->subscriber, fds, until_ns);
     *until_ns = mux_ns < *until_ns ? mux_ns : *until_ns;
     return redis->polled + (fds->fd >= 0);

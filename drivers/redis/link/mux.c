@@ -595,14 +595,9 @@ size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns
         }
     }
     mux->polled_to_ns = *until_ns = to_ns;
+    memcpy(mux->polled_run_id, mux->run_id, sizeof mux->run_id);
     mux->core->unlock(mux->core->core);
     return n;
-}
-
-void dli_mux_run_id(dli_mux_t *mux, char run_id[41]) {
-    mux->core->lock(mux->core->core);
-    memcpy(run_id, mux->run_id, sizeof mux->run_id);
-    mux->core->unlock(mux->core->core);
 }
 
 /* Another caller reads, and has left unread what can be read, both times that it was looked at. */

@@ -182,7 +182,8 @@ struct dli_mux {
         uint32_t said; /* on these pipes' connections */
     } kills[DLI_KILLS_MAX];
     size_t kill_count;
-    uint64_t polled_to_ns; /* until when, at the longest */
+    uint64_t polled_to_ns;  /* until when, at the longest */
+    char polled_run_id[41]; /* run_id, as it was before the poll; used without the mutex */
     uint64_t terms;
     dli_pipe_t pipes[DLI_PIPES_MAX];
 };
@@ -210,10 +211,8 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
 /* Where the free of this claim has to go: the pipe on which it was given up, and may yet be carried out.
  * false: anywhere. With the mutex held. */
 bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
-/* As listen_fds and listen. */
+/* As listen_fds and listen. One thread at a time: polled_run_id is for whoever listens. */
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
-/* The run id of the server that was met last; "": it is not known. */
-void dli_mux_run_id(dli_mux_t *mux, char run_id[41]);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);
 /* As lead_fds, lead and end_lead. */
 int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,
