@@ -9,7 +9,6 @@
 #include <time.h>
 
 #define NS_PER_US ((uint64_t)1000)
-#define NS_PER_MS ((uint64_t)1000000)
 
 void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
                    const char *format, ...) {

@@ -185,7 +185,5 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redis_t *redis = state;
     dli_subscriber_listen(redis->subscriber, n > redis->polled ? fds[redis->polled].revents : 0);
-    if (redis->mux != NULL) {
-        dli_mux_listen(redis->mux, fds, redis->polled);
-    }
+    dli_mux_listen(redis->mux, fds, redis->polled);
 }

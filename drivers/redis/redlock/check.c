@@ -8,8 +8,6 @@
 #include "drivers/redis/check.h"
 #include "redlock.h"
 
-#define NS_PER_MS ((uint64_t)1000000)
-
 /* ---- has it a vote? ---------------------------------------------------------------------------------- */
 
 /* false: it has none. */

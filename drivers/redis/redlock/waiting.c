@@ -186,9 +186,7 @@ void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
     (void)n; /* as many as were given out */
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
-        if (node->redis.mux != NULL) { /* not closed meanwhile */
-            dli_redis_listen(&node->redis, fds, node->polled);
-        }
+        dli_redis_listen(&node->redis, fds, node->polled);
         fds += node->polled;
     }
     core->lock(core->core);
