@@ -222,7 +222,7 @@ Test(redlock_votes, answers_are_waited_for_while_they_tell_a_holder_from_a_split
 
 Test(redlock_votes, too_few_answers_end_with_what_is_wrong) {
     cr_assert_eq(REFUSE(yes(1), missing(DL_EIO, "redis://c:6379: refused"), missing(DL_EIO, "late")), DL_EIO);
-    cr_assert_str_eq(err.message, "1 of 3 nodes answered; redis://c:6379: refused");
+    cr_assert_str_eq(err.message, "1 of 3 nodes answered; redis://c:6379: refused; late");
     cr_assert_eq(REFUSE(missing(DL_EAUTH, "no"), busy(OURS, 5, true), missing(DL_EAUTH, "no")), DL_EAUTH);
     cr_assert_eq(REFUSE(missing(DL_EAUTH, "no"), yes(1), missing(DL_EIO, "down")), DL_EIO);
     cr_assert_eq(REFUSE(missing(DL_ENOMEM, "no"), missing(DL_ENOMEM, "no"), unknown(DL_EIO, NULL)), DL_ENOMEM,

@@ -1,62 +1,36 @@
 /* nodes.c - who the nodes are: distinct servers, up or down, with a vote or without. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "redlock.h"
+#include "tally.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-/* What a message has room for behind how many nodes there are; and for "; and 15 more". */
-#define REASONS_MAX 200
-#define REASONS_REST 16
-
 size_t dli_nodes_count(uint32_t mask) {
     return (size_t)__builtin_popcount(mask);
 }
 
-/* This reason, and those of the other nodes as far as there is room. */
-static void list_reasons(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
-                         const dl_error_t *first, char text[REASONS_MAX]) {
-    size_t left = 0, used = (size_t)snprintf(text, REASONS_MAX, "%s", first->message);
-    for (size_t i = 0; i < redlock->n; i++) {
-        const char *why = verdicts->errors[i].message;
-        if ((verdicts->good >> i & 1) != 0 || strcmp(why, first->message) == 0) {
-            continue;
-        }
-        if (left > 0 || used + strlen("; ") + strlen(why) >= REASONS_MAX - REASONS_REST) {
-            left++;
-        } else {
-            used += (size_t)snprintf(text + used, REASONS_MAX - used, "; %s", why);
-        }
-    }
-    if (left > 0 && used < REASONS_MAX - REASONS_REST) {
-        (void)snprintf(text + used, REASONS_MAX - used, "; and %zu more", left);
-    }
-}
-
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
                                     dl_error_t *err) {
-    size_t good = dli_nodes_count(verdicts->good);
-    dl_status_t status = DL_OK;
-    const dl_error_t *why = NULL;
-    char reasons[REASONS_MAX];
-    if (good >= redlock->quorum) {
+    dli_ballot_t ballots[DLI_NODES_MAX];
+    dli_tally_t tally;
+    char reasons[DLI_REASONS_MAX];
+    int native = 0; /* the first */
+    for (size_t i = redlock->n; i-- > 0;) {
+        bool is_good = (verdicts->good >> i & 1) != 0;
+        ballots[i] = (dli_ballot_t){.vote = is_good ? DLI_VOTE_YES : DLI_VOTE_NONE,
+                                    .status = verdicts->statuses[i],
+                                    .why = verdicts->errors[i].message};
+        native = is_good ? native : verdicts->errors[i].native;
+    }
+    dli_tally_count(&tally, ballots, redlock->n, redlock->quorum);
+    if (tally.yes >= tally.quorum) {
         return DL_OK;
     }
-    for (size_t i = 0; i < redlock->n; i++) {
-        if ((verdicts->good >> i & 1) == 0) {
-            bool is_memory = status == DL_ENOMEM || verdicts->statuses[i] == DL_ENOMEM;
-            status = why == NULL || status == verdicts->statuses[i] ? verdicts->statuses[i]
-                     : is_memory                                    ? DL_ENOMEM
-                                                                    : DL_EIO;
-            why = why == NULL || verdicts->statuses[i] == DL_ENOMEM ? &verdicts->errors[i] : why;
-        }
-    }
-    int native = why->native; /* err may be one of these */
-    list_reasons(redlock, verdicts, why, reasons);
-    return dl_driver_fail(err, status, native, "%zu of %zu nodes can be used, %zu are needed; %s", good,
-                          redlock->n, redlock->quorum, reasons);
+    dl_status_t status = dli_tally_reasons(&tally, reasons);
+    return dl_driver_fail(err, status, native, "%zu of %zu nodes can be used, %zu are needed; %s", tally.yes,
+                          tally.n, tally.quorum, reasons);
 }
 
 /* ---- distinct --------------------------------------------------------------------------------------- */

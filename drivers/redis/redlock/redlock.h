@@ -102,7 +102,7 @@ typedef struct dli_verdicts {
     dl_status_t statuses[DLI_NODES_MAX];
     dl_error_t errors[DLI_NODES_MAX];
 } dli_verdicts_t;
-/* DL_OK: a majority is good. Otherwise what the others have in common, or DL_EIO, with the first reason. */
+/* DL_OK: a majority is good. Otherwise as dli_tally_reasons, of those that are not. */
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
                                     dl_error_t *err);
 

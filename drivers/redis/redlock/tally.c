@@ -2,6 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tally.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +13,8 @@
 #define AMBIGUOUS_MS 100
 /* An end that is not known. */
 #define NEVER_MS INT64_MAX
-/* So much of a reason is shown. */
-#define WHY_SHOWN 180
+/* Room for "; and 15 more". */
+#define REASONS_REST 16
 
 void dli_ballot_read(dli_ballot_t *ballot, const redisReply *reply, bool fences, uint64_t floor) {
     int64_t number, ours = 0;
@@ -180,46 +181,64 @@ static bool is_missing(const dli_ballot_t *ballot) {
     return ballot->vote == DLI_VOTE_NONE || ballot->vote == DLI_VOTE_UNKNOWN;
 }
 
-dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
+static size_t count_missing(const dli_tally_t *tally, dl_status_t status) {
+    size_t count = 0;
+    for (size_t i = 0; i < tally->n; i++) {
+        count += is_missing(&tally->ballots[i]) && tally->ballots[i].status == status;
+    }
+    return count;
+}
+
+dl_status_t dli_tally_reasons(const dli_tally_t *tally, char text[DLI_REASONS_MAX]) {
     dl_status_t status = DL_EIO;
-    const char *why = NULL;
-    size_t missing = 0;
+    const char *first = NULL;
+    size_t left = 0, used = 0;
     for (size_t i = 0; i < tally->n; i++) {
         const dli_ballot_t *ballot = &tally->ballots[i];
-        if (ballot->vote == DLI_VOTE_FOREIGN && tally->foreign > tally->n - tally->quorum) {
-            return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", ballot->why);
-        }
         if (!is_missing(ballot)) {
             continue;
         }
-        size_t count = 0;
-        for (size_t j = 0; j < tally->n; j++) {
-            count += is_missing(&tally->ballots[j]) && tally->ballots[j].status == ballot->status;
+        if (count_missing(tally, ballot->status) > tally->n - tally->quorum) {
+            status = ballot->status;
         }
-        /* A lack of memory is the caller's own, and enough of a reason. */
-        if (count > tally->n - tally->quorum || ballot->status == DL_ENOMEM) {
-            status = status == DL_ENOMEM ? status : ballot->status;
+        if (ballot->why == NULL || (first != NULL && strcmp(ballot->why, first) == 0)) {
+            continue;
         }
-        why = why == NULL ? ballot->why : why;
-        missing++;
+        if (first == NULL) {
+            first = ballot->why;
+            used = (size_t)snprintf(text, DLI_REASONS_MAX, "%s", first);
+        } else if (left == 0 && used + strlen("; ") + strlen(ballot->why) < DLI_REASONS_MAX - REASONS_REST) {
+            used += (size_t)snprintf(text + used, DLI_REASONS_MAX - used, "; %s", ballot->why);
+        } else {
+            left++;
+        }
     }
-    return dl_driver_fail(err, status, 0, "%zu of %zu nodes answered; %.*s", tally->n - missing, tally->n,
-                          WHY_SHOWN, why != NULL ? why : "the others are late");
+    if (left > 0 && used < DLI_REASONS_MAX - REASONS_REST) {
+        (void)snprintf(text + used, DLI_REASONS_MAX - used, "; and %zu more", left);
+    } else if (first == NULL) {
+        strcpy(text, "the others are late");
+    }
+    /* A lack of memory is the caller's own, and enough of a reason. */
+    return count_missing(tally, DL_ENOMEM) > 0 ? DL_ENOMEM : status;
 }
 
-static size_t count_without_memory(const dli_tally_t *tally) {
-    size_t count = 0;
-    for (size_t i = 0; i < tally->n; i++) {
-        count += is_missing(&tally->ballots[i]) && tally->ballots[i].status == DL_ENOMEM;
+dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
+    char reasons[DLI_REASONS_MAX];
+    for (size_t i = 0; tally->foreign > tally->n - tally->quorum && i < tally->n; i++) {
+        if (tally->ballots[i].vote == DLI_VOTE_FOREIGN) {
+            return dl_driver_fail(err, DL_EFOREIGN, 0, "%s", tally->ballots[i].why);
+        }
     }
-    return count;
+    dl_status_t status = dli_tally_reasons(tally, reasons);
+    return dl_driver_fail(err, status, 0, "%zu of %zu nodes answered; %s",
+                          tally->yes + tally->busy + tally->excluded + tally->foreign, tally->n, reasons);
 }
 
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
                               dl_error_t *err) {
     bool is_foreign = tally->foreign > tally->n - tally->quorum;
     /* Without memory it was not asked where there was a majority to be had. */
-    if (!is_foreign && tally->yes + count_without_memory(tally) < tally->quorum &&
+    if (!is_foreign && tally->yes + count_missing(tally, DL_ENOMEM) < tally->quorum &&
         tally->yes + tally->busy + tally->excluded >= tally->quorum) {
         return refuse_as_busy(tally, took_ns, draw, grant, err);
     }

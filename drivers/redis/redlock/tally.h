@@ -57,9 +57,12 @@ bool dli_release_is_settled(const dli_tally_t *tally, size_t pending);
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,
                               dl_error_t *err);
 
-/* What is wrong when so many nodes have something else there that no majority is left (DL_EFOREIGN), or too
- * few answered: a status of so many nodes that it alone prevents a majority, or DL_EIO; err says how many
- * answered, and the first reason of one that did not. */
+/* What is wrong with the nodes that gave no answer: a status of so many that it alone prevents a majority, or
+ * DL_EIO; and their reasons in words, as far as a message has room for them. */
+#define DLI_REASONS_MAX 181
+dl_status_t dli_tally_reasons(const dli_tally_t *tally, char text[DLI_REASONS_MAX]);
+/* The same where too few answered; or DL_EFOREIGN: so many nodes have something else there that no majority
+ * is left. err says how many answered, and why the others did not. */
 dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err);
 
 /* Who holds a lock, of which n nodes have this, and so many did not answer: the hold on most nodes, if it can
