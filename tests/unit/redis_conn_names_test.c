@@ -234,7 +234,7 @@ Test(redis_names, no_thread_and_no_descriptor_are_limits) {
     getrlimit(RLIMIT_NOFILE, &old);
     none = (struct rlimit){.rlim_cur = 0, .rlim_max = old.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
-    dl_status_t status = dli_conn_start(&place, &env, DL_NO_DEADLINE, &conn, &err);
+    dl_status_t status = dli_conn_start(&place, &env, &conn, &err);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
     cr_assert_eq(status, DL_ELIMIT, "%s", err.message);
     env.thread_start = refuse_thread;

@@ -164,13 +164,6 @@ Test(redis_conn, silence_ends_with_the_time_for_connecting) {
     must_fail(&place, DL_EIO, "no answer to the handshake in time");
     cr_assert_geq(now_ms() - before, 149, "after %d ms", (int)(now_ms() - before));
     cr_assert_lt(now_ms() - before, 150 + SLACK_MS, "after %d ms", (int)(now_ms() - before));
-    dli_conn_t *conn;
-    place.connect_timeout_ms = 0; /* the caller's own time counts too */
-    cr_assert_eq(dli_conn_start(&place, &env, ran_ns() + 100 * MS, &conn, &err), DL_OK);
-    before = now_ms();
-    cr_assert_eq(drive(conn), DL_EIO);
-    cr_assert_lt(now_ms() - before, 100 + SLACK_MS);
-    dli_conn_close(conn, false);
 }
 
 Test(redis_conn, a_step_without_events_changes_nothing) {
@@ -248,7 +241,7 @@ Test(redis_conn, no_descriptor_left_is_a_limit) {
     none = (struct rlimit){.rlim_cur = 0, .rlim_max = old.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
     dli_conn_t *conn;
-    dl_status_t status = dli_conn_start(&place, &env, DL_NO_DEADLINE, &conn, &err);
+    dl_status_t status = dli_conn_start(&place, &env, &conn, &err);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
     cr_assert_eq(status, DL_ELIMIT, "%s", err.message);
     cr_assert_null(conn);

@@ -383,8 +383,8 @@ static dl_status_t dialled(dli_conn_t *conn, dl_error_t *err) {
 
 /* ---- the owner's calls ------------------------------------------------------------------------------- */
 
-dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, uint64_t until_ns,
-                           dli_conn_t **out, dl_error_t *err) {
+dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, dli_conn_t **out,
+                           dl_error_t *err) {
     dli_conn_t *conn = calloc(1, sizeof *conn);
     *out = NULL;
     if (conn == NULL) {
@@ -392,11 +392,7 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
     }
     conn->endpoint = endpoint;
     conn->env = env;
-    conn->until_ns = until_ns;
-    if (endpoint->connect_timeout_ms > 0) {
-        uint64_t own_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
-        conn->until_ns = own_ns < until_ns ? own_ns : until_ns;
-    }
+    conn->until_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
     conn->fd = -1;
     dl_status_t status = dli_decoder_init(&conn->decoder) ? DL_OK : fail_memory(err);
     atomic_signal_fence(memory_order_release);

@@ -25,11 +25,11 @@ typedef struct dli_facts {
     uint64_t greeting_ns; /* how long the answer to the greeting took: a round trip and a little more */
 } dli_facts_t;
 
-/* Begins. The endpoint outlives the connection. After its connect_timeout, or until_ns, it is a failure not
- * to be ready. DL_OK, or what dli_conn_step returns: what can be done without waiting is done here already.
- * *conn is set before there is a descriptor, so that a child that is forked meanwhile finds it. */
-dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, uint64_t until_ns,
-                           dli_conn_t **conn, dl_error_t *err);
+/* Begins. The endpoint outlives the connection. After its connect_timeout it is a failure not to be ready.
+ * DL_OK, or what dli_conn_step returns: what can be done without waiting is done here already. *conn is set
+ * before there is a descriptor, so that a child that is forked meanwhile finds it. */
+dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, dli_conn_t **conn,
+                           dl_error_t *err);
 /* What to poll for now. */
 void dli_conn_want(const dli_conn_t *conn, struct pollfd *fd);
 /* Step it by then, whatever comes: the next address is due, or it is too late. DL_NO_DEADLINE once ready. */

@@ -146,7 +146,7 @@ static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
         return status;
     }
     mux->core->unlock(mux->core->core);
-    status = dli_conn_start(mux->endpoint, mux->env, DL_NO_DEADLINE, &pipe->made, err);
+    status = dli_conn_start(mux->endpoint, mux->env, &pipe->made, err);
     mux->core->lock(mux->core->core);
     *conn = pipe->made;
     pipe->polled = false;                      /* not this one */

@@ -166,7 +166,7 @@ void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
 /* ---- what is to be done before a poll --------------------------------------------------------------- */
 
 static dl_status_t begin_to_connect(dli_subscriber_t *s, dl_error_t *err) {
-    dl_status_t status = dli_conn_start(s->endpoint, s->env, DL_NO_DEADLINE, &s->conn, err);
+    dl_status_t status = dli_conn_start(s->endpoint, s->env, &s->conn, err);
     /* A server nearby may have answered already, and then nothing more comes of its own. */
     if (status == DL_OK && dli_conn_is_ready(s->conn)) {
         become_ready(s);
