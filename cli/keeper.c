@@ -33,7 +33,7 @@ typedef struct state {
     end_cause_t cause;
     pid_t group;       /* 0: not started, or gone */
     bool leader_ended; /* and is reaped, or about to be */
-    int exit_status;   /* of the leader, once it has ended */
+    int exit_status;   /* of the leader, once it has ended; or of one that could not be started */
     note_t start;      /* not done yet; kind 0: none */
     uint64_t valid_until_ns, grace_ns, margin_ns;
     uint64_t kill_at_ns; /* PHASE_TERM */
@@ -264,7 +264,7 @@ static _Noreturn void keeper_main(const launch_t *launch, int socket) {
     sigset_t child;
     (void)sigemptyset(&child);
     (void)sigaddset(&child, SIGCHLD);
-    state_t state = {.launch = launch, .socket = socket, .exec_fd = -1};
+    state_t state = {.launch = launch, .socket = socket, .exec_fd = -1, .exit_status = EX_OSERR};
     state.child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     state.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (state.child_fd < 0 || state.timer_fd < 0) {

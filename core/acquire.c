@@ -486,8 +486,7 @@ static dli_next_t tried_step(dli_op_t *op) {
     if (!has_turn(op)) {
         return back_to_its_turn(op);
     }
-    bool is_trouble =
-        status == DL_EIO || status == DL_EUNKNOWN || status == DL_ELOST || status == DL_ECANCELED;
+    bool is_trouble = op->answer == DL_EIO || op->answer == DL_EUNKNOWN || op->answer == DL_ECANCELED;
     op->gate->trouble_ns = is_trouble ? op->gate->trouble_ns : 0;
     if (status == DL_OK) {
         return acquired(op);

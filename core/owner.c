@@ -13,7 +13,6 @@
 static atomic_uint_fast64_t last_number;
 static _Thread_local dli_thread_t *self;
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static int setup_error;
 
@@ -68,7 +67,8 @@ static void in_child(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
-static void setup(void) {
+/* As the library is loaded, before a thread can fork: in the midst of it, a child would do it once more. */
+__attribute__((constructor(101))) static void setup(void) {
     setup_error = pthread_key_create(&exit_key, end_thread);
     if (setup_error == 0) {
         setup_error = pthread_atfork(before_fork, after_fork, in_child);
@@ -76,7 +76,6 @@ static void setup(void) {
 }
 
 dli_origin_t dli_origin(void) {
-    (void)pthread_once(&once, setup);
     return (dli_origin_t){.pid = getpid(), .generation = atomic_load(&generation)};
 }
 
@@ -93,7 +92,6 @@ dli_thread_t *dli_thread_self(void) {
     if (self != NULL) {
         return self;
     }
-    pthread_once(&once, setup);
     if (setup_error != 0) {
         return NULL;
     }
@@ -113,7 +111,6 @@ dli_thread_t *dli_thread_self(void) {
 }
 
 int dli_exit_hook_add(dli_exit_hook_t *hook) {
-    pthread_once(&once, setup);
     if (setup_error != 0) {
         return setup_error;
     }

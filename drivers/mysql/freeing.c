@@ -62,9 +62,11 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
         }
     }
     if (status == DL_EIO && !is_of_this_run) {
-        return dl_driver_fail(err, DL_EIO, 0,
-                              "its holder may be of an earlier run of the server, and so is not killed; the "
-                              "row is locked still");
+        const dl_error_t why = *err;
+        return dl_driver_fail(
+            err, DL_EIO, 0,
+            "its holder may be of an earlier run of the server, and so is not killed; it is locked still: %s",
+            why.message);
     }
     if (status == DL_EIO) {
         err->status = status = DL_EUNKNOWN; /* the kill is under way */

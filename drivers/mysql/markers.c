@@ -62,8 +62,8 @@ static void read_marker(MYSQL_ROW row, const unsigned long *lengths, uint64_t as
     copy_text(info->owner, sizeof info->owner, row[OWNER], lengths[OWNER]);
     copy_text(info->client, sizeof info->client, row[CLIENT], lengths[CLIENT]);
     marker->connection_id = dli_mysql_number(row[CONNECTION_ID]);
-    uint64_t age_ns = dli_mysql_number(row[AGE_US]) * 1000;
-    marker->written_ns = age_ns > 0 && age_ns < asked_ns ? asked_ns - age_ns : 0;
+    int64_t age_ns = (int64_t)dli_mysql_number(row[AGE_US]) * 1000;
+    marker->written_ns = age_ns > 0 ? (int64_t)asked_ns - age_ns : INT64_MIN;
 }
 
 dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_intent_t intent,

@@ -105,8 +105,10 @@ dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefi
 /* markers.c: the marker in a row, seen from outside the holder's transaction. */
 typedef struct dli_mysql_marker {
     uint64_t connection_id;
-    uint64_t written_ns; /* or later; 0: the server's clock has gone back since */
-    int64_t lease_ms;    /* -1: none */
+    int64_t
+        written_ns;   /* or later, by the clock of this machine, which may have started since; INT64_MIN: the
+                            server's clock has gone back */
+    int64_t lease_ms; /* -1: none */
     dl_lock_info_t info; /* held: somebody does. remaining_ms: as if it was never renewed */
 } dli_mysql_marker_t;
 /* Of the request counts the name, until when and what stops it. intent: DLI_MYSQL_READ, or DLI_MYSQL_FREE to

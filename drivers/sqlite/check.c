@@ -63,7 +63,7 @@ static int ask(dli_connection_t *c, const char *sql, int64_t *value, char *text,
 static int look_for_damage(dli_connection_t *c, answers_t *a) {
     const dli_guard_t *all = dli_guard_here();
     uint64_t now_ns = all->store->env->now_ns();
-    dli_limits_t half = {.deadline_ns = now_ns + (all->until_ns - now_ns) / 2};
+    dli_limits_t half = {.deadline_ns = now_ns / 2 + all->until_ns / 2};
     dli_guard_t guard;
     dli_guard_enter(&guard, all->store, half);
     int rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);

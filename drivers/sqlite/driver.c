@@ -150,7 +150,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
             status = open_both(store, limits, made, err);
         }
         dli_guard_leave(&guard);
-        dli_forks_opened(store);
+        status = dli_forks_opened(store, status, err);
     }
     return status;
 }
@@ -161,7 +161,6 @@ dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *values, const 
     return open_store(state, values, env, deadline_ns, &made, err);
 }
 
-/* With both turns held. */
 static void close_both(dli_store_t *store) {
     dli_guard_t guard;
     uint64_t deadline_ns = store->env->now_ns() + (uint64_t)store->env->call_timeout_ms * NS_PER_MS;
@@ -183,15 +182,7 @@ void dli_sqlite_close(void *state, int forked) {
         return;
     }
     dli_wake_close(store, forked);
-    if (!forked && store->fork_node != NULL) {
-        /* Nobody else wants the turns but a fork(). */
-        (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
-        (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
-        close_both(store);
-        dli_turn_give(&store->renewals.turn, store->env);
-        dli_turn_give(&store->calls.turn, store->env);
-    }
-    dli_forks_leave(store, forked);
+    dli_forks_leave(store, forked, close_both);
     dli_folder_close(&store->place);
     store->env = NULL;
 }

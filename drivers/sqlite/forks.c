@@ -62,7 +62,8 @@ static void after_fork_in_child(void) {
     pthread_mutex_unlock(&list_mutex);
 }
 
-static void add_handlers(void) {
+/* As the library is loaded, before a thread can fork: in the midst of it, a child would do it once more. */
+__attribute__((constructor(101))) static void add_handlers(void) {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
@@ -135,9 +136,14 @@ bool dli_forks_has_log(const dli_store_t *store) {
     return is_there;
 }
 
+static dl_status_t refuse(const dli_store_t *store, dl_error_t *err) {
+    return dl_driver_fail(err, DL_EIO, 0,
+                          "the lock file, or its log, was replaced while this process has it open; close the "
+                          "clients that use the old one first: %s",
+                          dli_place_text(&store->place));
+}
+
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, add_handlers);
     dli_fork_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
@@ -151,11 +157,7 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
         free(node);
     } else if (is_in_use_otherwise(store)) {
-        status = dl_driver_fail(
-            err, DL_EIO, 0,
-            "the lock file, or its log, was replaced while this process has it open; close the "
-            "clients that use the old one first: %s",
-            dli_place_text(&store->place));
+        status = refuse(store, err);
         free(node);
     } else {
         dli_turn_try(&store->calls.turn);
@@ -168,16 +170,23 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     return status;
 }
 
-void dli_forks_opened(dli_store_t *store) {
+/* Another index may have come to the path since, while SQLite goes on with that of the process. */
+dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err) {
     store->fork_node->file = store->parts[DLI_MAIN];
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
     pthread_mutex_lock(&list_mutex);
+    if (status == DL_OK && is_in_use_otherwise(store)) {
+        status = refuse(store, err);
+    }
     store->fork_node->index = store->parts[DLI_INDEX];
     pthread_mutex_unlock(&list_mutex);
+    return status;
 }
 
-void dli_forks_leave(dli_store_t *store, int forked) {
+/* Whoever opens the file meanwhile waits: SQLite may take the log away, and then makes a new one for it. So
+ * does fork(); nobody else wants the turns. */
+void dli_forks_leave(dli_store_t *store, int forked, void (*close)(dli_store_t *store)) {
     dli_fork_node_t *node = store->fork_node;
     store->fork_node = NULL;
     /* In a child the node stays for good: it remembers what SQLite's book has. */
@@ -191,6 +200,7 @@ void dli_forks_leave(dli_store_t *store, int forked) {
             break;
         }
     }
+    close(store);
     pthread_mutex_unlock(&list_mutex);
     free(node);
 }

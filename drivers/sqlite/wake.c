@@ -153,16 +153,15 @@ static void dispatch_one(const dli_store_t *store, const struct inotify_event *e
     }
 }
 
+/* As many as there is room for; more are read when it listens again, and keep nobody here. */
 static void dispatch(const dli_store_t *store) {
     _Alignas(struct inotify_event) char events[4096];
-    ssize_t n;
-    while ((n = read(store->wake->inotify, events, sizeof events)) > 0) {
-        for (ssize_t at = 0; at < n;) {
-            struct inotify_event event;
-            memcpy(&event, events + at, sizeof event);
-            dispatch_one(store, &event);
-            at += (ssize_t)(sizeof event + event.len);
-        }
+    ssize_t n = read(store->wake->inotify, events, sizeof events);
+    for (ssize_t at = 0; at < n;) {
+        struct inotify_event event;
+        memcpy(&event, events + at, sizeof event);
+        dispatch_one(store, &event);
+        at += (ssize_t)(sizeof event + event.len);
     }
 }
 

@@ -27,7 +27,7 @@ static const dl_driver_env_t *env;
 static atomic_int tries, frees, watches;
 static atomic_int_fast64_t longest_ms;
 static atomic_int latecomers; /* asked by no later a deadline than what was asked before */
-static uint64_t last_deadline_ns;
+static atomic_uint_fast64_t last_deadline_ns;
 
 static dl_status_t open_script(void *state, const dl_option_value_t *options, const dl_driver_env_t *lent,
                                uint64_t deadline_ns, dl_error_t *err) {
@@ -59,8 +59,7 @@ static void note_lease(int64_t lease_ms) {
 }
 
 static void note_deadline(uint64_t deadline_ns) {
-    atomic_fetch_add(&latecomers, deadline_ns <= last_deadline_ns);
-    last_deadline_ns = deadline_ns;
+    atomic_fetch_add(&latecomers, deadline_ns <= atomic_exchange(&last_deadline_ns, deadline_ns));
 }
 
 static dl_status_t take(void *state, void *hold, const dl_request_t *r, dl_grant_t *grant, dl_error_t *err) {

@@ -24,8 +24,10 @@ typedef struct relay {
     atomic_bool is_over;
     atomic_bool holds; /* new connections are accepted, and nothing comes to them as long as this is set */
     atomic_bool cuts;  /* new connections are closed at once */
-    atomic_int deaf_below; /* the first so many pairs carry nothing any more, for good */
-    atomic_int pairs;      /* that ever were */
+    atomic_int
+        deaf_below; /* the first so many pairs carry nothing any more, for good; once looks has risen */
+    atomic_uint looks;
+    atomic_int pairs;                             /* that ever were */
     int client[RELAY_PAIRS], server[RELAY_PAIRS]; /* -1: not connected so far, or not any more */
 } relay_t;
 
@@ -72,6 +74,7 @@ static inline void *relay_run(void *arg) {
     while (!atomic_load(&relay->is_over)) {
         struct pollfd fds[1 + 2 * RELAY_PAIRS];
         int n = atomic_load(&relay->pairs), deaf = atomic_load(&relay->deaf_below);
+        atomic_fetch_add(&relay->looks, 1);
         fds[0] = (struct pollfd){.fd = n < RELAY_PAIRS ? relay->listener : -1, .events = POLLIN};
         for (int i = 0; i < n; i++) {
             if (relay->client[i] >= 0 && relay->server[i] < 0 && !atomic_load(&relay->holds)) {

@@ -390,6 +390,8 @@ static int let_go_then_poll(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) 
     int ready = poll_while_it_runs(fds, n, deadline_ns);
     if (relay != NULL) {
         atomic_store(&relay->deaf_below, 1);
+        unsigned looks = atomic_load(&relay->looks);
+        AWAIT_THAT(atomic_load(&relay->looks), >, looks);
     }
     return ready;
 }

@@ -81,6 +81,50 @@ Test(mysql_pessimistic_traps, a_marker_of_an_earlier_run_has_nobody_killed) {
     shut(&c);
 }
 
+static uint64_t booted_ns;
+
+static uint64_t now_since_boot(void) {
+    return ran_ns() - booted_ns;
+}
+
+static int poll_since_boot(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    bool is_instant = deadline_ns != 0 && deadline_ns != DL_NO_DEADLINE;
+    return poll_while_it_runs(fds, n, is_instant ? deadline_ns + booted_ns : deadline_ns);
+}
+
+static int wait_since_boot(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
+    bool is_instant = deadline_ns != 0 && deadline_ns != DL_NO_DEADLINE;
+    return wait_while_it_runs(cond, mutex, is_instant ? deadline_ns + booted_ns : deadline_ns);
+}
+
+/* Its holder has it for longer than the machine runs on which it is forced. */
+Test(mysql_pessimistic_traps, a_lock_that_is_older_than_the_machine_can_be_forced) {
+    client_t a, c;
+    mysql_server_await_uptime(server, 6);
+    must_open(&a, UUID_A);
+    hold_t h = must_lock(&a, "orders", A, 1, 30000);
+    must_free(&h);
+    char refusal[256] = "";
+    mysql_hand_t *hand = mysql_hand_as(server, MYSQL_USER, MYSQL_SECRET, database, refusal, sizeof refusal);
+    cr_assert_not_null(hand, "%s", refusal);
+    (void)mysql_hand_ask(hand, "BEGIN");
+    (void)mysql_hand_ask(hand, "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
+                               "acquired_at=UTC_TIMESTAMP(6)-INTERVAL 2 SECOND,connection_id=CONNECTION_ID() "
+                               "WHERE name='orders'");
+    prepare(&c, UUID_B);
+    booted_ns = ran_ns() - 1000 * MS;
+    c.env.now_ns = now_since_boot;
+    c.env.poll = poll_since_boot;
+    c.env.cond_wait = wait_since_boot;
+    open_prepared(&c);
+    cr_assert_eq(driver->force_release(c.state, "orders", 6, now_since_boot() + 5000 * MS, &c.err), DL_OK,
+                 "%s", c.err.message);
+    cr_assert_eq(mysql_hand_try(hand, "SELECT 'alive'")[0], '-');
+    mysql_hand_close(hand);
+    shut(&a);
+    shut(&c);
+}
+
 /* The core takes it out of its watching by its number, which must be nobody else's by then. */
 Test(mysql_pessimistic_traps, a_descriptor_to_watch_is_the_holds_own_until_its_end) {
     client_t c;

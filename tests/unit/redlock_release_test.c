@@ -163,6 +163,19 @@ Test(redlock, force_harms_nobody_who_comes_after_it) {
     cr_assert(node_has(0, KEY, OTHER ":1"));
 }
 
+/* Two of three have it. One frees it; the other may do so yet. */
+Test(redlock, a_force_that_may_still_come_is_unknown) {
+    connect_all();
+    for (size_t i = 0; i < NODES / 2 + 1; i++) {
+        occupy(i, OTHER ":1", 60000);
+    }
+    tell(&servers[0], "SCRIPT LOAD %s", dli_script_redlock_release.source);
+    set_trap(0, &dli_script_redlock_release, REQUESTS);
+    cr_assert_eq(ask_by_name(DLI_ASK_FORCE, NAME, NULL), DL_EUNKNOWN, "%s", err.message);
+    let_pass(0, REQUESTS);
+    AWAIT(is_free());
+}
+
 /* It waits for a connection to a node until the round is over, which says something about that node
  * meanwhile. */
 Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {

@@ -378,6 +378,96 @@ Test(sqlite_faults, what_is_replaced_while_a_client_opens_it_is_noticed) {
     cr_assert_gt(open_while(replace_log, "-shm"), 0);
 }
 
+static int told[2];
+
+/* And stays, with a log and an index of its own. */
+static int take_and_stay(void *unused) {
+    client_t fresh;
+    char byte;
+    (void)unused;
+    dl_status_t status = read(tell[0], &byte, 1) == 1 ? open_options(&fresh, UUID_B, path, 1) : DL_EIO;
+    status = status == DL_OK ? take(&fresh, "orders", B, 1, 30000, NULL) : status;
+    byte = (char)status;
+    return write(told[1], &byte, 1) == 1 ? pause() : 1;
+}
+
+static void let_them_stay(void) {
+    char byte = -1;
+    remove_log();
+    cr_assert_eq(write(tell[1], "x", 1), 1);
+    cr_assert_eq(read(told[0], &byte, 1), 1);
+    taken = byte == DL_OK;
+}
+
+static int open_behind(const char *name, int flags, int mode) {
+    perhaps_now(name);
+    return next_open(name, flags, mode);
+}
+
+/* SQLite has one index for all of a process: the newcomer would use the log that is there now by the index of
+ * the one that was. */
+Test(sqlite_faults, beside_a_client_of_the_process_another_log_is_not_opened) {
+    client_t c, other;
+    cr_assert_eq(pipe(tell), 0);
+    cr_assert_eq(pipe(told), 0);
+    taker = spawn(take_and_stay, NULL);
+    must_open(&other, UUID_A);
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    next_open = (int (*)(const char *, int, int))vfs->xGetSystemCall(vfs, "open");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_behind), SQLITE_OK);
+    ending_of_call = "-wal";
+    it = let_them_stay;
+    calls_until_it = 1;
+    dl_status_t status = open_options(&c, UUID_A, path, 1);
+    status = status == DL_OK ? take(&c, "orders", A, 1, 30000, NULL) : status;
+    cr_assert(taken);
+    cr_assert_eq(status, DL_EIO, "%s", c.err.message);
+    cr_assert_has(c.err.message, "was replaced while this process has it open");
+    must_close(&c);
+    must_close(&other);
+    kill(taker, SIGKILL);
+    cr_assert_eq(ended(taker), 128 + SIGKILL);
+}
+
+static int (*next_unlink)(const char *);
+static atomic_bool opens, opened;
+static pthread_t opener;
+static client_t newcomer;
+
+static void *open_meanwhile(void *unused) {
+    (void)open_options(&newcomer, UUID_B, path, 1);
+    atomic_store(&opened, true);
+    return unused;
+}
+
+/* The log is about to go; it is opened now, or once that is over. */
+static int unlink_slowly(const char *name) {
+    if (strstr(name, "-wal") != NULL && !atomic_exchange(&opens, true)) {
+        cr_assert_eq(pthread_create(&opener, NULL, open_meanwhile, NULL), 0);
+        for (uint64_t end_ns = in_ms(100); !atomic_load(&opened) && ran_ns() < end_ns;) {
+            (void)sched_yield();
+        }
+    }
+    return next_unlink(name);
+}
+
+Test(sqlite_faults, a_client_opens_while_the_last_one_of_its_process_takes_the_log_away) {
+    client_t c;
+    must_open(&c, UUID_A);
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    next_unlink = (int (*)(const char *))vfs->xGetSystemCall(vfs, "unlink");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "unlink", (sqlite3_syscall_ptr)unlink_slowly), SQLITE_OK);
+    for (uint64_t i = 1; i <= 200; i++) { /* so many that it is taken away */
+        cr_assert_eq(take(&c, "orders", A, i, 30000, NULL), DL_OK, "%s", c.err.message);
+        cr_assert_eq(drop(&c, "orders", A, i), DL_OK, "%s", c.err.message);
+    }
+    must_close(&c);
+    cr_assert(atomic_load(&opens));
+    pthread_join(opener, NULL);
+    cr_assert_eq(take(&newcomer, "orders", B, 1, 30000, NULL), DL_OK, "%s", newcomer.err.message);
+    must_close(&newcomer);
+}
+
 static int (*next_fcntl)(int, int, ...);
 
 /* SQLite's first lock of the file. */

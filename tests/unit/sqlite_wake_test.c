@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <sys/resource.h>
 
+#include "drivers/sqlite/store.h"
+
 TestSuite(sqlite_wake, .init = set_up, .fini = tear_down, .timeout = 60);
 
 #define WAITERS 8
@@ -118,6 +120,30 @@ Test(sqlite_wake, whoever_listens_hears_of_every_name_that_is_watched) {
     }
     must_close(&a);
     must_close(&b);
+}
+
+/* However many come: whoever listens is kept for no longer than one look. */
+Test(sqlite_wake, what_is_more_than_one_look_is_left_to_the_next) {
+    client_t c;
+    dl_watch_t *watches[2];
+    struct pollfd fd;
+    uint64_t until_ns;
+    must_open(&c, UUID_A);
+    cr_assert_eq(watch(&c, "orders", &watches[0]), DL_OK, "%s", c.err.message);
+    cr_assert_eq(watch(&c, "stock", &watches[1]), DL_OK, "%s", c.err.message);
+    cr_assert_eq(heard(&c, "stock", 1000), 1);
+    for (int i = 0; i < 300; i++) { /* of the same file they would be one */
+        dli_wake_all(c.state, i % 2 == 0 ? "orders" : "stock", i % 2 == 0 ? 6 : 5);
+    }
+    cr_assert_eq(driver()->listen_fds(c.state, &fd, 1, &until_ns), 1);
+    for (int looks = 0; looks < 2; looks++) {
+        cr_assert_eq(poll(&fd, 1, 0), 1, "after %d", looks);
+        driver()->listen(c.state, &fd, 1);
+    }
+    cr_assert_eq(poll(&fd, 1, 0), 0);
+    driver()->unwatch(c.state, watches[0]);
+    driver()->unwatch(c.state, watches[1]);
+    must_close(&c);
 }
 
 Test(sqlite_wake, without_a_watch_there_is_nothing_to_listen_to) {

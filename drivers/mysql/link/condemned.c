@@ -133,18 +133,17 @@ static dl_status_t ask_uptime(dli_mysql_witness_t *witness, const dli_mysql_boun
     dli_mysql_answer_t answer;
     dl_status_t status = ask(witness->conn, "SHOW GLOBAL STATUS LIKE 'Uptime'", bounds, &answer, err);
     uint64_t now_ns = bounds->env->now_ns();
-    uint64_t uptime_s = dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
+    int64_t uptime_s = (int64_t)dli_mysql_number(dli_mysql_value(answer.rows, "Uptime"));
     dli_mysql_answer_free(&answer);
-    if (status == DL_OK && uptime_s > 0 && uptime_s < UINT32_MAX) {
-        uint64_t least_ns = (uptime_s - 1) * NS_PER_S;
-        uint64_t since_ns = now_ns > least_ns ? now_ns - least_ns : 0;
+    if (status == DL_OK) {
+        int64_t since_ns = (int64_t)(now_ns - (uint64_t)(uptime_s - 1) * NS_PER_S);
         witness->up_since_ns = since_ns < witness->up_since_ns ? since_ns : witness->up_since_ns;
     }
     witness->asked_uptime = true;
     return status;
 }
 
-dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, uint64_t began_ns,
+dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, int64_t began_ns,
                                   const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err) {
     bool is_here = strcmp(identity, dli_mysql_conn_facts(witness->conn)->identity) == 0;
     dl_status_t status = DL_OK;
@@ -186,7 +185,7 @@ static bool is_awaited(const killer_t *killer, uint64_t serial) {
 static dl_status_t kill_one(killer_t *killer, const dli_mysql_doomed_t *doomed, bool *is_gone) {
     bool is_same;
     *is_gone = true;
-    dl_status_t status = dli_mysql_witness_ask(&killer->witness, doomed->identity, doomed->began_ns,
+    dl_status_t status = dli_mysql_witness_ask(&killer->witness, doomed->identity, (int64_t)doomed->began_ns,
                                                killer->bounds, &is_same, killer->err);
     if (status != DL_OK) {
         return status;
@@ -244,7 +243,7 @@ static dl_status_t pause_a_little(const killer_t *killer, uint64_t pause_ns) {
 dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql_conn_t *conn,
                                      uint64_t ready_ns, const dli_mysql_bounds_t *bounds, dl_error_t *err) {
     killer_t killer = {.condemned = condemned,
-                       .witness = {.conn = conn, .up_since_ns = ready_ns},
+                       .witness = {.conn = conn, .up_since_ns = (int64_t)ready_ns},
                        .bounds = bounds,
                        .err = err};
     size_t left = 0;

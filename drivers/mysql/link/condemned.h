@@ -55,10 +55,11 @@ dl_status_t dli_mysql_condemned_kill(dli_mysql_condemned_t *condemned, dli_mysql
 
 /* ---- whose number is it? ------------------------------------------------------------------------------- */
 
-/* What is known of the server that a connection leads to. */
+/* What is known of the server that a connection leads to. Its instants may lie before the start of this
+ * machine, and then are negative. */
 typedef struct dli_mysql_witness {
     dli_mysql_conn_t *conn;
-    uint64_t
+    int64_t
         up_since_ns; /* the server's run surely began before this: at first, when the connection was ready */
     bool asked_uptime;
 } dli_mysql_witness_t;
@@ -66,7 +67,7 @@ typedef struct dli_mysql_witness {
 /* Does a number mean the same there as at a server with this identity, for a connection that began to be made
  * at began_ns? Only if the server is proven to be the same one and to have been up by then: the witness was
  * ready before, or the uptime says so. DL_OK: *is_same is filled; or what asking for the uptime came to. */
-dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, uint64_t began_ns,
+dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, int64_t began_ns,
                                   const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err);
 
 #endif

@@ -191,9 +191,9 @@ static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) 
 /* KILL QUERY or KILL CONNECTION to what had this number at a server with this identity at began_ns. *is_same:
  * nothing speaks against its being this one, in this run. DL_EIO: nothing was sent. */
 static dl_status_t say_kill(dli_mysql_link_t *link, dli_mysql_member_t *control, const char *what,
-                            uint64_t id, const char *identity, uint64_t began_ns, uint64_t deadline_ns,
+                            uint64_t id, const char *identity, int64_t began_ns, uint64_t deadline_ns,
                             const dl_stop_t *stop, bool *is_same, dl_error_t *err) {
-    dli_mysql_witness_t witness = {.conn = control->conn, .up_since_ns = control->ready_ns};
+    dli_mysql_witness_t witness = {.conn = control->conn, .up_since_ns = (int64_t)control->ready_ns};
     dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
     dli_mysql_answer_t answer;
     char sql[48];
@@ -242,14 +242,14 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
     if (status != DL_OK) {
         return err->status = DL_EIO;
     }
-    status = say_kill(link, control, "QUERY", facts->connection_id, facts->identity, target->began_ns,
-                      deadline_ns, NULL, &is_same, err);
+    status = say_kill(link, control, "QUERY", facts->connection_id, facts->identity,
+                      (int64_t)target->began_ns, deadline_ns, NULL, &is_same, err);
     return_control(link, control);
     return status;
 }
 
 dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t id,
-                                      uint64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                      int64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
                                       bool *is_same, dl_error_t *err) {
     dli_mysql_member_t *control = dli_mysql_conn_owner(conn);
     *is_same = true;

@@ -114,7 +114,7 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
  * until then. As above; *is_same false: DL_EIO, since that may have been in an earlier run. DL_EAUTH: it is
  * another account's. */
 dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t id,
-                                      uint64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                      int64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
                                       bool *is_same, dl_error_t *err);
 /* Kills every condemned connection that this server has; best effort, in time. */
 void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop);

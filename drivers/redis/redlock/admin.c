@@ -113,12 +113,14 @@ static void look_at_forced(dli_round_t *round, bool is_over) {
         return;
     }
     dli_round_count(round, votes, &tally);
+    /* Those that did not say what they have may have had it, too: they are no majority. */
+    size_t gone = admin->freed + admin->unanswered, silent = tally.n - count_answers(&tally);
     dl_status_t status = DL_OK;
-    if (count_answers(&tally) < tally.quorum) { /* what the others may have done is not known */
+    if (gone < tally.quorum && gone + silent >= tally.quorum) { /* what these may have done is not known */
         dl_error_t why;
         (void)dli_tally_failure(&tally, &why);
         status = dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
-    } else if (admin->freed == 0 || admin->freed + admin->unanswered < tally.quorum) {
+    } else if (gone < tally.quorum) {
         status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
     }
     dli_round_end(round, status);
