@@ -47,7 +47,7 @@ static void report_server(dli_mysql_check_t *check) {
     dli_mysql_check_say(check, DL_FINDING_OK, "server",
                         "%s, through %s (MariaDB 10.6 and MySQL 8.0 are the oldest that work)", server,
                         dli_mysql_library_name());
-    if (dli_mysql_refuse_unfit(check->mysql, &check->settings, &err) != DL_OK) {
+    if (dli_mysql_refuse_unfit(check->mysql, check->settings.rows, &err) != DL_OK) {
         dli_mysql_check_say(check, DL_FINDING_ERROR, "fitness", "%s", err.message);
     } else {
         dli_mysql_check_say(check, DL_FINDING_OK, "fitness",
@@ -105,9 +105,9 @@ static void report_guarantee(dli_mysql_check_t *check) {
 
 dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
     dli_mysql_check_t check = {.mysql = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
-    dl_status_t status = dli_mysql_settings_ask(check.mysql, deadline_ns, &check.settings, err);
+    dl_status_t status = dli_mysql_variables_ask(check.mysql, deadline_ns, &check.settings, err);
     if (status != DL_OK) {
-        dli_mysql_settings_free(&check.settings);
+        dli_mysql_answer_free(&check.settings);
         dli_mysql_check_say(&check, DL_FINDING_ERROR, "server", "%s", err->message);
         return status;
     }
@@ -121,6 +121,6 @@ dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
     dli_mysql_check_settings(&check);
     dli_mysql_check_clock_end(&check, &first);
     report_guarantee(&check);
-    dli_mysql_settings_free(&check.settings);
+    dli_mysql_answer_free(&check.settings);
     return DL_OK;
 }

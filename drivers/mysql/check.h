@@ -10,9 +10,9 @@ typedef struct dli_mysql_check {
     dli_mysql_t *mysql;
     dl_finding_fn fn;
     void *arg;
-    uint64_t deadline_ns; /* as the op was given it */
-    bool is_silent;       /* the server has left something without an answer */
-    dli_mysql_settings_t settings;
+    uint64_t deadline_ns;        /* as the op was given it */
+    bool is_silent;              /* the server has left something without an answer */
+    dli_mysql_answer_t settings; /* dli_mysql_variables_ask */
 } dli_mysql_check_t;
 
 /* The end of the next exchange. Each has the whole of call_timeout, until one of them has needed it. */

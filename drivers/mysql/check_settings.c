@@ -6,6 +6,15 @@
 
 #include "check.h"
 
+static bool is_on(const dli_mysql_check_t *check, const char *name) {
+    return dli_mysql_is_on(dli_mysql_value(check->settings.rows, name));
+}
+
+/* 0: it has none of that name. */
+static int64_t setting_number(const dli_mysql_check_t *check, const char *name) {
+    return (int64_t)dli_mysql_number(dli_mysql_value(check->settings.rows, name));
+}
+
 /* ---- what a crash takes ------------------------------------------------------------------------------ */
 
 /* What every loss of commits has in common. */
@@ -14,10 +23,9 @@
     "they start from the server's clock"
 
 static void report_durability(dli_mysql_check_t *check) {
-    const dli_mysql_settings_t *settings = &check->settings;
-    int64_t flush = dli_mysql_setting_number(settings, "innodb_flush_log_at_trx_commit", -1);
-    int64_t sync = dli_mysql_setting_number(settings, "sync_binlog", -1);
-    bool has_binlog = dli_mysql_setting_is_on(settings, "log_bin");
+    int64_t flush = setting_number(check, "innodb_flush_log_at_trx_commit");
+    int64_t sync = setting_number(check, "sync_binlog");
+    bool has_binlog = is_on(check, "log_bin");
     if (!dli_mysql_check_is_lease(check)) {
         dli_mysql_check_say(
             check, DL_FINDING_OK, "durability",
@@ -76,9 +84,8 @@ static void report_failover(dli_mysql_check_t *check, const char *replicas) {
 
 /* Both sides of a group that falls apart begin to count at about the same time. */
 static void report_group(dli_mysql_check_t *check) {
-    int64_t alone_s =
-        dli_mysql_setting_number(&check->settings, "group_replication_unreachable_majority_timeout", 0);
-    int64_t expel_s = dli_mysql_setting_number(&check->settings, "group_replication_member_expel_timeout", 0);
+    int64_t alone_s = setting_number(check, "group_replication_unreachable_majority_timeout");
+    int64_t expel_s = setting_number(check, "group_replication_member_expel_timeout");
     bool is_late = alone_s < 1 || alone_s > expel_s;
     if (dli_mysql_check_is_lease(check)) {
         dli_mysql_check_say(check, DL_FINDING_NOTE, "replication",
@@ -102,15 +109,14 @@ static void report_group(dli_mysql_check_t *check) {
 }
 
 static void report_replication(dli_mysql_check_t *check) {
-    const dli_mysql_settings_t *settings = &check->settings;
-    const char *group = dli_mysql_setting(settings, "group_replication_group_name");
+    const char *group = dli_mysql_value(check->settings.rows, "group_replication_group_name");
     bool is_lease = dli_mysql_check_is_lease(check);
-    bool is_semi_sync = dli_mysql_setting_is_on(settings, "rpl_semi_sync_master_enabled") ||
-                        dli_mysql_setting_is_on(settings, "rpl_semi_sync_source_enabled");
+    bool is_semi_sync =
+        is_on(check, "rpl_semi_sync_master_enabled") || is_on(check, "rpl_semi_sync_source_enabled");
     int64_t replicas = status_number(check, "SHOW GLOBAL STATUS LIKE 'Slaves_connected'");
     if (group != NULL && group[0] != '\0') {
         report_group(check);
-    } else if (!dli_mysql_setting_is_on(settings, "log_bin")) {
+    } else if (!is_on(check, "log_bin")) {
         dli_mysql_check_say(
             check, DL_FINDING_OK, "replication",
             "no binary log, so no replica to fail over to; while the server is down nobody can "
@@ -144,8 +150,8 @@ static int64_t besides(dli_mysql_check_t *check) {
 }
 
 static void report_connections(dli_mysql_check_t *check) {
-    int64_t limit = dli_mysql_setting_number(&check->settings, "max_connections", -1);
-    int64_t own = dli_mysql_setting_number(&check->settings, "max_user_connections", 0);
+    int64_t limit = setting_number(check, "max_connections");
+    int64_t own = setting_number(check, "max_user_connections");
     int64_t used = status_number(check, "SHOW GLOBAL STATUS LIKE 'Threads_connected'");
     int64_t wanted = check->mysql->max_total + besides(check);
     if (own > 0 && own < wanted) {
@@ -173,8 +179,7 @@ static void report_connections(dli_mysql_check_t *check) {
 }
 
 static void report_rollback(dli_mysql_check_t *check) {
-    if (!dli_mysql_check_is_lease(check) &&
-        dli_mysql_setting_is_on(&check->settings, "innodb_rollback_on_timeout")) {
+    if (!dli_mysql_check_is_lease(check) && is_on(check, "innodb_rollback_on_timeout")) {
         dli_mysql_check_say(
             check, DL_FINDING_NOTE, "innodb_rollback_on_timeout",
             "ON: a wait that times out ends its transaction; no lock depends on it, since each "

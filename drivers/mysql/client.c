@@ -123,26 +123,41 @@ dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, 
     return status;
 }
 
+/* SHOW needs no right and, unlike SELECT @@name, minds no name that a server does not know. */
+dl_status_t dli_mysql_variables_ask(dli_mysql_t *mysql, uint64_t deadline_ns, dli_mysql_answer_t *answer,
+                                    dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ("
+                            "'binlog_format','log_bin','sync_binlog','innodb_flush_log_at_trx_commit',"
+                            "'innodb_read_only','innodb_rollback_on_timeout'," DLI_MYSQL_WRITERS ","
+                            "'group_replication_member_expel_timeout',"
+                            "'max_connections','max_user_connections',"
+                            "'rpl_semi_sync_master_enabled','rpl_semi_sync_source_enabled')");
+    dl_status_t status = dli_mysql_setup_ask(mysql, &sql, deadline_ns, answer, err);
+    return status != DL_OK || answer->error == 0
+               ? status
+               : dli_mysql_refused(answer->error, answer->message, "asking for the server's settings", err);
+}
+
 static dl_status_t refuse(const dli_mysql_t *mysql, dl_status_t status, const char *why, dl_error_t *err) {
     return dl_driver_fail(err, status, 0, "%.80s: %s", mysql->endpoint->label, why);
 }
 
-dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_settings_t *settings,
-                                   dl_error_t *err) {
+dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, MYSQL_RES *variables, dl_error_t *err) {
     dli_mysql_facts_t facts;
     dli_mysql_link_facts(mysql->link, &facts);
-    const char *format = dli_mysql_setting(settings, "binlog_format");
-    dl_status_t status =
-        dli_mysql_judge_writers(settings->answer.rows, mysql->endpoint->label, mysql->kind->calls, err);
+    const char *format = dli_mysql_value(variables, "binlog_format");
+    dl_status_t status = dli_mysql_judge_writers(variables, mysql->endpoint->label, mysql->kind->calls, err);
     if (status != DL_OK) {
         return status;
     }
-    if (facts.is_read_only || dli_mysql_setting_is_on(settings, "innodb_read_only")) {
+    if (facts.is_read_only || dli_mysql_is_on(dli_mysql_value(variables, "innodb_read_only"))) {
         return refuse(mysql, DL_ENOTSUP,
                       "the server is read-only, as replicas are; locks need the server that takes the writes",
                       err);
     }
-    if (dli_mysql_setting_is_on(settings, "log_bin") && format != NULL && strcmp(format, "STATEMENT") == 0) {
+    if (dli_mysql_is_on(dli_mysql_value(variables, "log_bin")) && format != NULL &&
+        strcmp(format, "STATEMENT") == 0) {
         return refuse(mysql, DL_ECONFIG,
                       "binlog_format=STATEMENT: InnoDB then refuses writes at READ COMMITTED, which locks "
                       "need (error 1665); set ROW or MIXED",
@@ -152,12 +167,12 @@ dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_set
 }
 
 dl_status_t dli_mysql_connect(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
-    dli_mysql_settings_t settings;
-    dl_status_t status = dli_mysql_settings_ask(mysql, deadline_ns, &settings, err);
+    dli_mysql_answer_t answer;
+    dl_status_t status = dli_mysql_variables_ask(mysql, deadline_ns, &answer, err);
     if (status == DL_OK) {
-        status = dli_mysql_refuse_unfit(mysql, &settings, err);
+        status = dli_mysql_refuse_unfit(mysql, answer.rows, err);
     }
-    dli_mysql_settings_free(&settings);
+    dli_mysql_answer_free(&answer);
     return status;
 }
 

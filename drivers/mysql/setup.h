@@ -14,22 +14,6 @@ dli_mysql_lane_t dli_mysql_steady_lane(const dli_mysql_t *mysql);
 dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, uint64_t deadline_ns,
                                 dli_mysql_answer_t *answer, dl_error_t *err);
 
-/* ---- variables.c: global variables, as the server shows them to everybody ----------------------------- */
-
-/* Names that one of the servers does not know are simply not there. */
-typedef struct dli_mysql_settings {
-    dli_mysql_answer_t answer; /* zeroed: nothing known */
-} dli_mysql_settings_t;
-
-dl_status_t dli_mysql_settings_ask(dli_mysql_t *mysql, uint64_t deadline_ns, dli_mysql_settings_t *settings,
-                                   dl_error_t *err);
-void dli_mysql_settings_free(dli_mysql_settings_t *settings);
-/* The value, valid until the settings are freed; NULL: the server has no such variable. */
-const char *dli_mysql_setting(const dli_mysql_settings_t *settings, const char *name);
-/* ON, 1, YES. false also where there is no such variable. */
-bool dli_mysql_setting_is_on(const dli_mysql_settings_t *settings, const char *name);
-int64_t dli_mysql_setting_number(const dli_mysql_settings_t *settings, const char *name, int64_t otherwise);
-
 /* ---- schema.c ------------------------------------------------------------------------------------------ */
 
 /* Is this table as its kind wants it? DL_OK. DL_ECONFIG with err->native of DLI_MYSQL_NO_SUCH_TABLE: it is
@@ -47,9 +31,12 @@ void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *tabl
 
 /* ---- client.c ------------------------------------------------------------------------------------------ */
 
+/* The server's global variables that decide what a lock on it is worth, for dli_mysql_value. Names that it
+ * does not know are simply not there. The caller frees the answer, whatever the status. */
+dl_status_t dli_mysql_variables_ask(dli_mysql_t *mysql, uint64_t deadline_ns, dli_mysql_answer_t *answer,
+                                    dl_error_t *err);
 /* Servers on which a granted lock would be none, or none can be granted. DL_ENOTSUP, DL_ECONFIG. */
-dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, const dli_mysql_settings_t *settings,
-                                   dl_error_t *err);
+dl_status_t dli_mysql_refuse_unfit(const dli_mysql_t *mysql, MYSQL_RES *variables, dl_error_t *err);
 /* Of a prepared client: connects and refuses servers that cannot carry locks. */
 dl_status_t dli_mysql_connect(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err);
 
