@@ -32,6 +32,7 @@ const dli_mysql_kind_t dli_mysql_lease_kind = {
     .driver = "mysql-lease",
     .calls = DLI_MYSQL_ROLE_PLAIN,
     .tables = tables,
+    .view = &dli_mysql_rows_view,
     .token_column = "token",
     .has_state = true,
 };

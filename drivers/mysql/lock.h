@@ -36,6 +36,33 @@ typedef struct dli_mysql_table {
     const dli_mysql_column_t *columns; /* ended by a NULL name */
 } dli_mysql_table_t;
 
+/* The first columns of what a view selects: of a lock that is held. */
+enum {
+    DLI_MYSQL_HELD_NAME,
+    DLI_MYSQL_HELD_OWNER,
+    DLI_MYSQL_HELD_ID,
+    DLI_MYSQL_HELD_CLIENT,
+    DLI_MYSQL_HELD_TOKEN,
+    DLI_MYSQL_HELD_LEFT_MS, /* of the lease; NULL: it has none */
+    DLI_MYSQL_HELD_COLUMNS
+};
+
+struct dli_mysql;
+
+/* How others see which locks are held. */
+typedef struct dli_mysql_view {
+    dli_mysql_lane_t lane;
+    const char *name; /* the column of the names, as the statement calls it */
+    uint64_t page;    /* so many locks in one answer */
+    /* Up to the WHERE, which more conditions may follow. */
+    void (*add_select)(dli_mysql_sql_t *sql, const struct dli_mysql *mysql);
+    /* NULL: nothing. Asks what else is to be known of these locks, as far as it can be had; and what it says
+     * of one of them, with `more` NULL where it says nothing. */
+    void (*ask_more)(struct dli_mysql *mysql, MYSQL_RES *locks, uint64_t deadline_ns,
+                     dli_mysql_answer_t *more);
+    void (*refine)(MYSQL_ROW lock, MYSQL_RES *more, dl_lock_info_t *info);
+} dli_mysql_view_t;
+
 /*
  * What the drivers differ in.
  *
@@ -58,8 +85,9 @@ typedef struct dli_mysql_kind {
     const char *driver; /* its name */
     dli_mysql_role_t calls;
     const dli_mysql_table_t *tables; /* ended by a NULL suffix */
-    const char *token_column;        /* of the lease kinds: "token" or "version" */
-    bool has_state;                  /* of the lease kinds: a column `state` */
+    const dli_mysql_view_t *view;
+    const char *token_column; /* of the lease kinds: "token" or "version" */
+    bool has_state;           /* of the lease kinds: a column `state` */
 } dli_mysql_kind_t;
 
 extern const dli_mysql_kind_t dli_mysql_pessimistic_kind, dli_mysql_lease_kind, dli_mysql_optimistic_kind;
@@ -109,17 +137,22 @@ dl_status_t dli_mysql_init(const dli_mysql_kind_t *kind, const dl_option_value_t
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
 
-/* ---- rows.c, renewals.c, admin.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------
+/* ---- admin.c: what all three do alike ----------------------------------------------------------------- */
+
+dl_status_t dli_mysql_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                              dl_lock_info_t *info, dl_error_t *err);
+dl_status_t dli_mysql_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
+                           uint64_t deadline_ns, dl_error_t *err);
+/* What the first columns say of a lock. */
+void dli_mysql_held_read(MYSQL_ROW row, dl_lock_info_t *info);
+
+/* ---- rows.c, renewals.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------
  * */
 
 dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
-dl_status_t dli_mysql_rows_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                   dl_lock_info_t *info, dl_error_t *err);
 dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                  dl_error_t *err);
-dl_status_t dli_mysql_rows_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
-                                uint64_t deadline_ns, dl_error_t *err);
 /* Makes a free row for a name that has none, with a token that is no lower than any it can have had. DL_OK
  * also if there is one by now. */
 dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);

@@ -31,6 +31,7 @@ const dli_mysql_kind_t dli_mysql_optimistic_kind = {
     .driver = "mysql-optimistic",
     .calls = DLI_MYSQL_ROLE_PLAIN,
     .tables = tables,
+    .view = &dli_mysql_rows_view,
     .token_column = "version",
     .has_state = false,
 };

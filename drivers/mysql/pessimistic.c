@@ -42,6 +42,7 @@ const dli_mysql_kind_t dli_mysql_pessimistic_kind = {
     .driver = "mysql-pessimistic",
     .calls = DLI_MYSQL_ROLE_HOLDING,
     .tables = tables,
+    .view = &dli_mysql_markers_view,
 };
 
 static dl_status_t open_sessions(void *state_, const dl_option_value_t *values, const dl_driver_env_t *env,
@@ -85,9 +86,9 @@ const dl_driver_t dli_mysql_pessimistic_driver = {
     .try_acquire = dli_mysql_session_acquire,
     .release = dli_mysql_session_release,
     .renew = dli_mysql_session_renew,
-    .inspect = dli_mysql_session_inspect,
+    .inspect = dli_mysql_inspect,
     .force_release = dli_mysql_session_force,
-    .list = dli_mysql_session_list,
+    .list = dli_mysql_list,
     .drop = dli_mysql_session_drop,
     .describe = dli_mysql_describe,
     .check = dli_mysql_check,

@@ -7,6 +7,10 @@
 
 #include "drivers/block.h"
 
+/* Locks read by one statement. */
+#define PAGE 500
+/* A row with an owner whose lease is not over. */
+#define IS_HELD "owner IS NOT NULL AND (expires_at IS NULL OR expires_at>UTC_TIMESTAMP(6))"
 /* Names are cut so that the whole message fits. */
 #define NAME_SHOWN 64
 
@@ -229,3 +233,35 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
                  : dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer in table '%s'",
                                   mysql->table_shown);
 }
+
+dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
+                                 dl_error_t *err) {
+    dli_mysql_t *mysql = state;
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql,
+                      "UPDATE $t SET $towner=NULL,expires_at=NULL,released_at=UTC_TIMESTAMP(6)"
+                      " WHERE name=$x AND " IS_HELD,
+                      mysql->table, mysql->kind->has_state ? "state='free'," : "", name, name_len);
+    dli_mysql_exchange_t exchange = {
+        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_FREE, .deadline_ns = deadline_ns};
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "freeing by force", name, err);
+    if (status != DL_OK) {
+        return status;
+    }
+    bool freed = exchange.answer.affected > 0;
+    dli_mysql_answer_free(&exchange.answer);
+    return freed ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+}
+
+/* ---- what others see --------------------------------------------------------------------------------- */
+
+static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {
+    dli_mysql_sql_add(sql,
+                      "SELECT name,owner,hold_id,client,$t,"
+                      "(TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),expires_at)+999) DIV 1000"
+                      " FROM $t WHERE " IS_HELD,
+                      mysql->kind->token_column, mysql->table);
+}
+
+const dli_mysql_view_t dli_mysql_rows_view = {
+    .lane = DLI_MYSQL_CALLS, .name = "name", .page = PAGE, .add_select = add_select};

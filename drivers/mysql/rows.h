@@ -28,6 +28,9 @@ void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql,
 /* The verdict over a row that it may not take. */
 void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql);
 
+/* Which rows are held. */
+extern const dli_mysql_view_t dli_mysql_rows_view;
+
 /* May the request's numbers be used in the above? */
 dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
 /* Runs a statement that takes. Statuses of dli_mysql_run; DL_EIO also where it had to wait for too long for a
@@ -39,9 +42,9 @@ dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request
                                  dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err);
 
 /* The ops of both drivers but open, init and try_acquire. */
-#define DLI_MYSQL_ROWS_OPS                                                                                 \
-    .close = dli_mysql_close, .release = dli_mysql_rows_release, .renew = dli_mysql_rows_renew,            \
-    .inspect = dli_mysql_rows_inspect, .force_release = dli_mysql_rows_force, .list = dli_mysql_rows_list, \
+#define DLI_MYSQL_ROWS_OPS                                                                       \
+    .close = dli_mysql_close, .release = dli_mysql_rows_release, .renew = dli_mysql_rows_renew,  \
+    .inspect = dli_mysql_inspect, .force_release = dli_mysql_rows_force, .list = dli_mysql_list, \
     .describe = dli_mysql_describe, .check = dli_mysql_check
 
 #endif

@@ -94,21 +94,17 @@ dl_status_t dli_mysql_session_release(void *state, void *hold, const dl_request_
  * another one of the same client between the look and the KILL; then that other hold ends as LOST too. */
 dl_status_t dli_mysql_session_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                     dl_error_t *err);
-/* markers.c */
-dl_status_t dli_mysql_session_inspect(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
-                                      dl_lock_info_t *info, dl_error_t *err);
-dl_status_t dli_mysql_session_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn,
-                                   void *arg, uint64_t deadline_ns, dl_error_t *err);
+/* markers.c: for inspect and list */
+extern const dli_mysql_view_t dli_mysql_markers_view;
 
 /* ---- between them -------------------------------------------------------------------------------------- */
 
 /* markers.c: the marker in a row, seen from outside the holder's transaction. */
 typedef struct dli_mysql_marker {
     uint64_t connection_id;
-    int64_t
-        written_ns;   /* or later, by the clock of this machine, which may have started since; INT64_MIN: the
-                            server's clock has gone back */
-    int64_t lease_ms; /* -1: none */
+    /* Or later, by the clock of this machine, which may have started since; INT64_MIN: the server's clock has
+     * gone back. */
+    int64_t written_ns;
     dl_lock_info_t info; /* held: somebody does. remaining_ms: as if it was never renewed */
 } dli_mysql_marker_t;
 /* Of the request counts the name, until when and what stops it. intent: DLI_MYSQL_READ, or DLI_MYSQL_FREE to

@@ -99,6 +99,16 @@ static seen_t list(client_t *c, const char *prefix, int stop_after) {
     return seen;
 }
 
+static int dawdle(void *arg, const char *name, const dl_lock_info_t *info) {
+    const uint64_t *deadline_ns = arg;
+    (void)name;
+    (void)info;
+    while (in_ms(0) < *deadline_ns) {
+        (void)poll(NULL, 0, 10);
+    }
+    return 0;
+}
+
 Test(mysql_pessimistic_admin, a_list_longer_than_a_page_names_each_hold_with_the_prefix_once) {
     enum { MANY = 105 }; /* more than a page */
     static hold_t holds[MANY + 3];
@@ -119,9 +129,23 @@ Test(mysql_pessimistic_admin, a_list_longer_than_a_page_names_each_hold_with_the
     cr_assert_eq(list(&c, "\xff", 0).count, 1);
     cr_assert_eq(list(&c, "job/", 7).count, 7);
     cr_assert_eq(list(&c, "job/%", 0).count, 0);
+    uint64_t deadline_ns = in_ms(200);
+    cr_assert_eq(driver->list(c.state, "", 0, dawdle, &deadline_ns, deadline_ns, &c.err), DL_EIO);
+    cr_assert(strstr(c.err.message, "listing took longer than call_timeout"), "%s", c.err.message);
     for (int i = 0; i < MANY + 3; i++) {
         must_free(&holds[i]);
     }
     cr_assert_eq(list(&c, "", 0).count, 0);
+    shut(&c);
+}
+
+Test(mysql_pessimistic_admin, a_list_leaves_out_what_cannot_be_a_name) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "a", A, 1, 30000);
+    mysql_ask(server, "INSERT INTO %s." TABLE "(name,owner,hold_id) VALUES(x'610062','" A "',2)", database);
+    cr_assert_eq(list(&c, "", 0).count, 1);
+    cr_assert_eq(list(&c, "a", 0).count, 1);
+    must_free(&h);
     shut(&c);
 }
