@@ -67,18 +67,6 @@ static void print_account(const report_t *report, const dli_mysql_t *mysql) {
     }
 }
 
-/* A statement that is written over several lines, as one. */
-static void join_lines(char *sql, size_t len) {
-    size_t to = 0;
-    for (size_t from = 0; from < len; from++) {
-        bool is_space = sql[from] == '\n' || sql[from] == ' ';
-        if (!is_space || (to > 0 && sql[to - 1] != ' ')) {
-            sql[to++] = is_space ? ' ' : sql[from];
-        }
-    }
-    sql[to] = '\0';
-}
-
 /* Nothing is connected. */
 static void print_plan(const report_t *report, const dli_mysql_t *mysql) {
     char database[QUOTED_MAX];
@@ -89,7 +77,6 @@ static void print_plan(const report_t *report, const dli_mysql_t *mysql) {
     for (const dli_mysql_table_t *t = mysql->kind->tables; t->suffix != NULL; t++) {
         DLI_MYSQL_SQL(sql);
         dli_mysql_table_ddl(mysql, t, &sql);
-        join_lines(sql.at, sql.len);
         say(report, DL_FINDING_NOTE, "sql", "%s;", sql.at);
     }
     print_account(report, mysql);

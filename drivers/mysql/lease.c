@@ -5,28 +5,15 @@
 static const dl_option_t options[] = {
     DLI_MYSQL_OPTIONS("dlock_lease", "At most so many connections for calls; renewals have their own")};
 
-static const dli_mysql_column_t columns[] = {{"name", "varbinary(255)"},     {"state", "enum('free','held')"},
-                                             {"owner", "varbinary(95)"},     {"hold_id", "bigint unsigned"},
-                                             {"client", "varbinary(255)"},   {"acquired_at", "datetime(6)"},
-                                             {"released_at", "datetime(6)"}, {"expires_at", "datetime(6)"},
-                                             {"token", "bigint unsigned"},   {NULL, NULL}};
-
 /* A row is free when it has no owner or its expiry is over; state is for people. */
-static const dli_mysql_table_t tables[] = {
-    {.suffix = "",
-     .create = "CREATE TABLE IF NOT EXISTS $t (\n"
-               "  name VARBINARY(255) NOT NULL PRIMARY KEY,\n"
-               "  state ENUM('free','held') CHARACTER SET ascii NOT NULL DEFAULT 'free',\n"
-               "  owner VARBINARY(95) NULL,\n"
-               "  hold_id BIGINT UNSIGNED NOT NULL DEFAULT 0,\n"
-               "  client VARBINARY(255) NULL,\n"
-               "  acquired_at DATETIME(6) NULL,\n"
-               "  released_at DATETIME(6) NULL,\n"
-               "  expires_at DATETIME(6) NULL,\n"
-               "  token BIGINT UNSIGNED NOT NULL\n"
-               ") ENGINE=InnoDB",
-     .columns = columns},
-    {.suffix = NULL}};
+static const dli_mysql_column_t columns[] = {
+    {"name", "VARBINARY(255)", "NOT NULL PRIMARY KEY"},
+    {"state", "ENUM('free','held')", "CHARACTER SET ascii NOT NULL DEFAULT 'free'"},
+    DLI_MYSQL_ROWS_COLUMNS,
+    {"token", "BIGINT UNSIGNED", "NOT NULL"},
+    {.name = NULL}};
+
+static const dli_mysql_table_t tables[] = {{.suffix = "", .columns = columns}, {.suffix = NULL}};
 
 const dli_mysql_kind_t dli_mysql_lease_kind = {
     .driver = "mysql-lease",

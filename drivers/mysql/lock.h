@@ -27,12 +27,12 @@
 /* What a table has to look like. Checked at open, printed and applied by `dlock init`. */
 typedef struct dli_mysql_column {
     const char *name;
-    const char *type; /* as information_schema.COLUMNS.COLUMN_TYPE says it, on every server; NULL: any */
+    const char *type; /* as information_schema.COLUMNS.COLUMN_TYPE says it, in whatever case */
+    const char *rest; /* of its definition */
 } dli_mysql_column_t;
 
 typedef struct dli_mysql_table {
     const char *suffix;                /* after the configured name; "" for the first */
-    const char *create;                /* CREATE TABLE IF NOT EXISTS $t ( ... ), with $t for the name */
     const dli_mysql_column_t *columns; /* ended by a NULL name */
 } dli_mysql_table_t;
 
@@ -66,20 +66,14 @@ typedef struct dli_mysql_view {
 /*
  * What the drivers differ in.
  *
- * mysql-lease, table dlock_lease: name VARBINARY(255) PRIMARY KEY, state ENUM('free','held'), owner
- * VARBINARY(95) NULL, hold_id BIGINT UNSIGNED, client VARBINARY(255) NULL (client_label, for people),
- * acquired_at, released_at, expires_at DATETIME(6) NULL (UTC), token BIGINT UNSIGNED.
- * mysql-optimistic, table dlock_optimistic: the same, but `version` in place of `token`, and no state.
- * In both a row is free when owner IS NULL or expires_at <= now. The row with the empty name is no lock: its
- * token is the highest of all rows that were ever purged, and new rows begin above it.
+ * mysql-lease and mysql-optimistic: a row is free when owner IS NULL or expires_at <= now (UTC). `client` is
+ * client_label, for people. The row with the empty name is no lock: its token is the highest of all rows that
+ * were ever purged, and new rows begin above it.
  *
- * mysql-pessimistic, table dlock_pessimistic: name VARBINARY(255) PRIMARY KEY, owner VARBINARY(95) NULL,
- * hold_id BIGINT UNSIGNED NULL, client VARBINARY(255) NULL, connection_id BIGINT UNSIGNED NULL, acquired_at
- * DATETIME(6) NULL, lease_ms BIGINT UNSIGNED NULL. Committed, all but the name are NULL for ever: the
- * holder writes them in the transaction that holds the row lock, and rolls back to unlock. READ UNCOMMITTED
- * shows them for exactly as long as the lock is held. Table dlock_pessimistic_tokens: name VARBINARY(255)
- * PRIMARY KEY, token BIGINT UNSIGNED, drawn_at DATETIME(6); committed on a connection of the lane TOKENS
- * while the row lock is held.
+ * mysql-pessimistic: committed, all of a row but the name are NULL for ever: the holder writes them in the
+ * transaction that holds the row lock, and rolls back to unlock. READ UNCOMMITTED shows them for exactly as
+ * long as the lock is held. The tokens have a table of their own, committed on a connection of the lane
+ * TOKENS while the row lock is held.
  */
 typedef struct dli_mysql_kind {
     const char *driver; /* its name */

@@ -7,36 +7,24 @@
 static const dl_option_t options[] = {DLI_MYSQL_OPTIONS(
     "dlock_pessimistic", "At most so many connections: each lock that is held or waited for needs one")};
 
-static const dli_mysql_column_t row_columns[] = {
-    {"name", "varbinary(255)"},           {"owner", "varbinary(95)"},
-    {"hold_id", "bigint unsigned"},       {"client", "varbinary(255)"},
-    {"connection_id", "bigint unsigned"}, {"acquired_at", "datetime(6)"},
-    {"lease_ms", "bigint unsigned"},      {NULL, NULL}};
+/* Committed, all but the name are NULL for ever. */
+static const dli_mysql_column_t row_columns[] = {{"name", "VARBINARY(255)", "NOT NULL PRIMARY KEY"},
+                                                 {"owner", "VARBINARY(95)", "NULL"},
+                                                 {"hold_id", "BIGINT UNSIGNED", "NULL"},
+                                                 {"client", "VARBINARY(255)", "NULL"},
+                                                 {"connection_id", "BIGINT UNSIGNED", "NULL"},
+                                                 {"acquired_at", "DATETIME(6)", "NULL"},
+                                                 {"lease_ms", "BIGINT UNSIGNED", "NULL"},
+                                                 {.name = NULL}};
 
-static const dli_mysql_column_t token_columns[] = {
-    {"name", "varbinary(255)"}, {"token", "bigint unsigned"}, {"drawn_at", "datetime(6)"}, {NULL, NULL}};
+static const dli_mysql_column_t token_columns[] = {{"name", "VARBINARY(255)", "NOT NULL PRIMARY KEY"},
+                                                   {"token", "BIGINT UNSIGNED", "NOT NULL"},
+                                                   {"drawn_at", "DATETIME(6)", "NOT NULL"},
+                                                   {.name = NULL}};
 
-static const dli_mysql_table_t tables[] = {
-    /* Committed, all but the name are NULL for ever. */
-    {.suffix = "",
-     .create = "CREATE TABLE IF NOT EXISTS $t (\n"
-               "  name VARBINARY(255) NOT NULL PRIMARY KEY,\n"
-               "  owner VARBINARY(95) NULL,\n"
-               "  hold_id BIGINT UNSIGNED NULL,\n"
-               "  client VARBINARY(255) NULL,\n"
-               "  connection_id BIGINT UNSIGNED NULL,\n"
-               "  acquired_at DATETIME(6) NULL,\n"
-               "  lease_ms BIGINT UNSIGNED NULL\n"
-               ") ENGINE=InnoDB",
-     .columns = row_columns},
-    {.suffix = "_tokens",
-     .create = "CREATE TABLE IF NOT EXISTS $t (\n"
-               "  name VARBINARY(255) NOT NULL PRIMARY KEY,\n"
-               "  token BIGINT UNSIGNED NOT NULL,\n"
-               "  drawn_at DATETIME(6) NOT NULL\n"
-               ") ENGINE=InnoDB",
-     .columns = token_columns},
-    {.suffix = NULL}};
+static const dli_mysql_table_t tables[] = {{.suffix = "", .columns = row_columns},
+                                           {.suffix = "_tokens", .columns = token_columns},
+                                           {.suffix = NULL}};
 
 const dli_mysql_kind_t dli_mysql_pessimistic_kind = {
     .driver = "mysql-pessimistic",

@@ -20,6 +20,14 @@
 #define DLI_MYSQL_ENDLESS (DLI_MYSQL_TOKEN_END - 1) /* an owner without an expiry */
 #define DLI_MYSQL_FOREIGN (DLI_MYSQL_TOKEN_END - 2) /* no lock */
 
+/* The columns that both tables have, besides the name in front and the token behind. */
+#define DLI_MYSQL_ROWS_COLUMNS                                                                \
+    {"owner", "VARBINARY(95)", "NULL"}, {"hold_id", "BIGINT UNSIGNED", "NOT NULL DEFAULT 0"}, \
+        {"client", "VARBINARY(255)", "NULL"}, {"acquired_at", "DATETIME(6)", "NULL"},         \
+        {"released_at", "DATETIME(6)", "NULL"}, {                                             \
+        "expires_at", "DATETIME(6)", "NULL"                                                   \
+    }
+
 /* The assignments that make the row the request's; they use nothing of the row but its token, and the last of
  * the new ones goes into insert_id. */
 void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);

@@ -32,7 +32,11 @@ void dli_mysql_table_show(const dli_mysql_t *mysql, const dli_mysql_table_t *tab
 void dli_mysql_table_ddl(const dli_mysql_t *mysql, const dli_mysql_table_t *table, dli_mysql_sql_t *sql) {
     char name[sizeof mysql->tokens];
     dli_mysql_table_name(mysql, table, name, sizeof name);
-    dli_mysql_sql_add(sql, table->create, name);
+    dli_mysql_sql_add(sql, "CREATE TABLE IF NOT EXISTS $t (", name);
+    for (const dli_mysql_column_t *c = table->columns; c->name != NULL; c++) {
+        dli_mysql_sql_add(sql, "$t $t $t $t", c == table->columns ? "" : ",", c->name, c->type, c->rest);
+    }
+    dli_mysql_sql_add(sql, " ) ENGINE=InnoDB");
 }
 
 /* ---- verifying --------------------------------------------------------------------------------------- */
@@ -134,7 +138,7 @@ static dl_status_t judge_columns(const look_t *look, MYSQL_RES *rows) {
         if (row == NULL) {
             return wrong(look, "has no column '%s', or this account may not see it", c->name);
         }
-        if (c->type != NULL && !is_type(row[TYPE], c->type)) {
+        if (!is_type(row[TYPE], c->type)) {
             return wrong(look, "has a column '%s' of type %s, which has to be %s", c->name, row[TYPE],
                          c->type);
         }
