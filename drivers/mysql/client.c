@@ -201,15 +201,11 @@ dl_status_t dli_mysql_open(dli_mysql_t *mysql, const dli_mysql_kind_t *kind, con
     if (status == DL_OK) {
         status = dli_mysql_connect(mysql, deadline_ns, err);
     }
-    if (status == DL_OK) {
-        status = dli_mysql_schema_verify(mysql, deadline_ns, err);
-    }
-    if (status == DL_ECONFIG && err->native == DLI_MYSQL_NO_SUCH_TABLE &&
-        options[DLI_MYSQL_OPT_CREATE].number != 0) {
-        status = dli_mysql_schema_create(mysql, deadline_ns, err);
-        if (status == DL_OK) {
-            status = dli_mysql_schema_verify(mysql, deadline_ns, err);
-        }
+    for (const dli_mysql_table_t *t = kind->tables; status == DL_OK && t->suffix != NULL; t++) {
+        bool made;
+        status = options[DLI_MYSQL_OPT_CREATE].number != 0
+                     ? dli_mysql_table_provide(mysql, t, deadline_ns, &made, err)
+                     : dli_mysql_table_verify(mysql, t, deadline_ns, err);
     }
     if (status == DL_OK) {
         status = connect_control(mysql, deadline_ns, err);

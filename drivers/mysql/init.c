@@ -87,21 +87,12 @@ static void print_plan(const report_t *report, const dli_mysql_t *mysql) {
 static dl_status_t make_table(const report_t *report, dli_mysql_t *mysql, const dli_mysql_table_t *table,
                               uint64_t deadline_ns, dl_error_t *err) {
     char name[DLI_MYSQL_TABLE_SHOWN];
-    dli_mysql_table_show(mysql, table, name);
-    dl_status_t status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
+    bool made;
+    dl_status_t status = dli_mysql_table_provide(mysql, table, deadline_ns, &made, err);
     if (status == DL_OK) {
-        say(report, DL_FINDING_OK, "table", "nothing to do: %s.%s is ready", mysql->endpoint->database, name);
-        return DL_OK;
-    }
-    if (status != DL_ECONFIG || err->native != DLI_MYSQL_NO_SUCH_TABLE) {
-        return status;
-    }
-    status = dli_mysql_table_create(mysql, table, deadline_ns, err);
-    if (status == DL_OK) {
-        status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
-    }
-    if (status == DL_OK) {
-        say(report, DL_FINDING_OK, "table", "made %s.%s", mysql->endpoint->database, name);
+        dli_mysql_table_show(mysql, table, name);
+        say(report, DL_FINDING_OK, "table", made ? "made %s.%s" : "nothing to do: %s.%s is ready",
+            mysql->endpoint->database, name);
     }
     return status;
 }

@@ -118,13 +118,8 @@ void dli_mysql_describe(void *state, char *text, size_t size);
 dl_status_t dli_mysql_prepare(dli_mysql_t *mysql, const dli_mysql_kind_t *kind,
                               const dl_option_value_t *options, const dl_driver_env_t *env, dl_error_t *err);
 
-/* ---- schema.c, check*.c, init.c ------------------------------------------------------------------------ */
+/* ---- check*.c, init.c ------------------------------------------------------------------------ */
 
-/* DL_OK: every table is there and has its columns, as an InnoDB table. DL_ECONFIG names what is missing or
- * wrong, and `dlock init`. */
-dl_status_t dli_mysql_schema_verify(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err);
-/* Makes what is missing; never changes what is there. */
-dl_status_t dli_mysql_schema_create(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err);
 dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
 /* The driver's op with the kind in front. */
 dl_status_t dli_mysql_init(const dli_mysql_kind_t *kind, const dl_option_value_t *options,

@@ -200,18 +200,10 @@ dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *
     return status == DL_OK ? judge_engine_and_keys(&look) : status;
 }
 
-dl_status_t dli_mysql_schema_verify(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
-    dl_status_t status = DL_OK;
-    for (const dli_mysql_table_t *t = mysql->kind->tables; status == DL_OK && t->suffix != NULL; t++) {
-        status = dli_mysql_table_verify(mysql, t, deadline_ns, err);
-    }
-    return status;
-}
-
 /* ---- making ------------------------------------------------------------------------------------------ */
 
-dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
-                                   dl_error_t *err) {
+static dl_status_t create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                          dl_error_t *err) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer;
     dli_mysql_table_ddl(mysql, table, &sql);
@@ -231,12 +223,14 @@ dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *
     return status;
 }
 
-dl_status_t dli_mysql_schema_create(dli_mysql_t *mysql, uint64_t deadline_ns, dl_error_t *err) {
-    dl_status_t status = DL_OK;
-    for (const dli_mysql_table_t *t = mysql->kind->tables; status == DL_OK && t->suffix != NULL; t++) {
-        status = dli_mysql_table_verify(mysql, t, deadline_ns, err);
-        if (status == DL_ECONFIG && err->native == DLI_MYSQL_NO_SUCH_TABLE) {
-            status = dli_mysql_table_create(mysql, t, deadline_ns, err);
+dl_status_t dli_mysql_table_provide(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                    bool *made, dl_error_t *err) {
+    dl_status_t status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
+    *made = status == DL_ECONFIG && err->native == DLI_MYSQL_NO_SUCH_TABLE;
+    if (*made) {
+        status = create(mysql, table, deadline_ns, err);
+        if (status == DL_OK) {
+            status = dli_mysql_table_verify(mysql, table, deadline_ns, err);
         }
     }
     return status;

@@ -20,8 +20,9 @@ dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, 
  * not there; any other DL_ECONFIG: it is there and wrong. */
 dl_status_t dli_mysql_table_verify(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
                                    dl_error_t *err);
-dl_status_t dli_mysql_table_create(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
-                                   dl_error_t *err);
+/* The same, and makes it if it is not there; never changes what is. *made: it was not. */
+dl_status_t dli_mysql_table_provide(dli_mysql_t *mysql, const dli_mysql_table_t *table, uint64_t deadline_ns,
+                                    bool *made, dl_error_t *err);
 /* The table's whole name; as messages have it. */
 void dli_mysql_table_name(const dli_mysql_t *mysql, const dli_mysql_table_t *table, char *name, size_t size);
 void dli_mysql_table_show(const dli_mysql_t *mysql, const dli_mysql_table_t *table,
