@@ -26,28 +26,7 @@ const dli_mysql_kind_t dli_mysql_lease_kind = {
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
 
-/*
- * One statement. Its WHERE takes the row, or says why not, so that the assignments depend on nothing but the
- * row's token, in whatever order or however often they are evaluated. Rows found and insert_id:
- *   1, token      taken; the last of its tokens
- *   0, a verdict  busy or foreign (rows.h)
- *   0, 0          there is no row
- * The time is that of the statement's start. When it has to wait for the row, it errs on the safe side: an
- * expiry meanwhile is judged busy, and our own lease ends no later than counted from the start.
- */
-static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *r, dli_mysql_exchange_t *exchange,
-                        dl_error_t *err) {
-    DLI_MYSQL_SQL(sql);
-    dli_mysql_sql_add(&sql, "UPDATE $t SET ", mysql->table);
-    dli_mysql_rows_add_hold(&sql, mysql, r);
-    dli_mysql_sql_add(&sql, " WHERE name=$x AND CASE WHEN ", r->name, r->name_len);
-    dli_mysql_rows_add_takeable(&sql, mysql, r);
-    dli_mysql_sql_add(&sql, " THEN 1 ELSE LAST_INSERT_ID(");
-    dli_mysql_rows_add_verdict(&sql, mysql);
-    dli_mysql_sql_add(&sql, ")=0 END");
-    return dli_mysql_rows_claim(mysql, r, &sql, exchange, err);
-}
-
+/* One statement; the row has to be made only where there is none. */
 static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                dl_error_t *err) {
     (void)hold;
@@ -55,12 +34,12 @@ static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *requ
     dli_mysql_exchange_t exchange;
     dl_status_t status = dli_mysql_rows_check(request, err);
     if (status == DL_OK) {
-        status = take(mysql, request, &exchange, err);
+        status = dli_mysql_rows_take(mysql, request, NULL, &exchange, err);
     }
     if (status == DL_OK && exchange.answer.affected == 0 && exchange.answer.insert_id == 0) {
         status = dli_mysql_rows_provide(mysql, request, err);
         if (status == DL_OK) {
-            status = take(mysql, request, &exchange, err);
+            status = dli_mysql_rows_take(mysql, request, NULL, &exchange, err);
         }
     }
     return status == DL_OK ? dli_mysql_rows_judge(mysql, request, &exchange, grant, err) : status;

@@ -57,24 +57,7 @@ static dl_status_t read_row(dli_mysql_t *mysql, const dl_request_t *r, look_t *l
     return status;
 }
 
-/*
- * Taken only if no one was faster. A renewal leaves the version as it is, so that the expiry is looked at
- * again: the row may have been renewed since it was read. Rows found and insert_id say what came of it, as in
- * mysql-lease. The row's lock is waited for only while another such statement ends.
- */
-static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *r, uint64_t version,
-                        dli_mysql_exchange_t *exchange, dl_error_t *err) {
-    DLI_MYSQL_SQL(sql);
-    dli_mysql_sql_add(&sql, "UPDATE $t SET ", mysql->table);
-    dli_mysql_rows_add_hold(&sql, mysql, r);
-    dli_mysql_sql_add(&sql, " WHERE name=$x AND CASE WHEN version=$u AND (", r->name, r->name_len, version);
-    dli_mysql_rows_add_takeable(&sql, mysql, r);
-    dli_mysql_sql_add(&sql, ") THEN 1 ELSE LAST_INSERT_ID(");
-    dli_mysql_rows_add_verdict(&sql, mysql);
-    dli_mysql_sql_add(&sql, ")=0 END");
-    return dli_mysql_rows_claim(mysql, r, &sql, exchange, err);
-}
-
+/* Taken only if no one was faster. The row's lock is waited for only while another such statement ends. */
 static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                dl_error_t *err) {
     (void)hold;
@@ -95,7 +78,7 @@ static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *requ
         return status;
     }
     if (look.is_there && look.is_takeable) {
-        status = take(mysql, request, look.version, &exchange, err);
+        status = dli_mysql_rows_take(mysql, request, &look.version, &exchange, err);
     } else {
         exchange.answer.insert_id = look.verdict;
     }

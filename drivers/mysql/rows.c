@@ -64,7 +64,9 @@ static uint64_t block(const dl_request_t *request) {
     return dli_block(request, DLI_MYSQL_TOKEN_END - 1);
 }
 
-void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
+/* The assignments that make the row the request's; they use nothing of the row but its token, and the last of
+ * the new ones goes into insert_id. */
+static void add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *r) {
     const char *token = mysql->kind->token_column;
     dli_mysql_sql_add(sql,
                       "$towner=$s,hold_id=$u,client=$s,acquired_at=UTC_TIMESTAMP(6),released_at=NULL,"
@@ -102,14 +104,35 @@ dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
     return DL_OK;
 }
 
-dl_status_t dli_mysql_rows_claim(dli_mysql_t *mysql, const dl_request_t *r, const dli_mysql_sql_t *sql,
-                                 dli_mysql_exchange_t *exchange, dl_error_t *err) {
+/*
+ * One statement. Its WHERE takes the row, or says why not, so that the assignments depend on nothing but the
+ * row's token, in whatever order or however often they are evaluated. Rows found and insert_id:
+ *   1, token      taken; the last of its tokens
+ *   0, a verdict  busy or foreign (rows.h)
+ *   0, 0          there is no row
+ * The time is that of the statement's start. When it has to wait for the row, it errs on the safe side: an
+ * expiry meanwhile is judged busy, and our own lease ends no later than counted from the start. A renewal
+ * leaves the version as it is, so that the expiry is looked at beside it.
+ */
+dl_status_t dli_mysql_rows_take(dli_mysql_t *mysql, const dl_request_t *r, const uint64_t *version,
+                                dli_mysql_exchange_t *exchange, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql, "UPDATE $t SET ", mysql->table);
+    add_hold(&sql, mysql, r);
+    dli_mysql_sql_add(&sql, " WHERE name=$x AND CASE WHEN ", r->name, r->name_len);
+    if (version != NULL) {
+        dli_mysql_sql_add(&sql, "$t=$u AND ", mysql->kind->token_column, *version);
+    }
+    dli_mysql_rows_add_takeable(&sql, mysql, r);
+    dli_mysql_sql_add(&sql, " THEN 1 ELSE LAST_INSERT_ID(");
+    dli_mysql_rows_add_verdict(&sql, mysql);
+    dli_mysql_sql_add(&sql, ")=0 END");
     *exchange = (dli_mysql_exchange_t){.lane = DLI_MYSQL_CALLS,
                                        .intent = DLI_MYSQL_CLAIM,
                                        .deadline_ns = r->deadline_ns,
                                        .stop = &r->stop,
                                        .may_be_ended = true};
-    return dli_mysql_run(mysql, exchange, sql, "taking", r->name, err);
+    return dli_mysql_run(mysql, exchange, &sql, "taking", r->name, err);
 }
 
 /* ---- what came of it --------------------------------------------------------------------------------- */

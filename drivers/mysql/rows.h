@@ -28,9 +28,6 @@
         "expires_at", "DATETIME(6)", "NULL"                                                   \
     }
 
-/* The assignments that make the row the request's; they use nothing of the row but its token, and the last of
- * the new ones goes into insert_id. */
-void dli_mysql_rows_add_hold(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);
 /* The condition that the request may take the row: free, expired, or an older hold of the same owner's. */
 void dli_mysql_rows_add_takeable(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const dl_request_t *request);
 /* The verdict over a row that it may not take. */
@@ -41,11 +38,12 @@ extern const dli_mysql_view_t dli_mysql_rows_view;
 
 /* May the request's numbers be used in the above? */
 dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
-/* Runs a statement that takes. Statuses of dli_mysql_run; DL_EIO also where it had to wait for too long for a
- * row that somebody keeps locked, so that this is no unknown outcome. */
-dl_status_t dli_mysql_rows_claim(dli_mysql_t *mysql, const dl_request_t *request, const dli_mysql_sql_t *sql,
-                                 dli_mysql_exchange_t *exchange, dl_error_t *err);
-/* What a statement that takes came to: DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
+/* Takes the row; version: only if it still has that one, NULL: whichever it has. Statuses of dli_mysql_run;
+ * DL_EIO also where it had to wait for too long for a row that somebody keeps locked, so that this is no
+ * unknown outcome. */
+dl_status_t dli_mysql_rows_take(dli_mysql_t *mysql, const dl_request_t *request, const uint64_t *version,
+                                dli_mysql_exchange_t *exchange, dl_error_t *err);
+/* What that came to: DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
 dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
                                  dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err);
 
