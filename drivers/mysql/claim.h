@@ -21,10 +21,6 @@ typedef struct dli_mysql_claim {
     bool is_locked;  /* it has said that it holds it */
 } dli_mysql_claim_t;
 
-static inline uint64_t dli_mysql_earlier(uint64_t a_ns, uint64_t b_ns) {
-    return a_ns < b_ns ? a_ns : b_ns;
-}
-
 /* A connection that has the request's idle timeouts: the hold's own, or a borrowed one. DL_EBUSY: all are in
  * use, and the time for waiting is over for now. Unless DL_OK there is none. */
 dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c);

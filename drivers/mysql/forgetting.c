@@ -184,7 +184,7 @@ bool dli_mysql_names_forget(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl
         uint64_t soon_ns = mysql->env->now_ns() + FORGET_MS * (uint64_t)DLI_NS_PER_MS;
         f->mysql = mysql;
         f->conn = conn;
-        f->deadline_ns = soon_ns < request->deadline_ns ? soon_ns : request->deadline_ns;
+        f->deadline_ns = dli_mysql_earlier(soon_ns, request->deadline_ns);
         is_usable = forget_some(f);
         free(f);
     }

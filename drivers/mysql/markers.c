@@ -1,7 +1,5 @@
 /* markers.c - mysql-pessimistic: what open transactions show of their holds, seen from outside. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
-
 #include "session.h"
 
 /* Locks read by one statement; a statement about their sessions has room for as many numbers. */
@@ -17,14 +15,8 @@ void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, cons
                           name_len);
         return;
     }
-    /* Each server ends the wait by a way of its own, and takes the other's for a comment. */
-    char seconds[32];
-    (void)snprintf(seconds, sizeof seconds, "%llu.%03u", (unsigned long long)(limit_ms / 1000),
-                   (unsigned)(limit_ms % 1000));
-    dli_mysql_sql_add(sql,
-                      "/*M! SET STATEMENT max_statement_time=$t FOR */ SELECT /*+ MAX_EXECUTION_TIME($u) */ "
-                      "owner FROM $t WHERE name=$x FOR UPDATE",
-                      seconds, limit_ms, mysql->table, name, name_len);
+    dli_mysql_sql_add_bounded_select(sql, limit_ms);
+    dli_mysql_sql_add(sql, "owner FROM $t WHERE name=$x FOR UPDATE", mysql->table, name, name_len);
 }
 
 /* The token is the holder's, the last of those that were drawn: it was committed before the marker was

@@ -133,7 +133,7 @@ static void purge_once(dli_mysql_t *mysql, const dl_request_t *request) {
     if (p != NULL && room != NULL) {
         p->mysql = mysql;
         p->request = request;
-        p->deadline_ns = soon_ns < request->deadline_ns ? soon_ns : request->deadline_ns;
+        p->deadline_ns = dli_mysql_earlier(soon_ns, request->deadline_ns);
         p->rows = p->stale = p->highest = 0;
         p->names = dli_mysql_sql_in(p->text, sizeof p->text);
         dli_mysql_sql_t sql = dli_mysql_sql_in(room, PURGE_ROOM + 1024);

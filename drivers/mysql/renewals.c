@@ -1,6 +1,5 @@
 /* renewals.c - renewing many holds by few statements. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "rows.h"
@@ -118,17 +117,11 @@ typedef enum how {
     WAITING      /* for a while; if any is locked for longer, there is no answer at all */
 } how_t;
 
-/* Servers bound a reading statement, though not a writing one: MariaDB by the prefix, MySQL by the hint. */
-static void add_patience(dli_mysql_sql_t *sql, const batch_t *b) {
-    char text[96];
+/* How long it may wait for rows. */
+static uint64_t patience_ms(const batch_t *b) {
     uint64_t now = b->mysql->env->now_ns();
     uint64_t left_ns = b->deadline_ns > now ? (b->deadline_ns - now) / 4 : 0;
-    unsigned ms = (unsigned)((left_ns < PATIENCE_NS ? left_ns : PATIENCE_NS) / DLI_NS_PER_MS) + 1;
-    (void)snprintf(
-        text, sizeof text,
-        "/*M! SET STATEMENT max_statement_time=%u.%03u FOR */ SELECT /*+ MAX_EXECUTION_TIME(%u) */ ",
-        ms / 1000, ms % 1000, ms);
-    dli_mysql_sql_add(sql, "$t", text);
+    return dli_mysql_earlier(left_ns, PATIENCE_NS) / DLI_NS_PER_MS + 1;
 }
 
 /* Which are still their owners' and not expired? */
@@ -136,7 +129,7 @@ static dl_status_t look(batch_t *b, chunk_t *c, how_t how, bool is_last) {
     dli_mysql_exchange_t exchange;
     dli_mysql_sql_t sql = dli_mysql_sql_in(b->room, b->room_size);
     if (how == WAITING) {
-        add_patience(&sql, b);
+        dli_mysql_sql_add_bounded_select(&sql, patience_ms(b));
     } else {
         dli_mysql_sql_add(&sql, "SELECT ");
     }
@@ -258,8 +251,7 @@ static void renew_boldly(batch_t *b, chunk_t *c) {
         renew_unlocked(b, c);
         return;
     }
-    uint64_t until_ns = share_ns(b, false);
-    until_ns = until_ns < now + BOLD_NS ? until_ns : now + BOLD_NS;
+    uint64_t until_ns = dli_mysql_earlier(share_ns(b, false), now + BOLD_NS);
     dl_status_t status = extend(b, c, DLI_MYSQL_CLAIM, until_ns, &extended);
     if (status == DL_OK) {
         judge(b, c, extended);

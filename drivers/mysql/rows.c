@@ -95,13 +95,9 @@ void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) 
 }
 
 dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
-    if (request->token_floor >= DLI_MYSQL_TOKEN_END - 1) {
-        return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
-    }
-    if (request->lease_ms < 1 || request->lease_ms > DL_LEASE_MAX_MS) {
-        return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(request->lease_ms).text);
-    }
-    return DL_OK;
+    return request->token_floor < DLI_MYSQL_TOKEN_END - 1
+               ? DL_OK
+               : dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
 }
 
 /*
@@ -231,26 +227,38 @@ dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *r, dl
 
 /* ---- freeing ----------------------------------------------------------------------------------------- */
 
-dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
-    (void)hold;
-    dli_mysql_t *mysql = state;
+/* The row of the request's hold, or whoever holds it where it has no owner. */
+static dl_status_t free_row(dli_mysql_t *mysql, const dl_request_t *r, bool *freed, dl_error_t *err) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_sql_add(&sql,
                       "UPDATE $t SET $towner=NULL,expires_at=NULL,released_at=UTC_TIMESTAMP(6)"
-                      " WHERE name=$x AND owner=$s AND hold_id=$u",
-                      mysql->table, mysql->kind->has_state ? "state='free'," : "", request->name,
-                      request->name_len, request->owner, request->hold_id);
+                      " WHERE name=$x AND ",
+                      mysql->table, mysql->kind->has_state ? "state='free'," : "", r->name, r->name_len);
+    if (r->owner != NULL) {
+        dli_mysql_sql_add(&sql, "owner=$s AND hold_id=$u", r->owner, r->hold_id);
+    } else {
+        dli_mysql_sql_add(&sql, IS_HELD);
+    }
     dli_mysql_exchange_t exchange = {.lane = DLI_MYSQL_CALLS,
                                      .intent = DLI_MYSQL_FREE,
-                                     .deadline_ns = request->deadline_ns,
-                                     .stop = &request->stop,
+                                     .deadline_ns = r->deadline_ns,
+                                     .stop = &r->stop,
                                      .may_be_ended = true};
-    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "freeing", request->name, err);
+    const char *doing = r->owner != NULL ? "freeing" : "freeing by force";
+    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, doing, r->name, err);
+    *freed = status == DL_OK && exchange.answer.affected > 0;
+    dli_mysql_answer_free(&exchange.answer);
+    return status;
+}
+
+dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err) {
+    (void)hold;
+    dli_mysql_t *mysql = state;
+    bool freed;
+    dl_status_t status = free_row(mysql, request, &freed, err);
     if (status != DL_OK) {
         return status;
     }
-    bool freed = exchange.answer.affected > 0;
-    dli_mysql_answer_free(&exchange.answer);
     dli_mysql_rows_purge(mysql, request);
     return freed ? DL_OK
                  : dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer in table '%s'",
@@ -259,21 +267,11 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
 
 dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                  dl_error_t *err) {
-    dli_mysql_t *mysql = state;
-    DLI_MYSQL_SQL(sql);
-    dli_mysql_sql_add(&sql,
-                      "UPDATE $t SET $towner=NULL,expires_at=NULL,released_at=UTC_TIMESTAMP(6)"
-                      " WHERE name=$x AND " IS_HELD,
-                      mysql->table, mysql->kind->has_state ? "state='free'," : "", name, name_len);
-    dli_mysql_exchange_t exchange = {
-        .lane = DLI_MYSQL_CALLS, .intent = DLI_MYSQL_FREE, .deadline_ns = deadline_ns};
-    dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "freeing by force", name, err);
-    if (status != DL_OK) {
-        return status;
-    }
-    bool freed = exchange.answer.affected > 0;
-    dli_mysql_answer_free(&exchange.answer);
-    return freed ? DL_OK : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    const dl_request_t r = {
+        .name = name, .name_len = name_len, .deadline_ns = deadline_ns, .stop = {{-1, -1}}};
+    bool freed;
+    dl_status_t status = free_row(state, &r, &freed, err);
+    return status != DL_OK || freed ? status : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
 }
 
 /* ---- what others see --------------------------------------------------------------------------------- */

@@ -36,7 +36,7 @@ void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql);
 /* Which rows are held. */
 extern const dli_mysql_view_t dli_mysql_rows_view;
 
-/* May the request's numbers be used in the above? */
+/* Is the request's token floor below what the above can draw? */
 dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
 /* Takes the row; version: only if it still has that one, NULL: whichever it has. Statuses of dli_mysql_run;
  * DL_EIO also where it had to wait for too long for a row that somebody keeps locked, so that this is no

@@ -87,6 +87,12 @@ void dli_mysql_sql_add(dli_mysql_sql_t *sql, const char *format, ...) {
     va_end(args);
 }
 
+void dli_mysql_sql_add_bounded_select(dli_mysql_sql_t *sql, uint64_t ms) {
+    dli_mysql_sql_add(
+        sql, "/*M! SET STATEMENT max_statement_time=$ue-3 FOR */ SELECT /*+ MAX_EXECUTION_TIME($u) */ ", ms,
+        ms);
+}
+
 void dli_mysql_sql_add_page(dli_mysql_sql_t *sql, const char *column, const char *prefix, size_t prefix_len,
                             const char *last, size_t last_len, uint64_t rows) {
     char end[DL_NAME_MAX]; /* the least name behind all with the prefix: its last byte that can be counted up

@@ -32,6 +32,9 @@ dli_mysql_sql_t dli_mysql_sql_in(char *room, size_t size);
  *   $i  int64_t                    decimal
  */
 void dli_mysql_sql_add(dli_mysql_sql_t *sql, const char *format, ...);
+/* SELECT, which the server ends when the time is over, as it does no statement that writes: MariaDB by the
+ * prefix, MySQL by the hint. Each takes the other's for a comment. */
+void dli_mysql_sql_add_bounded_select(dli_mysql_sql_t *sql, uint64_t ms);
 /* Behind a condition: so many names that begin with the prefix, behind the last one that came, in order. */
 void dli_mysql_sql_add_page(dli_mysql_sql_t *sql, const char *column, const char *prefix, size_t prefix_len,
                             const char *last, size_t last_len, uint64_t rows);

@@ -7,6 +7,10 @@
 #include "guard.h"
 #include "library.h"
 
+static inline uint64_t dli_mysql_earlier(uint64_t a_ns, uint64_t b_ns) {
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
 /* What a session is for; each has its own settings. All: READ COMMITTED or what is said here, UTC, strict
  * mode without ANSI quirks, no statement time limit, innodb_lock_wait_timeout 1 s, completion_type
  * NO_CHAIN, and whatever else a server's globals could do to us. */

@@ -290,14 +290,10 @@ void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const d
 
 /* ---- one statement on any connection ----------------------------------------------------------------- */
 
-static uint64_t earlier(uint64_t a_ns, uint64_t b_ns) {
-    return a_ns < b_ns ? a_ns : b_ns;
-}
-
 /* Until when is an answer awaited? */
 static uint64_t waits_until(const dli_mysql_exchange_t *x, uint64_t now_ns) {
     uint64_t half_ns = (x->deadline_ns - now_ns) / 2;
-    return x->deadline_ns - (x->may_be_ended ? earlier(half_ns, ENDING_NS) : 0);
+    return x->deadline_ns - (x->may_be_ended ? dli_mysql_earlier(half_ns, ENDING_NS) : 0);
 }
 
 /* The answer is there. */
@@ -316,13 +312,15 @@ static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, cons
                            dl_status_t why, bool *is_in_doubt) {
     const bool is_stopped = why == DL_ECANCELED;
     const uint64_t now = link->env.now_ns();
-    dli_mysql_bounds_t bounds = {&link->env, link->guard, earlier(now + LAST_WORD_NS, x->deadline_ns), NULL};
+    dli_mysql_bounds_t bounds = {&link->env, link->guard,
+                                 dli_mysql_earlier(now + LAST_WORD_NS, x->deadline_ns), NULL};
     dl_error_t err;
     dl_status_t status =
         is_stopped ? dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err) : DL_ETIMEDOUT;
     *is_in_doubt = false;
     if (status == DL_ETIMEDOUT && x->may_be_ended) {
-        bounds.deadline_ns = earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
+        bounds.deadline_ns =
+            dli_mysql_earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
         dl_status_t killed = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err);
         *is_in_doubt = killed == DL_EUNKNOWN;
         status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
