@@ -14,35 +14,25 @@ static void drop(dli_mysql_claim_t *c) {
     c->conn = NULL;
 }
 
-/* false: nobody knows whether it is done. A stop makes it hurry. */
-static bool roll_back(dli_mysql_claim_t *c) {
-    dli_mysql_link_t *link = c->mysql->link;
-    dli_mysql_answer_t answer = {.rows = NULL};
+dl_status_t dli_mysql_claim_roll_back(dli_mysql_claim_t *c, dl_status_t status) {
     dl_error_t err;
-    dl_status_t status = dli_mysql_link_ask(link, c->conn, "ROLLBACK", 8, c->request->deadline_ns,
-                                            &c->request->stop, NULL, &answer, &err);
-    if (status == DL_ECANCELED) {
-        uint64_t until_ns = c->mysql->env->now_ns() + CALLING_OFF_NS;
-        dli_mysql_bounds_t bounds = {.env = c->mysql->env,
-                                     .guard = dli_mysql_link_guard(link),
-                                     .deadline_ns = dli_mysql_earlier(until_ns, c->request->deadline_ns)};
-        status = dli_mysql_conn_resume(c->conn, &bounds, &answer, &err);
-    }
-    bool done = status == DL_OK && answer.error == 0;
-    dli_mysql_answer_free(&answer);
-    return done;
-}
-
-dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status) {
-    if (roll_back(c)) {
-        dli_mysql_link_give_back(c->mysql->link, c->conn);
-        c->conn = NULL;
+    if (dli_mysql_link_roll_back(c->mysql->link, c->conn, c->request->deadline_ns, &c->request->stop, &err) ==
+        DL_OK) {
         return status;
     }
     bool may_hold = c->is_at_risk;
     drop(c);
     return may_hold ? dl_driver_fail(c->err, DL_EUNKNOWN, 0, "no answer to ROLLBACK: the row may be locked")
                     : status;
+}
+
+dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status) {
+    status = dli_mysql_claim_roll_back(c, status);
+    if (c->conn != NULL) {
+        dli_mysql_link_give_back(c->mysql->link, c->conn);
+        c->conn = NULL;
+    }
+    return status;
 }
 
 dl_status_t dli_mysql_claim_leave_unlocked(dli_mysql_claim_t *c, dl_status_t status) {
@@ -63,13 +53,8 @@ static dl_status_t call_off(dli_mysql_claim_t *c) {
     bool in_step = dli_mysql_link_kill_query(c->mysql->link, c->conn, bounds.deadline_ns, &err) == DL_OK &&
                    dli_mysql_conn_resume(c->conn, &bounds, &answer, &err) == DL_OK;
     dli_mysql_answer_free(&answer);
-    if (in_step) {
-        in_step = dli_mysql_link_ask(c->mysql->link, c->conn, "ROLLBACK", 8, bounds.deadline_ns, NULL, NULL,
-                                     &answer, &err) == DL_OK &&
-                  answer.error == 0;
-        dli_mysql_answer_free(&answer);
-    }
-    if (in_step) {
+    if (in_step &&
+        dli_mysql_link_roll_back(c->mysql->link, c->conn, bounds.deadline_ns, NULL, &err) == DL_OK) {
         dli_mysql_link_give_back(c->mysql->link, c->conn);
         c->conn = NULL;
         return dl_driver_fail(c->err, DL_ECANCELED, 0, "stopped while waiting for the row lock");

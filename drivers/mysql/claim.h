@@ -28,6 +28,9 @@ dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c);
  * and this is the outcome of the attempt. */
 dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql, uint64_t *sent_ns,
                                 dli_mysql_answer_t *answer);
+/* Ends the transaction. Returns the status; or, without a connection from then on, DL_EUNKNOWN where
+ * something may still be held. */
+dl_status_t dli_mysql_claim_roll_back(dli_mysql_claim_t *c, dl_status_t status);
 /* Gives the connection back with nothing held. Returns the status, or DL_EUNKNOWN where something may still
  * be held. */
 dl_status_t dli_mysql_claim_leave(dli_mysql_claim_t *c, dl_status_t status);

@@ -80,18 +80,6 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     return status;
 }
 
-/* A row that was deleted while we waited for it may stay locked by us until the transaction ends: nobody
- * could make it anew, and that includes us, on another connection. */
-static dl_status_t let_go(dli_mysql_claim_t *c) {
-    char text[16];
-    dli_mysql_sql_t sql = dli_mysql_sql_in(text, sizeof text);
-    dli_mysql_answer_t answer;
-    dli_mysql_sql_add(&sql, "ROLLBACK");
-    dl_status_t status = dli_mysql_claim_say(c, &sql, NULL, &answer);
-    dli_mysql_answer_free(&answer);
-    return status;
-}
-
 /* The same, with a row made for a new name. */
 static dl_status_t get_row(dli_mysql_claim_t *c, uint64_t limit_ms) {
     for (int i = 0; i < MISSING_MAX; i++) {
@@ -100,7 +88,9 @@ static dl_status_t get_row(dli_mysql_claim_t *c, uint64_t limit_ms) {
         if (status != DL_OK || !is_missing) {
             return status;
         }
-        status = let_go(c);
+        /* A row that was deleted while we waited for it may stay locked by us until the transaction ends:
+         * nobody could make it anew, and that includes us, on another connection. */
+        status = dli_mysql_claim_roll_back(c, DL_OK);
         if (status != DL_OK) {
             return status;
         }

@@ -147,11 +147,9 @@ static dl_status_t unknown(dli_mysql_t *mysql, dli_mysql_conn_t *conn, dl_error_
 static dl_status_t free_on(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r,
                            dl_error_t *err) {
     bool is_late;
-    dli_mysql_answer_t answer = {.rows = NULL};
     dl_status_t status = DL_EIO;
     if (catch_up(mysql, conn, r, &is_late)) {
-        status = dli_mysql_link_ask(mysql->link, conn, "ROLLBACK", 8, r->deadline_ns, &r->stop, NULL, &answer,
-                                    err);
+        status = dli_mysql_link_roll_back(mysql->link, conn, r->deadline_ns, &r->stop, err);
     } else if (is_late) {
         return unknown(mysql, conn, err);
     }
@@ -160,9 +158,7 @@ static dl_status_t free_on(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_
         dli_mysql_link_drop(mysql->link, conn, true);
         return free_marked(mysql, r, err);
     }
-    unsigned error = answer.error;
-    dli_mysql_answer_free(&answer);
-    if (status != DL_OK || error != 0) {
+    if (status != DL_OK) {
         return unknown(mysql, conn, err);
     }
     give_back(mysql, conn, r);

@@ -170,6 +170,22 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
     return ask(link, dli_mysql_conn_owner(conn), sql, len, deadline_ns, stop, sent_ns, answer, err);
 }
 
+dl_status_t dli_mysql_link_roll_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t deadline_ns,
+                                     const dl_stop_t *stop, dl_error_t *err) {
+    dli_mysql_answer_t answer = {0};
+    dl_status_t status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, deadline_ns, stop, NULL, &answer, err);
+    if (status == DL_ECANCELED) {
+        uint64_t soon_ns = link->env.now_ns() + STOPPED_ENDING_NS;
+        dli_mysql_bounds_t bounds = {&link->env, link->guard, dli_mysql_earlier(soon_ns, deadline_ns), NULL};
+        status = dli_mysql_conn_resume(conn, &bounds, &answer, err);
+    }
+    if (answer.error != 0) {
+        status = DL_EUNKNOWN;
+    }
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
 /* ---- the control lane ---------------------------------------------------------------------------------- */
 
 /* Do the numbers that connections have here say anything to KILL? */

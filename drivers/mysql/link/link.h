@@ -104,6 +104,9 @@ dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, c
                                uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,
                                dli_mysql_answer_t *answer, dl_error_t *err);
 
+/* ROLLBACK on it; a stop makes it hurry. DL_OK: done. DL_EIO: it had ended before. Otherwise nobody knows. */
+dl_status_t dli_mysql_link_roll_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t deadline_ns,
+                                     const dl_stop_t *stop, dl_error_t *err);
 /* Ends the statement that the connection is running, if any (KILL QUERY), on the control lane. DL_OK: the
  * server has done so. DL_ENOTSUP: behind this proxy nobody can. DL_EIO: nothing was sent, as the server is
  * not known to be the one that it was made to, in the same run; or nothing can be sent. DL_EUNKNOWN: it may
