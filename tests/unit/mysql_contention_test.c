@@ -294,6 +294,34 @@ Test(mysql_contention, a_new_row_waits_for_the_token_of_what_is_being_purged) {
         }
 }
 
+/* In less time than a server waits for a row by itself. */
+static dl_status_t force_a_kept_row(client_t *c, const kind_t *k) {
+    mysql_hand_t *hand = mysql_hand(server, database);
+    mysql_hand_ask(hand, "BEGIN");
+    mysql_hand_ask(hand, "SELECT 1 FROM %s WHERE name='orders' FOR UPDATE", k->table);
+    dl_status_t status = c->driver->force_release(c->state, "orders", 6, in_ms(600), &c->err);
+    mysql_hand_ask(hand, "ROLLBACK");
+    mysql_hand_close(hand);
+    return status;
+}
+
+Test(mysql_contention, a_forced_release_of_a_kept_row_does_not_come_late) {
+    for
+        EACH_KIND(k) {
+            client_t c;
+            uint64_t hold_id = 1;
+            must_open(&c, k, UUID_A);
+            do { /* the first one may have to make the connection that ends statements */
+                must_lock(&c, "orders", A, hold_id++);
+            } while (force_a_kept_row(&c, k) == DL_EUNKNOWN && hold_id < 4);
+            cr_assert(strstr(c.err.message, "another transaction keeps the row locked") != NULL, "%s",
+                      c.err.message);
+            cr_assert(look(&c, "orders").held);
+            cr_assert_eq(free_name(&c, "orders", A, hold_id - 1), DL_OK);
+            shut(&c);
+        }
+}
+
 #define PURGERS 4
 #define NAMES 8
 #define TURNS 300
