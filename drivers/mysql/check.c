@@ -2,20 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-void dli_mysql_check_say(dli_mysql_check_t *check, dl_finding_level_t level, const char *subject,
-                         const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    check->fn(check->arg, level, subject, text);
-}
-
 uint64_t dli_mysql_check_until(const dli_mysql_check_t *check) {
     const dl_driver_env_t *env = check->mysql->env;
     uint64_t own_ns = env->now_ns() + (uint64_t)env->call_timeout_ms * DLI_NS_PER_MS;
@@ -104,14 +90,14 @@ static void report_guarantee(dli_mysql_check_t *check) {
 }
 
 dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_mysql_check_t check = {.mysql = state, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dli_mysql_check_t check = {.mysql = state, .report = {fn, arg}, .deadline_ns = deadline_ns};
     dl_status_t status = dli_mysql_variables_ask(check.mysql, deadline_ns, &check.settings, err);
     if (status != DL_OK) {
         dli_mysql_answer_free(&check.settings);
         dli_mysql_check_say(&check, DL_FINDING_ERROR, "server", "%s", err->message);
         return status;
     }
-    dli_mysql_moment_t first;
+    dli_moment_t first;
     report_server(&check);
     dli_mysql_check_clock_begin(&check, &first);
     bool has_tables = report_tables(&check);

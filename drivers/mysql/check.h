@@ -3,13 +3,13 @@
 #ifndef DLI_MYSQL_CHECK_H
 #define DLI_MYSQL_CHECK_H
 
+#include "drivers/clock.h"
 #include "setup.h"
 
 /* One run of a check. */
 typedef struct dli_mysql_check {
     dli_mysql_t *mysql;
-    dl_finding_fn fn;
-    void *arg;
+    dli_report_t report;
     uint64_t deadline_ns;        /* as the op was given it */
     bool is_silent;              /* the server has left something without an answer */
     dli_mysql_answer_t settings; /* dli_mysql_variables_ask */
@@ -20,8 +20,7 @@ uint64_t dli_mysql_check_until(const dli_mysql_check_t *check);
 /* What an exchange came to. */
 void dli_mysql_check_note(dli_mysql_check_t *check, dl_status_t status);
 
-void dli_mysql_check_say(dli_mysql_check_t *check, dl_finding_level_t level, const char *subject,
-                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+#define dli_mysql_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)
 /* A statement of constants of ours. Whatever the server says to it is in the answer. */
 dl_status_t dli_mysql_check_ask(dli_mysql_check_t *check, const char *sql, dli_mysql_answer_t *answer,
                                 dl_error_t *err);
@@ -32,13 +31,8 @@ bool dli_mysql_check_is_lease(dli_mysql_check_t *check);
 void dli_mysql_check_settings(dli_mysql_check_t *check);
 /* check_way.c: how statements get there: TLS, the session's settings, rights. false: no lock can be taken. */
 bool dli_mysql_check_way(dli_mysql_check_t *check);
-/* check_clock.c: the server's clock against this host's, in two looks with other work between them. */
-typedef struct dli_mysql_moment {
-    uint64_t before_ns, after_ns; /* by our clock; both 0: no look */
-    int64_t server_us;
-    int64_t skew_us; /* server minus our wall clock */
-} dli_mysql_moment_t;
-void dli_mysql_check_clock_begin(dli_mysql_check_t *check, dli_mysql_moment_t *first);
-void dli_mysql_check_clock_end(dli_mysql_check_t *check, const dli_mysql_moment_t *first);
+/* check_clock.c: looks at the server's clock, with other work between the two instants. */
+void dli_mysql_check_clock_begin(dli_mysql_check_t *check, dli_moment_t *first);
+void dli_mysql_check_clock_end(dli_mysql_check_t *check, const dli_moment_t *first);
 
 #endif

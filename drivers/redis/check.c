@@ -2,24 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
-
-#define NS_PER_US ((uint64_t)1000)
-
-void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
-                   const char *format, ...) {
-    char text[1024], whose[64];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    (void)snprintf(whose, sizeof whose, "%s %s", check->node != NULL ? check->node->name : "", subject);
-    check->fn(check->arg, level, check->node != NULL ? whose : subject, text);
-}
 
 /* ---- who the server is, and the way to it ----------------------------------------------------------- */
 
@@ -81,22 +65,6 @@ void dli_check_prefix(const dli_check_t *check) {
 
 /* ---- time -------------------------------------------------------------------------------------------- */
 
-/* Looks taken at each end of the measurement; the quickest is the sharpest. */
-#define LOOKS 5
-/* Between the ends; long enough that a clock a few percent off shows. */
-#define WINDOW_NS (250 * NS_PER_MS)
-/* What a scheduler may add to a look without anything being wrong. */
-#define NOISE_US 2000
-/* Clocks of hosts that keep time differ by less. */
-#define SKEW_WORTH_A_NOTE_US 2000000
-
-static int64_t wall_us(void) {
-    /* Only to tell the user how far the server's clock is from this host's: nothing is decided by it. */
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 static uint64_t bound(const dli_check_t *check) {
     uint64_t until_ns = check->redis->env->now_ns() + check->patience_ns;
     return check->patience_ns > 0 && until_ns < check->deadline_ns ? until_ns : check->deadline_ns;
@@ -104,37 +72,25 @@ static uint64_t bound(const dli_check_t *check) {
 
 static void look(dli_check_t *check);
 
-static dl_status_t read_time(const redisReply *reply, int64_t *server_us, dl_error_t *err) {
+static dl_status_t read_time(dli_check_t *check) {
+    const redisReply *reply = check->time;
     int64_t seconds, us;
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
         !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
         !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us)) {
-        return dli_reply_unexpected(reply, "TIME", err);
+        return dli_reply_unexpected(reply, "TIME", &check->time_err);
     }
-    *server_us = seconds * 1000000 + us;
+    dli_clock_look(check->moment, check->exchange.wire.sent_ns, check->exchange.heard_ns,
+                   seconds * 1000000 + us);
     return DL_OK;
 }
 
-/* The quickest of a few looks is kept. */
 static void take_look(dli_exchange_t *exchange) {
     dli_check_t *check = (dli_check_t *)(void *)exchange;
-    dli_moment_t *best = check->moment;
-    dli_moment_t moment = {.before_ns = exchange->wire.sent_ns, .after_ns = exchange->heard_ns};
-    int64_t wall = wall_us(), half_way_us = (int64_t)((moment.after_ns - moment.before_ns) / 2 / NS_PER_US);
-    check->time_status = exchange->status;
     check->time_err = exchange->err;
-    if (check->time_status == DL_OK) {
-        check->time_status = read_time(check->time, &moment.server_us, &check->time_err);
-    }
+    check->time_status = exchange->status == DL_OK ? read_time(check) : exchange->status;
     freeReplyObject(check->time);
-    if (check->time_status != DL_OK) {
-        return;
-    }
-    moment.skew_us = moment.server_us + half_way_us - wall;
-    if (check->looks == 0 || moment.after_ns - moment.before_ns < best->after_ns - best->before_ns) {
-        *best = moment;
-    }
-    if (++check->looks < LOOKS) {
+    if (check->time_status == DL_OK && ++check->looks < DLI_CLOCK_LOOKS) {
         look(check);
     }
 }
@@ -175,66 +131,20 @@ void dli_checks_look_again(dli_check_t *checks, size_t n) {
     const dl_driver_env_t *env = checks[0].redis->env;
     uint64_t until_ns = 0;
     for (size_t i = 0; i < n; i++) {
-        uint64_t due_ns = checks[i].first.before_ns + WINDOW_NS; /* over, where it was not seen */
+        uint64_t due_ns = checks[i].first.before_ns + DLI_CLOCK_WINDOW_NS; /* over, where it was not seen */
         until_ns = due_ns > until_ns ? due_ns : until_ns;
     }
     (void)env->poll(NULL, 0, until_ns < checks[0].deadline_ns ? until_ns : checks[0].deadline_ns);
     look_all(checks, n, true);
 }
 
-/* Without its sign. */
-static dl_duration_text_t measured(int64_t us) {
-    return dl_driver_measured((uint64_t)(us < 0 ? -us : us) * NS_PER_US);
-}
-
-void dli_check_round_trip(const dli_check_t *check) {
-    const dl_driver_env_t *env = check->redis->env;
-    uint64_t took_ns = check->first.after_ns - check->first.before_ns;
-    if (check->first.after_ns == 0) {
-        return; /* it was not seen */
-    }
-    if (took_ns > (uint64_t)env->lease_ms * NS_PER_MS / 20) {
-        dli_check_say(check, DL_FINDING_WARNING, "round trip",
-                      "%s at best, with a lease of %s: little time is left for a renewal that has to be "
-                      "repeated; use a longer lease",
-                      dl_driver_measured(took_ns).text, dl_driver_duration(env->lease_ms).text);
-    } else {
-        dli_check_say(check, DL_FINDING_OK, "round trip", "%s at best%s", dl_driver_measured(took_ns).text,
-                      check->node == NULL ? "; an uncontended lock and unlock take two" : "");
-    }
-}
-
 void dli_check_clock(const dli_check_t *check) {
-    const dli_moment_t *first = &check->first, *last = &check->last;
-    if (check->time_status != DL_OK) {
+    if (check->time_status == DL_OK) {
+        dli_clock_report(&check->report, &check->first, &check->last, true);
+    } else {
         dli_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
                       check->time_err.message);
-        return;
     }
-    int64_t ours_us = (int64_t)((last->before_ns - first->before_ns) / NS_PER_US);
-    int64_t off_us = last->server_us - first->server_us - ours_us;
-    int64_t blur_us =
-        (int64_t)((last->after_ns - last->before_ns + first->after_ns - first->before_ns) / NS_PER_US);
-    int64_t bound_us = blur_us + NOISE_US + ours_us / 100;
-    if (off_us > bound_us || off_us < -bound_us) {
-        dli_check_say(check, DL_FINDING_WARNING, "server clock",
-                      "it went %s%s while ours went %s: leases end by it, so while it is being set or runs "
-                      "too fast a lock can pass to another before its holder stops",
-                      last->server_us < first->server_us ? "-" : "",
-                      measured(last->server_us - first->server_us).text, measured(ours_us).text);
-    } else {
-        dli_check_say(check, DL_FINDING_OK, "server clock",
-                      "it ran as ours did over %s; leases end by it, so it must be slewed, not set, while "
-                      "locks are held",
-                      measured(ours_us).text);
-    }
-    int64_t skew_us = last->skew_us;
-    bool far = skew_us > SKEW_WORTH_A_NOTE_US || skew_us < -SKEW_WORTH_A_NOTE_US;
-    dli_check_say(
-        check, far ? DL_FINDING_NOTE : DL_FINDING_OK, "clock skew",
-        "the server is %s %s this host: harmless for leases, which compare no clocks; tokens start from the "
-        "server's clock, so a server that replaces this one without its data must not be behind it",
-        measured(skew_us).text, skew_us < 0 ? "behind" : "ahead of");
 }
 
 static void report_guarantee(const dli_check_t *check) {
@@ -290,7 +200,7 @@ void dli_check_free(dli_check_t *check) {
 
 static void report(dli_check_t *check) {
     dli_check_prefix(check);
-    dli_check_round_trip(check);
+    dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
     dli_check_settings(check);
     if (!dli_check_rights(check)) {
         dli_check_say(check, DL_FINDING_NOTE, "locking", "not tried, since the user may not access the keys");
@@ -305,7 +215,7 @@ static void report(dli_check_t *check) {
 }
 
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_check_t check = {.fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+    dli_check_t check = {.report = {fn, arg}, .deadline_ns = deadline_ns};
     dl_status_t status = dli_redis_open_alone(state, &check.redis, err);
     if (status == DL_OK) {
         dli_checks_ask(&check, 1);

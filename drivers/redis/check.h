@@ -3,22 +3,17 @@
 #ifndef DLI_REDIS_CHECK_H
 #define DLI_REDIS_CHECK_H
 
+#include "drivers/clock.h"
 #include "lock.h"
 
 /* What differs where the server is one node of several. */
 typedef struct dli_check_node {
-    char name[32]; /* "node 2" */
+    dli_report_t report; /* of all of them; there its name stands before every subject */
+    char name[32];       /* "node 2" */
     bool durable, quarantines;
     int64_t max_lease_ms;
     const char *marker_key, *quarantine_key;
 } dli_check_node_t;
-
-/* A look at the server's clock. */
-typedef struct dli_moment {
-    uint64_t before_ns, after_ns;
-    int64_t server_us;
-    int64_t skew_us; /* server minus our wall clock */
-} dli_moment_t;
 
 /* As many as are asked at once. */
 #define DLI_CHECK_REPLIES 40
@@ -27,10 +22,9 @@ typedef struct dli_moment {
 typedef struct dli_check {
     dli_exchange_t exchange; /* first */
     dli_redis_t *redis;      /* alone */
-    dl_finding_fn fn;
-    void *arg;
+    dli_report_t report;
     uint64_t deadline_ns, patience_ns; /* so long for each answer; 0: until the deadline */
-    const dli_check_node_t *node;      /* NULL: the only server; its name stands before every subject */
+    const dli_check_node_t *node;      /* NULL: the only server */
     /* What was asked first, and the answers. */
     dli_commands_t commands;
     redisReply *replies[DLI_CHECK_REPLIES];
@@ -46,8 +40,7 @@ typedef struct dli_check {
     redisReply *time;
 } dli_check_t;
 
-void dli_check_say(const dli_check_t *check, dl_finding_level_t level, const char *subject,
-                   const char *format, ...) __attribute__((format(printf, 4, 5)));
+#define dli_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)
 
 /* Is the server on this host, as far as its name says? */
 bool dli_check_is_here(const dli_endpoint_t *e);
@@ -62,7 +55,6 @@ void dli_checks_look_again(dli_check_t *checks, size_t n);
  */
 bool dli_check_server(const dli_check_t *check);
 void dli_check_prefix(const dli_check_t *check);
-void dli_check_round_trip(const dli_check_t *check);
 void dli_check_clock(const dli_check_t *check);
 void dli_check_free(dli_check_t *check); /* and closes `redis` */
 

@@ -51,15 +51,25 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
 
 /* ---- one node ---------------------------------------------------------------------------------------- */
 
+/* Its name stands before every subject. */
+static void say_of_node(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
+    const dli_check_node_t *node = arg;
+    char whose[64];
+    (void)snprintf(whose, sizeof whose, "%s %s", node->name, subject);
+    node->report.fn(node->report.arg, level, whose, text);
+}
+
 static dl_status_t prepare(dli_check_t *check, dli_check_node_t *of, dli_node_t *node, dl_error_t *err) {
     const dli_redlock_t *redlock = node->redlock;
     *of = (dli_check_node_t){.durable = redlock->durable,
                              .quarantines = redlock->quarantines,
                              .max_lease_ms = redlock->max_lease_ms,
                              .marker_key = redlock->marker_key,
-                             .quarantine_key = redlock->quarantine_key};
+                             .quarantine_key = redlock->quarantine_key,
+                             .report = check->report};
     (void)snprintf(of->name, sizeof of->name, "node %zu", node->index + 1);
     check->node = of;
+    check->report = (dli_report_t){say_of_node, of};
     /* One that hangs must not use up the time that is needed to try a lock. */
     check->patience_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
     return dli_node_open_alone(node, &check->redis, err);
@@ -81,7 +91,7 @@ static bool report_node(const dli_check_t *check, bool init_helps) {
         return false;
     }
     bool votes = !check->node->quarantines || say_vote(check, init_helps);
-    dli_check_round_trip(check);
+    dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
     dli_check_settings(check);
     votes = dli_check_rights(check) && votes;
     dli_check_clock(check);
@@ -196,7 +206,7 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
                               dl_error_t *err) {
     dli_redlock_t *redlock = state;
     const dli_check_t check = {
-        .redis = &redlock->nodes[0].redis, .fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+        .redis = &redlock->nodes[0].redis, .report = {fn, arg}, .deadline_ns = deadline_ns};
     dli_check_node_t of[DLI_NODES_MAX];
     dli_check_t *checks = calloc(redlock->n, sizeof *checks);
     if (checks == NULL) {
@@ -208,7 +218,7 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
     report_times(redlock, &check);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        checks[i] = (dli_check_t){.fn = fn, .arg = arg, .deadline_ns = deadline_ns};
+        checks[i] = (dli_check_t){.report = {fn, arg}, .deadline_ns = deadline_ns};
         status = prepare(&checks[i], &of[i], &redlock->nodes[i], err);
     }
     if (status == DL_OK) {

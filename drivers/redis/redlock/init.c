@@ -25,7 +25,7 @@ static void print_plan(const dli_check_t *check, const dli_redlock_t *redlock) {
         dli_check_say(check, DL_FINDING_NOTE, "init",
                       "nothing has to be done: quarantine is off, so every node votes");
     }
-    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, check->fn, check->arg);
+    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, check->report.fn, check->report.arg);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
@@ -238,7 +238,7 @@ static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, ui
 
 dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                              dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_check_t check = {.fn = fn, .arg = arg};
+    const dli_check_t check = {.report = {fn, arg}};
     dl_status_t status;
     dli_redlock_t *redlock = calloc(1, sizeof *redlock);
     if (redlock == NULL) {
