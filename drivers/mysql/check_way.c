@@ -1,18 +1,11 @@
 /* check_way.c - how statements get to the server: TLS, the session's settings, the account's rights. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "check.h"
 
 /* ---- the way there ----------------------------------------------------------------------------------- */
-
-static bool is_loopback(const char *host) {
-    return host == NULL || strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
-           strcmp(host, "::1") == 0;
-}
 
 /* Of the session's variables or status; "": there is no such one. */
 static const char *value_of(const dli_mysql_answer_t *answer, const char *name) {
@@ -20,45 +13,21 @@ static const char *value_of(const dli_mysql_answer_t *answer, const char *name) 
     return value != NULL ? value : "";
 }
 
-static void report_encryption(dli_mysql_check_t *check, const char *cipher) {
-    const dli_mysql_endpoint_t *e = check->mysql->endpoint;
-    if (cipher[0] != '\0' && e->tls == DLI_MYSQL_TLS_VERIFY) {
-        dli_mysql_check_say(check, DL_FINDING_OK, "transport",
-                            "TLS (%s), and the server's certificate is verified", cipher);
-    } else if (is_loopback(e->host)) {
-        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
-                            cipher[0] != '\0' ? " (TLS, and the server's certificate is not verified)" : "");
-    } else if (cipher[0] != '\0') {
-        dli_mysql_check_say(
-            check, DL_FINDING_WARNING, "transport",
-            "TLS (%s), but the server's certificate is not verified: anyone who can redirect the "
-            "connection learns the password and decides who holds the locks; set tls: verify",
-            cipher);
-    } else {
-        dli_mysql_check_say(check, DL_FINDING_WARNING, "transport",
-                            "no TLS: lock names and owners cross the network in clear, and anyone on the way "
-                            "can free or forge locks; set tls: verify");
-    }
-}
-
-static void report_transport(dli_mysql_check_t *check) {
+static void report_way(dli_mysql_check_t *check) {
     const dli_mysql_endpoint_t *e = check->mysql->endpoint;
     dli_mysql_answer_t answer;
     dl_error_t err;
-    if (e->socket != NULL) {
-        dli_mysql_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
-        return;
-    }
     if (dli_mysql_check_ask(check, "SHOW SESSION STATUS LIKE 'Ssl_cipher'", &answer, &err) != DL_OK) {
         dli_mysql_check_say(check, DL_FINDING_NOTE, "transport", "not known: %s", err.message);
         return;
     }
-    report_encryption(check, value_of(&answer, "Ssl_cipher"));
+    const dli_way_t way = {.host = e->socket != NULL ? NULL : e->host,
+                           .tls = value_of(&answer, "Ssl_cipher")[0] != '\0',
+                           .is_verified = e->tls == DLI_MYSQL_TLS_VERIFY,
+                           .has_proof = e->password != NULL || e->tls_cert != NULL,
+                           .advice = "set tls: verify"};
+    dli_way_report(&check->report, &way);
     dli_mysql_answer_free(&answer);
-    if (e->password == NULL && e->tls_cert == NULL && !is_loopback(e->host)) {
-        dli_mysql_check_say(check, DL_FINDING_WARNING, "password",
-                            "none is configured: anyone who reaches the port can free, take or forge locks");
-    }
 }
 
 /* ---- the session ------------------------------------------------------------------------------------- */
@@ -197,7 +166,7 @@ static void report_proxy(dli_mysql_check_t *check) {
 }
 
 bool dli_mysql_check_way(dli_mysql_check_t *check) {
-    report_transport(check);
+    report_way(check);
     report_session(check);
     report_proxy(check);
     return report_rights(check);

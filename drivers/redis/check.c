@@ -3,38 +3,18 @@
 #include "check.h"
 
 #include <string.h>
-#include <strings.h>
 
 /* ---- who the server is, and the way to it ----------------------------------------------------------- */
 
-bool dli_check_is_here(const dli_endpoint_t *e) {
-    return e->host == NULL || strcasecmp(e->host, "localhost") == 0 || strncmp(e->host, "127.", 4) == 0 ||
-           strcmp(e->host, "::1") == 0;
-}
-
-static void report_transport(const dli_check_t *check) {
+static void report_way(const dli_check_t *check) {
     const dli_endpoint_t *e = &check->redis->endpoint;
-    if (e->host == NULL) {
-        dli_check_say(check, DL_FINDING_OK, "transport", "a unix socket: nothing leaves this host");
-    } else if (e->tls && e->tls_verify) {
-        dli_check_say(check, DL_FINDING_OK, "transport", "TLS, and the server's certificate is verified");
-    } else if (dli_check_is_here(e)) {
-        dli_check_say(check, DL_FINDING_OK, "transport", "loopback: nothing leaves this host%s",
-                      e->tls ? " (TLS, and the server's certificate is not verified)" : "");
-    } else if (e->tls) {
-        dli_check_say(check, DL_FINDING_WARNING, "transport",
-                      "TLS, but the server's certificate is not verified: anyone who can redirect the "
-                      "connection learns the password and decides who holds the locks; set tls_verify");
-    } else {
-        dli_check_say(check, DL_FINDING_WARNING, "transport",
-                      "no TLS: %slock names and owners cross the network in clear, and anyone on the way can "
-                      "free or forge locks; use rediss://",
-                      e->password != NULL ? "the password, " : "");
-    }
-    if (e->password == NULL && e->tls_cert == NULL && !dli_check_is_here(e)) {
-        dli_check_say(check, DL_FINDING_WARNING, "password",
-                      "none is configured: anyone who reaches the port can free, take or forge locks");
-    }
+    const dli_way_t way = {.host = e->host,
+                           .tls = e->tls,
+                           .is_verified = e->tls_verify,
+                           .has_proof = e->password != NULL || e->tls_cert != NULL,
+                           .shows_password = e->password != NULL,
+                           .advice = e->tls ? "set tls_verify" : "use rediss://"};
+    dli_way_report(&check->report, &way);
 }
 
 bool dli_check_server(const dli_check_t *check) {
@@ -46,7 +26,7 @@ bool dli_check_server(const dli_check_t *check) {
     dli_redis_describe(check->redis, server, sizeof server);
     dli_check_say(check, DL_FINDING_OK, "server", "%s (Redis 6.0 and Valkey 7.2 are the oldest that work)",
                   server);
-    report_transport(check);
+    report_way(check);
     return true;
 }
 

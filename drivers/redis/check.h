@@ -42,9 +42,6 @@ typedef struct dli_check {
 
 #define dli_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)
 
-/* Is the server on this host, as far as its name says? */
-bool dli_check_is_here(const dli_endpoint_t *e);
-
 /* check.c */
 /* Asks all of them, and looks at their clocks a first time. `checks` has redis, fn, arg, node and the
  * instants. A server that does not answer has a status other than DL_OK. */

@@ -108,8 +108,8 @@ static void report_number(const dli_redlock_t *redlock, const dli_check_t *check
 }
 
 static bool is_same_host(const dli_endpoint_t *a, const dli_endpoint_t *b) {
-    return (dli_check_is_here(a) && dli_check_is_here(b)) ||
-           (!dli_check_is_here(a) && !dli_check_is_here(b) && strcasecmp(a->host, b->host) == 0);
+    return (dli_host_is_here(a->host) && dli_host_is_here(b->host)) ||
+           (!dli_host_is_here(a->host) && !dli_host_is_here(b->host) && strcasecmp(a->host, b->host) == 0);
 }
 
 static void report_hosts(const dli_redlock_t *redlock, const dli_check_t *check) {
@@ -123,7 +123,7 @@ static void report_hosts(const dli_redlock_t *redlock, const dli_check_t *check)
         if (j < i) {
             dli_check_say(check, DL_FINDING_WARNING, "hosts",
                           "nodes %zu and %zu are on one host (%s): they fail together", j + 1, i + 1,
-                          dli_check_is_here(e) ? "this one" : e->host);
+                          dli_host_is_here(e->host) ? "this one" : e->host);
             apart = false;
         }
     }
