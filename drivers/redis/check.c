@@ -88,7 +88,7 @@ static void look(dli_check_t *check) {
 
 /* Those that have begun. */
 static void run(dli_check_t *checks, size_t n) {
-    dli_exchange_t *exchanges[DLI_EXCHANGES_MAX];
+    dli_exchange_t *exchanges[DLI_EXCHANGES_MAX] = {NULL};
     for (size_t i = 0; i < n; i++) {
         exchanges[i] = &checks[i].exchange;
     }

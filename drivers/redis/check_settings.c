@@ -203,7 +203,7 @@ static int64_t part_number(const char *text, const char *name) {
 static void report_each_replica(const dli_check_t *check, int64_t count) {
     int64_t written = dli_info_number(check->info, "master_repl_offset", 0);
     for (int64_t i = 0; i < count && i < 16; i++) {
-        char field[16], text[256];
+        char field[32], text[256];
         (void)snprintf(field, sizeof field, "slave%" PRId64, i);
         if (!dli_info_text(check->info, field, text, sizeof text)) {
             continue;

@@ -72,9 +72,10 @@ static inline void boot_server(server_t *server) {
 }
 
 static inline void start_server(server_t *server, int port) {
-    *server = (server_t){.port = port};
-    make_folder(server->folder, sizeof server->folder);
-    snprintf(server->path, sizeof server->path, "%s/socket", server->folder);
+    server_t made = {.port = port};
+    make_folder(made.folder, sizeof made.folder);
+    snprintf(made.path, sizeof made.path, "%s/socket", made.folder);
+    *server = made;
     boot_server(server);
 }
 

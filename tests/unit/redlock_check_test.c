@@ -92,7 +92,7 @@ static const char *answer(size_t i, const char *command) {
 }
 
 static bool is_marked(size_t i) {
-    char line[64];
+    char line[160];
     snprintf(line, sizeof line, "run_id:%s\r", answer(i, "GET dlock_tokens:node"));
     redisReply *reply = redisCommand(servers[i].admin, "INFO server");
     bool is_marked = strstr(reply->str, line) != NULL;

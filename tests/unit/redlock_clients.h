@@ -114,7 +114,7 @@ static inline void open_node(size_t i, const plan_t *plan) {
                                     .database = -1,
                                     .connect_timeout_ms = 1000,
                                     .keepalive_ms = -1};
-    snprintf(url, sizeof url, "unix://%s", relays[i].path);
+    snprintf(url, sizeof url, "unix://%.95s", relays[i].path);
     node->redlock = &client;
     node->index = i;
     node->redis.env = &env;

@@ -125,6 +125,7 @@ typedef struct dli_slot {
 struct dli_pipe {
     dli_mux_t *mux;
     dli_redis_queue_t queue; /* to be sent */
+    dli_redis_request_t end; /* of it, while it is refused: what is begun meanwhile is another matter */
     size_t given_up;         /* claims that were sent and withdrawn, whose replies are still to come */
     dli_slot_t *slots;       /* a ring, of a power of two */
     size_t cap;

@@ -101,13 +101,13 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
 }
 
 void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
-    dli_redis_request_t end, *request; /* what is begun from now on is another matter */
-    dli_redis_queue_push(&pipe->queue, &end);
-    while ((request = TAILQ_FIRST(&pipe->queue)) != &end) {
+    dli_redis_request_t *request;
+    dli_redis_queue_push(&pipe->queue, &pipe->end);
+    while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end) {
         dli_redis_queue_remove(&pipe->queue, request);
         end_with(pipe, request, status, why);
     }
-    dli_redis_queue_remove(&pipe->queue, &end);
+    dli_redis_queue_remove(&pipe->queue, &pipe->end);
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------ */

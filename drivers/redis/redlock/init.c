@@ -42,7 +42,7 @@ typedef struct look {
     dli_commands_t commands;
     redisReply *replies[3];
     dli_node_t *node;
-    char name[24];
+    char name[32];
     dli_redis_t *alone;
     dli_exchange_t *listing;
     standing_t standing;

@@ -34,8 +34,6 @@ typedef struct dli_wire {
     bool is_pending;
 } dli_wire_t;
 
-/* So much of a value, or of a reason, is kept. */
-#define DLI_PART_TEXT 208
 /* As much of a value as the scripts show. */
 #define DLI_VALUE_SHOWN 128
 
@@ -48,7 +46,7 @@ struct dli_part {
     bool is_overdue;    /* and `text` says so */
     int64_t claimed_on; /* the connection on which a claim or a fill left that has no answer; 0: none */
     bool is_second;     /* it was filled in beside that claim, which may still come */
-    char text[DLI_PART_TEXT];
+    char text[sizeof((dl_error_t *)NULL)->message]; /* a reason, or a value as far as it fits */
 };
 
 struct dli_round {
