@@ -5,35 +5,15 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "drivers/report.h"
+
 /* The log may grow to some 4 MiB before it is copied, and the file as much. */
 #define SPACE_WANTED ((uint64_t)64 << 20)
-
-typedef struct report {
-    dl_finding_fn fn;
-    void *arg;
-} report_t;
-
-static void say(const report_t *report, dl_finding_level_t level, const char *subject, const char *format,
-                ...) __attribute__((format(printf, 4, 5)));
-
-static void say(const report_t *report, dl_finding_level_t level, const char *subject, const char *format,
-                ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    for (char *at = text; *at != '\0'; at++) {
-        *at = (unsigned char)*at < ' ' ? ' ' : *at; /* one line, whatever names and the file have */
-    }
-    report->fn(report->arg, level, subject, text);
-}
 
 /* ---- asking the file -------------------------------------------------------------------------------- */
 
@@ -117,11 +97,11 @@ static bool is_stranger(uid_t id) {
     return id != 0 && id != geteuid();
 }
 
-static void report_file(const report_t *report, const dli_store_t *store) {
+static void report_file(const dli_report_t *report, const dli_store_t *store) {
     struct stat file;
     char owner[128];
     if (stat(store->place.path, &file) != 0) {
-        say(report, DL_FINDING_ERROR, "file", "%s: %s", dli_place_text(&store->place), strerror(errno));
+        dli_say(report, DL_FINDING_ERROR, "file", "%s: %s", dli_place_text(&store->place), strerror(errno));
         return;
     }
     unsigned mode = file.st_mode & 07777;
@@ -129,14 +109,14 @@ static void report_file(const report_t *report, const dli_store_t *store) {
     const char *reach = (mode & 07) != 0    ? "every user of this host can read it or stop the locks in it"
                         : (mode & 070) != 0 ? "its group can use it"
                                             : "only its owner can use it";
-    say(report,
-        bad                ? DL_FINDING_WARNING
-        : (mode & 07) != 0 ? DL_FINDING_NOTE
-                           : DL_FINDING_OK,
-        "file", "%s, mode %04o, owner %s: %s%s%s", dli_place_text(&store->place), mode,
-        name_of_user(file.st_uid, owner, sizeof owner), reach,
-        is_stranger(file.st_uid) ? "; that is another user, who can free or forge every lock in it" : "",
-        file.st_nlink > 1 ? "; it has more than one name, and is refused by whoever opens it now" : "");
+    dli_say(report,
+            bad                ? DL_FINDING_WARNING
+            : (mode & 07) != 0 ? DL_FINDING_NOTE
+                               : DL_FINDING_OK,
+            "file", "%s, mode %04o, owner %s: %s%s%s", dli_place_text(&store->place), mode,
+            name_of_user(file.st_uid, owner, sizeof owner), reach,
+            is_stranger(file.st_uid) ? "; that is another user, who can free or forge every lock in it" : "",
+            file.st_nlink > 1 ? "; it has more than one name, and is refused by whoever opens it now" : "");
 }
 
 /* What others can do by writing in a folder above the file; NULL: nothing. */
@@ -156,7 +136,7 @@ static const char *power_over(const struct stat *folder, bool of_the_file) {
 }
 
 /* The folder, and those above it: whoever can move one of them can put another file in our place. */
-static void report_folders(const report_t *report, const dli_store_t *store) {
+static void report_folders(const dli_report_t *report, const dli_store_t *store) {
     char path[DLI_PATH_LIMIT + 1], shown[DLI_PATH_LIMIT + 32], owner[128];
     struct stat folder;
     bool of_the_file = true, safe = true;
@@ -179,99 +159,104 @@ static void report_folders(const report_t *report, const dli_store_t *store) {
                 (void)snprintf(shown, sizeof shown, "%s, folder %d above it", text, up);
             }
             bool group = (folder.st_mode & 02) == 0 && !is_stranger(folder.st_uid);
-            say(report, group ? DL_FINDING_NOTE : DL_FINDING_WARNING, "folder", "%s, mode %04o, owner %s: %s",
-                shown, (unsigned)folder.st_mode & 07777, name_of_user(folder.st_uid, owner, sizeof owner),
-                power);
+            dli_say(report, group ? DL_FINDING_NOTE : DL_FINDING_WARNING, "folder",
+                    "%s, mode %04o, owner %s: %s", shown, (unsigned)folder.st_mode & 07777,
+                    name_of_user(folder.st_uid, owner, sizeof owner), power);
             safe = false;
         }
         of_the_file = false;
     }
     if (safe) {
-        say(report, DL_FINDING_OK, "folder", "only this user and root can replace the lock file");
+        dli_say(report, DL_FINDING_OK, "folder", "only this user and root can replace the lock file");
     }
 }
 
-static void report_place(const report_t *report, const dli_store_t *store) {
+static void report_place(const dli_report_t *report, const dli_store_t *store) {
     char type[64];
     dl_error_t err = {.status = DL_OK};
     struct statvfs fs;
     if (dli_place_local(&store->place, type, sizeof type, &err) != DL_OK) {
-        say(report, DL_FINDING_ERROR, "filesystem", "%s", err.message);
+        dli_say(report, DL_FINDING_ERROR, "filesystem", "%s", err.message);
     } else {
-        say(report, DL_FINDING_OK, "filesystem", "%s, of this host alone", type[0] != '\0' ? type : "local");
+        dli_say(report, DL_FINDING_OK, "filesystem", "%s, of this host alone",
+                type[0] != '\0' ? type : "local");
     }
     if (statvfs(store->place.path, &fs) == 0) {
         uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize;
         bool enough = space >= SPACE_WANTED;
-        say(report, enough ? DL_FINDING_OK : DL_FINDING_WARNING, "space", "%llu MiB are free%s",
-            (unsigned long long)(space >> 20),
-            enough ? "" : ": when none is left, no lock can be taken or freed");
+        dli_say(report, enough ? DL_FINDING_OK : DL_FINDING_WARNING, "space", "%llu MiB are free%s",
+                (unsigned long long)(space >> 20),
+                enough ? "" : ": when none is left, no lock can be taken or freed");
     }
 }
 
-static void report_database(const report_t *report, const answers_t *a) {
-    say(report, DL_FINDING_OK, "sqlite", "SQLite %s", sqlite3_libversion());
+static void report_database(const dli_report_t *report, const answers_t *a) {
+    dli_say(report, DL_FINDING_OK, "sqlite", "SQLite %s", sqlite3_libversion());
     bool wal = strcmp(a->journal, "wal") == 0;
-    say(report, wal ? DL_FINDING_OK : DL_FINDING_ERROR, "journal", "journal_mode is %s%s", a->journal,
-        wal ? ", as it should be" : ", and it must be wal");
-    say(report, DL_FINDING_OK, "synchronous",
-        "%s: a power failure can take back the last holds, but it ends every hold anyway; "
-        "tokens go on rising, because their reserve is written with a sync",
-        a->synchronous == 1 ? "NORMAL" : "not NORMAL");
+    dli_say(report, wal ? DL_FINDING_OK : DL_FINDING_ERROR, "journal", "journal_mode is %s%s", a->journal,
+            wal ? ", as it should be" : ", and it must be wal");
+    dli_say(report, DL_FINDING_OK, "synchronous",
+            "%s: a power failure can take back the last holds, but it ends every hold anyway; "
+            "tokens go on rising, because their reserve is written with a sync",
+            a->synchronous == 1 ? "NORMAL" : "not NORMAL");
     bool sound = strcmp(a->damage, "ok") == 0;
-    say(report, sound ? DL_FINDING_OK : DL_FINDING_WARNING, "integrity", "%s",
-        sound ? "the file is sound" : a->damage);
-    say(report, DL_FINDING_OK, "size", "%lld locks are held, the file has %lld KiB", (long long)a->locks,
-        (long long)(a->pages * a->page_size / 1024));
+    dli_say(report, sound ? DL_FINDING_OK : DL_FINDING_WARNING, "integrity", "%s",
+            sound ? "the file is sound" : a->damage);
+    dli_say(report, DL_FINDING_OK, "size", "%lld locks are held, the file has %lld KiB", (long long)a->locks,
+            (long long)(a->pages * a->page_size / 1024));
 }
 
-static void report_writer(const report_t *report, dli_store_t *store, uint64_t deadline_ns) {
+static void report_writer(const dli_report_t *report, dli_store_t *store, uint64_t deadline_ns) {
     dl_error_t err;
     int rc;
     uint64_t until_ns = store->env->now_ns() + WRITE_PATIENCE_NS;
     dli_limits_t limits = {.deadline_ns = until_ns < deadline_ns ? until_ns : deadline_ns};
     dl_status_t status = dli_connection_run(&store->calls, write_once, NULL, limits, &rc, &err);
     if (status == DL_OK && rc == SQLITE_OK) {
-        say(report, DL_FINDING_OK, "writing", "the file can be written");
+        dli_say(report, DL_FINDING_OK, "writing", "the file can be written");
     } else if (status == DL_OK) {
         (void)dli_connection_fail(store, rc, false, &err);
-        say(report, DL_FINDING_ERROR, "writing", "%s", err.message);
+        dli_say(report, DL_FINDING_ERROR, "writing", "%s", err.message);
     } else {
         long writer = dli_host_writer(store->place.path);
-        say(report, DL_FINDING_ERROR, "writing",
+        dli_say(
+            report, DL_FINDING_ERROR, "writing",
             "process %ld (0: not known) is in the middle of a write and does not go on; nobody can take or "
             "free a lock",
             writer);
     }
     if (status != DL_OK || rc != SQLITE_OK) {
-        say(report, DL_FINDING_NOTE, "locking", "not tried, since the file cannot be written");
+        dli_say(report, DL_FINDING_NOTE, "locking", "not tried, since the file cannot be written");
     }
 }
 
-static void report_host(const report_t *report, const dli_store_t *store) {
-    say(report, DL_FINDING_OK, "clock",
-        "leases are counted by CLOCK_BOOTTIME, which no clock setting moves; a reboot frees every lock");
+static void report_host(const dli_report_t *report, const dli_store_t *store) {
+    dli_say(report, DL_FINDING_OK, "clock",
+            "leases are counted by CLOCK_BOOTTIME, which no clock setting moves; a reboot frees every lock");
     if (store->offset_ns != 0) {
-        say(report, DL_FINDING_NOTE, "time namespace",
-            "this process sees a clock %llds off the host's; taken into account",
-            (long long)(store->offset_ns / 1000000000));
+        dli_say(report, DL_FINDING_NOTE, "time namespace",
+                "this process sees a clock %llds off the host's; taken into account",
+                (long long)(store->offset_ns / 1000000000));
     } else {
-        say(report, DL_FINDING_OK, "time namespace", "the clock is the host's own");
+        dli_say(report, DL_FINDING_OK, "time namespace", "the clock is the host's own");
     }
     if (dli_host_own_boot()) {
-        say(report, DL_FINDING_NOTE, "boot",
+        dli_say(
+            report, DL_FINDING_NOTE, "boot",
             "this container has a boot id of its own: nobody outside of it may use the file, or each would "
             "take "
             "the other for an earlier boot and clear its locks");
     }
 }
 
-static void report_guarantee(const report_t *report) {
-    say(report, DL_FINDING_NOTE, "guarantee",
+static void report_guarantee(const dli_report_t *report) {
+    dli_say(
+        report, DL_FINDING_NOTE, "guarantee",
         "at most one owner among the processes of this host that use this file, until its lease ends; each "
         "later "
         "holder of a name has a larger token, also after a power failure");
-    say(report, DL_FINDING_NOTE, "limit",
+    dli_say(
+        report, DL_FINDING_NOTE, "limit",
         "a process that is stopped in the middle of a write holds up the writes of the others until it goes "
         "on or "
         "dies; replacing or restoring the file while it is in use splits its users");
@@ -280,7 +265,7 @@ static void report_guarantee(const report_t *report) {
 dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
                              dl_error_t *err) {
     dli_store_t *store = state;
-    report_t report = {.fn = fn, .arg = arg};
+    dli_report_t report = {fn, arg};
     answers_t answers = {.journal = ""};
     int rc;
     dl_status_t status = dli_connection_run(&store->calls, ask_once, &answers,
@@ -294,7 +279,7 @@ dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t 
     if (status == DL_OK) {
         report_database(&report, &answers);
     } else {
-        say(&report, DL_FINDING_ERROR, "database", "%s", err->message);
+        dli_say(&report, DL_FINDING_ERROR, "database", "%s", err->message);
     }
     report_writer(&report, store, deadline_ns);
     report_host(&report, store);
