@@ -11,7 +11,7 @@
 
 /*
  * Names are hashed into 256 buckets; the bucket's file is <lock file>-wake/00 to ff. A waiter makes the
- * file and watches it; whoever has freed a lock sets the file's times, one system call, after the commit.
+ * file and watches it; whoever has freed a lock sets the file's times, two system calls, after the commit.
  * No file means that nobody ever waited. The hash and the file names are part of the format: every version
  * must wake every other.
  *
