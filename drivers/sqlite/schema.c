@@ -34,7 +34,10 @@ static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *e
     *empty = rc == SQLITE_OK && now.st_size == 0;
     if (rc == SQLITE_OK && !*empty) {
         rc = file->pMethods->xRead(file, header, sizeof header, 0);
-        rc = rc == SQLITE_IOERR_SHORT_READ ? SQLITE_OK : rc;
+    }
+    if (rc == SQLITE_IOERR_SHORT_READ) { /* one that somebody began to fill may be empty again meanwhile */
+        rc = dli_store_stat(store, DLI_MAIN, &now) ? SQLITE_OK : DLI_RC_MOVED;
+        *empty = rc == SQLITE_OK && now.st_size == 0;
     }
     if (rc != SQLITE_OK) {
         return dli_connection_fail(store, rc, false, err);

@@ -495,6 +495,52 @@ Test(sqlite_faults, a_file_that_another_process_fills_meanwhile_is_used) {
     must_close(&c);
 }
 
+static ssize_t (*next_pread)(int, void *, size_t, off_t);
+static ssize_t (*next_read)(int, void *, size_t);
+static int looks_before_it;
+
+/* SQLite has looked at the header as it opened the file; now the driver does. */
+static void roll_back(size_t size) {
+    if (size == 100 && looks_before_it-- == 0) {
+        cr_assert_eq(truncate(path, 0), 0);
+    }
+}
+
+static ssize_t roll_back_then_pread(int fd, void *buffer, size_t size, off_t at) {
+    roll_back(size);
+    return next_pread(fd, buffer, size, at);
+}
+
+static ssize_t roll_back_then_read(int fd, void *buffer, size_t size) {
+    roll_back(size);
+    return next_read(fd, buffer, size);
+}
+
+/* Somebody has begun to fill it, and others take that back, between the look at its size and that at it. */
+Test(sqlite_faults, a_file_that_is_empty_again_is_filled) {
+    client_t c;
+    static const char *const names[] = {"pread", "pread64"};
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    must_open(&c, UUID_A); /* all that is done once */
+    must_close(&c);
+    delete_all();
+    write_file(path, "SQLite format 3");
+    next_read = (ssize_t(*)(int, void *, size_t))vfs->xGetSystemCall(vfs, "read");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "read", (sqlite3_syscall_ptr)roll_back_then_read), SQLITE_OK);
+    for (int i = 0; i < 2; i++) { /* it uses one of them, or none */
+        sqlite3_syscall_ptr next = vfs->xGetSystemCall(vfs, names[i]);
+        if (next != NULL) {
+            next_pread = (ssize_t(*)(int, void *, size_t, off_t))next;
+            cr_assert_eq(vfs->xSetSystemCall(vfs, names[i], (sqlite3_syscall_ptr)roll_back_then_pread),
+                         SQLITE_OK);
+        }
+    }
+    looks_before_it = 1;
+    must_open(&c, UUID_A);
+    cr_assert_lt(looks_before_it, 0);
+    must_close(&c);
+}
+
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {
     char message[256], command[512];
     write_file(path,
