@@ -155,8 +155,8 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
     return status;
 }
 
-dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
-                            uint64_t deadline_ns, dl_error_t *err) {
+static dl_status_t open_file(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,
+                             uint64_t deadline_ns, dl_error_t *err) {
     bool made;
     return open_store(state, values, env, deadline_ns, &made, err);
 }
@@ -176,7 +176,7 @@ static void close_both(dli_store_t *store) {
     dli_guard_leave(&guard);
 }
 
-void dli_sqlite_close(void *state, int forked) {
+static void close_file(void *state, int forked) {
     dli_store_t *store = state;
     if (store->env == NULL) {
         return;
@@ -235,7 +235,7 @@ static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *
         /* Closing leaves nothing beside the file: what it has for a mode and a group, it may be given now. */
         atomic_store(&store->wal_frames, LOG_LEFT);
     }
-    dli_sqlite_close(store, 0);
+    close_file(store, 0);
     free(store);
     return status;
 }
@@ -248,8 +248,8 @@ const dl_driver_t dli_sqlite_driver = {
     .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY,
     .state_size = sizeof(dli_store_t),
     .options = options,
-    .open = dli_sqlite_open,
-    .close = dli_sqlite_close,
+    .open = open_file,
+    .close = close_file,
     .try_acquire = dli_sqlite_try_acquire,
     .release = dli_sqlite_release,
     .renew = dli_sqlite_renew,

@@ -350,11 +350,6 @@ dl_status_t dli_sqlite_force_release(void *state, const char *name, size_t name_
 dl_status_t dli_sqlite_list(void *state, const char *prefix, size_t prefix_len, dl_list_fn fn, void *arg,
                             uint64_t deadline_ns, dl_error_t *err);
 dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
-dl_status_t dli_sqlite_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
-                            dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);
-dl_status_t dli_sqlite_open(void *state, const dl_option_value_t *options, const dl_driver_env_t *env,
-                            uint64_t deadline_ns, dl_error_t *err);
-void dli_sqlite_close(void *state, int forked);
 
 /* Indices into the driver's option table. */
 enum { DLI_SQLITE_OPT_PATH, DLI_SQLITE_OPT_CREATE };
