@@ -444,7 +444,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
         begin_trouble(op, status == DL_ELOST ? now : op->began_ns);
     }
     if (op->gate->trouble_ns == 0) {
-        op->gate->trouble_ns = op->trouble_ns;
+        op->gate->trouble_ns = status == DL_ELOST ? now : op->trouble_ns;
     }
     op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));

@@ -14,7 +14,7 @@ static atomic_uint_fast64_t last_number;
 static _Thread_local dli_thread_t *self;
 
 static pthread_key_t exit_key;
-static int setup_error;
+static int setup_error = EAGAIN; /* until then */
 
 /* Guards the list of hooks. Before any client's mutex. Held over fork(), so that the child finds it free. */
 static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;

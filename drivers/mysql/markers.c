@@ -4,6 +4,8 @@
 
 /* Locks read by one statement; a statement about their sessions has room for as many numbers. */
 #define PAGE 100
+/* Older than any (some 285 years, in us): somebody has written it by hand. */
+#define AGE_MAX_US (UINT64_C(1) << 53)
 
 /* Columns, in the order of the statement, behind those of every view. */
 enum { CONNECTION_ID = DLI_MYSQL_HELD_COLUMNS, LEASE_MS, AGE_US };
@@ -51,10 +53,12 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *r, dli
     }
     MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, NULL);
     if (row != NULL) {
-        int64_t age_ns = (int64_t)dli_mysql_number(row[AGE_US]) * 1000;
+        uint64_t age_us = dli_mysql_number(row[AGE_US]);
         dli_mysql_held_read(row, &marker->info);
         marker->connection_id = dli_mysql_number(row[CONNECTION_ID]);
-        marker->written_ns = age_ns > 0 ? (int64_t)exchange.sent_ns - age_ns : INT64_MIN;
+        marker->written_ns = age_us > 0 && age_us < AGE_MAX_US
+                                 ? (int64_t)exchange.sent_ns - (int64_t)(age_us * 1000)
+                                 : INT64_MIN;
     }
     dli_mysql_answer_free(&exchange.answer);
     return DL_OK;

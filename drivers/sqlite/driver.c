@@ -71,16 +71,16 @@ static int identify(dli_store_t *store) {
     return rc == SQLITE_OK && moved ? DLI_RC_MOVED : rc;
 }
 
-/* And which index of the log, which SQLite opens once for all of a process; files.c has noted the rest. */
+/* And which index of the log; files.c has noted the rest. */
 static int identify_index(dli_store_t *store) {
     struct stat file;
     if (!dli_store_stat(store, DLI_INDEX, &file)) {
         return DLI_RC_MOVED;
     }
     if (store->parts[DLI_INDEX].ino == 0) {
-        store->parts[DLI_INDEX] = dli_file_id(&file);
+        store->parts[DLI_INDEX] = dli_files_index(store->parts[DLI_MAIN], dli_file_id(&file));
     }
-    return SQLITE_OK;
+    return dli_file_is(&file, store->parts[DLI_INDEX]) ? SQLITE_OK : DLI_RC_MOVED;
 }
 
 static dl_status_t open_one(dli_connection_t *c, dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
@@ -150,7 +150,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
             status = open_both(store, limits, made, err);
         }
         dli_guard_leave(&guard);
-        status = dli_forks_opened(store, status, err);
+        dli_forks_opened(store);
     }
     return status;
 }

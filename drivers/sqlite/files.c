@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -106,6 +107,60 @@ static void be_of_its_group(const dli_store_t *store, int fd, const struct stat 
     }
 }
 
+/* ---- the index of a file --------------------------------------------------------------------------- */
+
+/* All connections of a process to a file share one index of its log, that which the first of them opened:
+ * whatever is at the path when others come. */
+typedef struct index_note {
+    dli_file_id_t file, index;
+    struct index_note *next;
+} index_note_t;
+
+static pthread_mutex_t notes_mutex = PTHREAD_MUTEX_INITIALIZER;
+static index_note_t *notes;
+
+/* The link to it, or that at the end. With the mutex held. */
+static index_note_t **find_note(dli_file_id_t file) {
+    index_note_t **at = &notes;
+    while (*at != NULL && !dli_file_id_is((*at)->file, file)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static void note_index(dli_file_id_t file, dli_file_id_t index) {
+    pthread_mutex_lock(&notes_mutex);
+    index_note_t **at = find_note(file);
+    if (*at == NULL) {
+        *at = calloc(1, sizeof **at);
+    }
+    if (*at != NULL) { /* or whoever comes goes by the path */
+        (*at)->file = file;
+        (*at)->index = index;
+    }
+    pthread_mutex_unlock(&notes_mutex);
+}
+
+dli_file_id_t dli_files_index(dli_file_id_t file, dli_file_id_t at_path) {
+    pthread_mutex_lock(&notes_mutex);
+    const index_note_t *note = *find_note(file);
+    dli_file_id_t index = note != NULL ? note->index : at_path;
+    pthread_mutex_unlock(&notes_mutex);
+    return index;
+}
+
+void dli_files_forget_index(dli_file_id_t file) {
+    pthread_mutex_lock(&notes_mutex);
+    index_note_t **at = find_note(file), *note = *at;
+    if (note != NULL) {
+        *at = note->next;
+        free(note);
+    }
+    pthread_mutex_unlock(&notes_mutex);
+}
+
+/* ---- opening and deleting ----------------------------------------------------------------------------- */
+
 static int open_ours(const char *path, int flags, int mode) {
     dli_guard_t *guard = dli_guard_here();
     /* SQLite fills the descriptors 0 to 2 with the one, and takes random numbers from the other. */
@@ -126,6 +181,9 @@ static int open_ours(const char *path, int flags, int mode) {
     }
     if (part < DLI_PARTS && store->parts[part].ino == 0) {
         store->parts[part] = dli_file_id(&file);
+    }
+    if (part == DLI_INDEX) {
+        note_index(store->parts[DLI_MAIN], dli_file_id(&file));
     }
     if (part != DLI_MAIN && file.st_size == 0) {
         be_of_its_group(store, fd, &file);

@@ -18,7 +18,7 @@
  */
 struct dli_fork_node {
     dli_store_t *store;
-    dli_file_id_t file, index; /* the latter under list_mutex */
+    dli_file_id_t file, index; /* the latter under list_mutex; 0: the former is not known so far */
     dli_fork_node_t *next;
 };
 
@@ -136,13 +136,6 @@ bool dli_forks_has_log(const dli_store_t *store) {
     return is_there;
 }
 
-static dl_status_t refuse(const dli_store_t *store, dl_error_t *err) {
-    return dl_driver_fail(err, DL_EIO, 0,
-                          "the lock file, or its log, was replaced while this process has it open; close the "
-                          "clients that use the old one first: %s",
-                          dli_place_text(&store->place));
-}
-
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     dli_fork_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) {
@@ -157,7 +150,11 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
         free(node);
     } else if (is_in_use_otherwise(store)) {
-        status = refuse(store, err);
+        status = dl_driver_fail(
+            err, DL_EIO, 0,
+            "the lock file, or its log, was replaced while this process has it open; close the "
+            "clients that use the old one first: %s",
+            dli_place_text(&store->place));
         free(node);
     } else {
         dli_turn_try(&store->calls.turn);
@@ -170,18 +167,22 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     return status;
 }
 
-/* Another index may have come to the path since, while SQLite goes on with that of the process. */
-dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err) {
+void dli_forks_opened(dli_store_t *store) {
     store->fork_node->file = store->parts[DLI_MAIN];
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
     pthread_mutex_lock(&list_mutex);
-    if (status == DL_OK && is_in_use_otherwise(store)) {
-        status = refuse(store, err);
-    }
     store->fork_node->index = store->parts[DLI_INDEX];
     pthread_mutex_unlock(&list_mutex);
-    return status;
+}
+
+/* Does another client have it open, or may it be about to? The mutex is held. */
+static bool is_shared(dli_file_id_t file) {
+    const dli_fork_node_t *node = live;
+    while (node != NULL && node->index.ino != 0 && !dli_file_id_is(node->file, file)) {
+        node = node->next;
+    }
+    return node != NULL;
 }
 
 /* Whoever opens the file meanwhile waits: SQLite may take the log away, and then makes a new one for it. So
@@ -201,6 +202,9 @@ void dli_forks_leave(dli_store_t *store, int forked, void (*close)(dli_store_t *
         }
     }
     close(store);
+    if (!is_shared(node->file)) {
+        dli_files_forget_index(node->file);
+    }
     pthread_mutex_unlock(&list_mutex);
     free(node);
 }

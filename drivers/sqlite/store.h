@@ -99,6 +99,10 @@ typedef struct dli_file_id {
     ino_t ino;
 } dli_file_id_t;
 
+static inline bool dli_file_id_is(dli_file_id_t one, dli_file_id_t other) {
+    return one.dev == other.dev && one.ino == other.ino;
+}
+
 static inline dli_file_id_t dli_file_id(const struct stat *file) {
     return (dli_file_id_t){.dev = file->st_dev, .ino = file->st_ino};
 }
@@ -228,6 +232,10 @@ int dli_guard_progress(void *unused);
 
 /* Puts ours in the place of SQLite's system calls; false: this SQLite cannot have that. */
 bool dli_files_install(sqlite3_vfs *unix_vfs);
+/* The index that this process uses with the file; where it is not known, that at the path. Any thread. */
+dli_file_id_t dli_files_index(dli_file_id_t file, dli_file_id_t at_path);
+/* No client of the process has the file open any more. */
+void dli_files_forget_index(dli_file_id_t file);
 
 /* ---- folder.c: the folder of the file ----------------------------------------------------------------- */
 
@@ -328,9 +336,8 @@ int dli_wake_files_touch(dli_wake_files_t *wake, const dli_store_t *store, unsig
 
 /* Notes that the store is about to open, with both turns held from here on. */
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err);
-/* It is open, or not, as the status says, which is returned; DL_EIO where it is another file than that of the
- * process' other clients. Gives the turns. */
-dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err);
+/* It is open, or will not be. Gives the turns. */
+void dli_forks_opened(dli_store_t *store);
 /* There is a log's index beside the file, and it is no other file's that a client of this process has open.
  * No turn is held. */
 bool dli_forks_has_log(const dli_store_t *store);

@@ -176,6 +176,23 @@ Test(redlock, a_force_that_may_still_come_is_unknown) {
     AWAIT(is_free());
 }
 
+/* Those that do not say what they have and those that do not say what became of it are a majority. */
+Test(redlock, a_force_after_which_it_may_be_held_is_unknown) {
+    connect_all();
+    for (size_t i = 0; i < NODES; i++) {
+        occupy(i, OTHER ":1", 60000);
+        tell(&servers[i], "SCRIPT LOAD %s", dli_script_redlock_release.source);
+        tell(&servers[i], "SCRIPT LOAD %s", dli_script_string_inspect.source);
+    }
+    set_trap(0, &dli_script_string_inspect, REQUESTS);
+    set_trap(1, &dli_script_string_inspect, REQUESTS);
+    set_trap(2, &dli_script_redlock_release, REQUESTS);
+    cr_assert_eq(ask_by_name(DLI_ASK_FORCE, NAME, NULL), DL_EUNKNOWN, "%s", err.message);
+    for (size_t i = 0; i < 3; i++) {
+        let_pass(i, REQUESTS);
+    }
+}
+
 /* It waits for a connection to a node until the round is over, which says something about that node
  * meanwhile. */
 Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {

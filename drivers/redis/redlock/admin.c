@@ -113,10 +113,11 @@ static void look_at_forced(dli_round_t *round, bool is_over) {
         return;
     }
     dli_round_count(round, votes, &tally);
-    /* Those that did not say what they have may have had it, too: they are no majority. */
-    size_t gone = admin->freed + admin->unanswered, silent = tally.n - count_answers(&tally);
+    /* Those that did not say what they have may have it, too: they were not asked to free it. */
+    size_t silent = tally.n - count_answers(&tally), gone = admin->freed + admin->unanswered;
+    bool may_be_held = admin->unanswered + silent >= tally.quorum;
     dl_status_t status = DL_OK;
-    if (gone < tally.quorum && gone + silent >= tally.quorum) { /* what these may have done is not known */
+    if (may_be_held || (gone < tally.quorum && gone + silent >= tally.quorum)) {
         dl_error_t why;
         (void)dli_tally_failure(&tally, &why);
         status = dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
