@@ -150,7 +150,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
             status = open_both(store, limits, made, err);
         }
         dli_guard_leave(&guard);
-        dli_forks_opened(store);
+        status = dli_forks_opened(store, status, err);
     }
     return status;
 }

@@ -136,6 +136,13 @@ bool dli_forks_has_log(const dli_store_t *store) {
     return is_there;
 }
 
+static dl_status_t refuse(const dli_store_t *store, dl_error_t *err) {
+    return dl_driver_fail(err, DL_EIO, 0,
+                          "the lock file, or its log, was replaced while this process has it open; close the "
+                          "clients that use the old one first: %s",
+                          dli_place_text(&store->place));
+}
+
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     dli_fork_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) {
@@ -150,11 +157,7 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
         free(node);
     } else if (is_in_use_otherwise(store)) {
-        status = dl_driver_fail(
-            err, DL_EIO, 0,
-            "the lock file, or its log, was replaced while this process has it open; close the "
-            "clients that use the old one first: %s",
-            dli_place_text(&store->place));
+        status = refuse(store, err);
         free(node);
     } else {
         dli_turn_try(&store->calls.turn);
@@ -167,13 +170,18 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     return status;
 }
 
-void dli_forks_opened(dli_store_t *store) {
+/* Another file may have come to the path since. */
+dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err) {
     store->fork_node->file = store->parts[DLI_MAIN];
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
     pthread_mutex_lock(&list_mutex);
+    if (status == DL_OK && is_in_use_otherwise(store)) {
+        status = refuse(store, err);
+    }
     store->fork_node->index = store->parts[DLI_INDEX];
     pthread_mutex_unlock(&list_mutex);
+    return status;
 }
 
 /* Does another client have it open, or may it be about to? The mutex is held. */

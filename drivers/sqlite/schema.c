@@ -28,16 +28,22 @@ static dl_status_t look_at_header(dli_store_t *store, bool *empty, dl_error_t *e
     struct stat now; /* SQLite itself takes a file of one byte for an empty one */
     unsigned char header[HEADER_SIZE] = {0};
     int rc = sqlite3_file_control(store->calls.db, "main", SQLITE_FCNTL_FILE_POINTER, &file);
-    if (rc == SQLITE_OK && !dli_store_stat(store, DLI_MAIN, &now)) {
-        rc = DLI_RC_MOVED;
-    }
-    *empty = rc == SQLITE_OK && now.st_size == 0;
-    if (rc == SQLITE_OK && !*empty) {
-        rc = file->pMethods->xRead(file, header, sizeof header, 0);
-    }
-    if (rc == SQLITE_IOERR_SHORT_READ) { /* one that somebody began to fill may be empty again meanwhile */
-        rc = dli_store_stat(store, DLI_MAIN, &now) ? SQLITE_OK : DLI_RC_MOVED;
-        *empty = rc == SQLITE_OK && now.st_size == 0;
+    /* One that somebody began to fill may be empty again meanwhile, and filled by others. */
+    *empty = false;
+    for (off_t before = -1; rc == SQLITE_OK; before = now.st_size) {
+        if (!dli_store_stat(store, DLI_MAIN, &now)) {
+            rc = DLI_RC_MOVED;
+            break;
+        }
+        *empty = now.st_size == 0;
+        rc = *empty ? SQLITE_OK : file->pMethods->xRead(file, header, sizeof header, 0);
+        if (rc != SQLITE_IOERR_SHORT_READ) {
+            break;
+        }
+        rc = SQLITE_OK;
+        if (now.st_size == before) {
+            break; /* it is as short as that */
+        }
     }
     if (rc != SQLITE_OK) {
         return dli_connection_fail(store, rc, false, err);

@@ -336,8 +336,9 @@ int dli_wake_files_touch(dli_wake_files_t *wake, const dli_store_t *store, unsig
 
 /* Notes that the store is about to open, with both turns held from here on. */
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err);
-/* It is open, or will not be. Gives the turns. */
-void dli_forks_opened(dli_store_t *store);
+/* It is open, or not, as the status says, which is returned; DL_EIO where it has the index of another file
+ * that the process has open. Gives the turns. */
+dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err);
 /* There is a log's index beside the file, and it is no other file's that a client of this process has open.
  * No turn is held. */
 bool dli_forks_has_log(const dli_store_t *store);

@@ -188,6 +188,7 @@ Test(redlock, a_force_after_which_it_may_be_held_is_unknown) {
     set_trap(1, &dli_script_string_inspect, REQUESTS);
     set_trap(2, &dli_script_redlock_release, REQUESTS);
     cr_assert_eq(ask_by_name(DLI_ASK_FORCE, NAME, NULL), DL_EUNKNOWN, "%s", err.message);
+    cr_assert_has(err.message, "2 of 5 nodes answered", "%s", err.message);
     for (size_t i = 0; i < 3; i++) {
         let_pass(i, REQUESTS);
     }

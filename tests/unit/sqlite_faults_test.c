@@ -446,6 +446,31 @@ Test(sqlite_faults, beside_a_client_of_the_process_another_log_is_not_opened) {
     }
 }
 
+static void put_the_copy_there(void) {
+    char copy[256];
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    cr_assert_eq(rename(copy, path), 0);
+}
+
+/* Another file by now, beside the log and the index that the first client has open. */
+Test(sqlite_faults, beside_a_client_of_the_process_another_file_is_not_opened) {
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    client_t c;
+    char command[512];
+    must_open(&other, UUID_A);
+    snprintf(command, sizeof command, "cat '%s' >'%s/copy'", path, folder);
+    cr_assert_eq(system(command), 0);
+    next_open = (int (*)(const char *, int, int))vfs->xGetSystemCall(vfs, "open");
+    cr_assert_eq(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_behind), SQLITE_OK);
+    ending_of_call = "";
+    it = put_the_copy_there;
+    calls_until_it = 1;
+    cr_assert_eq(open_options(&c, UUID_B, path, 1), DL_EIO, "%s", c.err.message);
+    cr_assert_has(c.err.message, "was replaced while this process has it open");
+    must_close(&c);
+    must_close(&other);
+}
+
 static int (*next_unlink)(const char *);
 static atomic_bool opens, opened;
 static pthread_t opener;
@@ -515,22 +540,37 @@ Test(sqlite_faults, a_file_that_another_process_fills_meanwhile_is_used) {
 static ssize_t (*next_pread)(int, void *, size_t, off_t);
 static ssize_t (*next_read)(int, void *, size_t);
 static int looks_before_it;
+static bool is_filled_again;
 
 /* SQLite has looked at the header as it opened the file; now the driver does. */
-static void roll_back(size_t size) {
-    if (size == 100 && looks_before_it-- == 0) {
-        cr_assert_eq(truncate(path, 0), 0);
-    }
+static bool roll_back(size_t size) {
+    bool is_it = size == 100 && looks_before_it-- == 0;
+    cr_assert_eq(is_it ? truncate(path, 0) : 0, 0);
+    return is_it && is_filled_again;
+}
+
+static void fill_again(void) {
+    char command[512];
+    snprintf(command, sizeof command, "cat '%s/full' >'%s'", folder, path);
+    cr_assert_eq(system(command), 0);
 }
 
 static ssize_t roll_back_then_pread(int fd, void *buffer, size_t size, off_t at) {
-    roll_back(size);
-    return next_pread(fd, buffer, size, at);
+    bool fills = roll_back(size);
+    ssize_t n = next_pread(fd, buffer, size, at);
+    if (fills) {
+        fill_again();
+    }
+    return n;
 }
 
 static ssize_t roll_back_then_read(int fd, void *buffer, size_t size) {
-    roll_back(size);
-    return next_read(fd, buffer, size);
+    bool fills = roll_back(size);
+    ssize_t n = next_read(fd, buffer, size);
+    if (fills) {
+        fill_again();
+    }
+    return n;
 }
 
 /* Somebody has begun to fill it, and others take that back, between the look at its size and that at it. */
@@ -538,10 +578,12 @@ Test(sqlite_faults, a_file_that_is_empty_again_is_filled) {
     client_t c;
     static const char *const names[] = {"pread", "pread64"};
     sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    char command[512];
     must_open(&c, UUID_A); /* all that is done once */
     must_close(&c);
-    delete_all();
-    write_file(path, "SQLite format 3");
+    sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    snprintf(command, sizeof command, "cat '%s' >'%s/full'", path, folder);
+    cr_assert_eq(system(command), 0);
     next_read = (ssize_t(*)(int, void *, size_t))vfs->xGetSystemCall(vfs, "read");
     cr_assert_eq(vfs->xSetSystemCall(vfs, "read", (sqlite3_syscall_ptr)roll_back_then_read), SQLITE_OK);
     for (int i = 0; i < 2; i++) { /* it uses one of them, or none */
@@ -552,10 +594,15 @@ Test(sqlite_faults, a_file_that_is_empty_again_is_filled) {
                          SQLITE_OK);
         }
     }
-    looks_before_it = 1;
-    must_open(&c, UUID_A);
-    cr_assert_lt(looks_before_it, 0);
-    must_close(&c);
+    for (int fills = 0; fills < 2; fills++) { /* by us, or by others at once */
+        delete_all();
+        write_file(path, "SQLite format 3");
+        is_filled_again = fills;
+        looks_before_it = 1;
+        must_open(&c, UUID_A);
+        cr_assert_lt(looks_before_it, 0);
+        must_close(&c);
+    }
 }
 
 Test(sqlite_faults, what_is_not_a_lock_file_is_refused_and_left_alone) {

@@ -113,15 +113,15 @@ static void look_at_forced(dli_round_t *round, bool is_over) {
         return;
     }
     dli_round_count(round, votes, &tally);
-    /* Those that did not say what they have may have it, too: they were not asked to free it. */
-    size_t silent = tally.n - count_answers(&tally), gone = admin->freed + admin->unanswered;
-    bool may_be_held = admin->unanswered + silent >= tally.quorum;
+    /* Who keeps silent may have it still: so many that no other gets a majority. */
+    size_t silent = tally.n - count_answers(&tally);
     dl_status_t status = DL_OK;
-    if (may_be_held || (gone < tally.quorum && gone + silent >= tally.quorum)) {
+    bool is_gone = admin->freed + admin->unanswered >= tally.quorum;
+    if (silent > tally.n - tally.quorum || (!is_gone && admin->freed + silent >= tally.quorum)) {
         dl_error_t why;
         (void)dli_tally_failure(&tally, &why);
         status = dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
-    } else if (gone < tally.quorum) {
+    } else if (!is_gone) {
         status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
     }
     dli_round_end(round, status);
@@ -154,10 +154,11 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
     }
     admin->unanswered = tally.n - count_answers(&tally);
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
-    for (size_t i = 0; i < tally.n; i++) { /* those that are not asked leave nothing in doubt */
+    for (size_t i = 0; i < tally.n; i++) { /* those that are not asked have said what they say */
         bool is_asked = votes[i].vote == DLI_VOTE_BUSY;
         nodes |= is_asked ? 1u << i : 0;
-        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : DLI_VOTE_YES;
+        round->parts[i].vote = votes[i];
+        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : votes[i].vote;
         round->parts[i].is_overdue = false;
     }
     dli_round_ask(round, &forcing, nodes, 1, dli_round_until(round->redlock, round->end_ns));
