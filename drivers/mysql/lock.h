@@ -135,8 +135,7 @@ dl_status_t dli_mysql_list(void *state, const char *prefix, size_t prefix_len, d
 /* What the first columns say of a lock. */
 void dli_mysql_held_read(MYSQL_ROW row, dl_lock_info_t *info);
 
-/* ---- rows.c, renewals.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------
- * */
+/* ---- rows.c, renewals.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------------- */
 
 dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);

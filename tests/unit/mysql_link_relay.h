@@ -24,10 +24,9 @@ typedef struct relay {
     atomic_bool is_over;
     atomic_bool holds; /* new connections are accepted, and nothing comes to them as long as this is set */
     atomic_bool cuts;  /* new connections are closed at once */
-    atomic_int
-        deaf_below; /* the first so many pairs carry nothing any more, for good; once looks has risen */
-    atomic_uint looks;
-    atomic_int pairs;                             /* that ever were */
+    atomic_int deaf_below; /* the first so many pairs carry nothing any more, for good */
+    atomic_uint looks;     /* rises once that is so */
+    atomic_int pairs;      /* that ever were */
     int client[RELAY_PAIRS], server[RELAY_PAIRS]; /* -1: not connected so far, or not any more */
 } relay_t;
 
