@@ -154,12 +154,13 @@ static int note_commit(void *unused) {
     return 0;
 }
 
-int dli_connection_open(dli_connection_t *c, dli_store_t *store, const char *name, int flags) {
+int dli_connection_open(dli_connection_t *c, dli_store_t *store) {
     c->store = store;
     /* The turn stands for SQLite's own mutex. A cache that a program has its connections share (see
      * sqlite3_enable_shared_cache) would make calls and renewals one connection to the file. */
-    int rc =
-        sqlite3_open_v2(name, &c->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, dli_guard_vfs);
+    int rc = sqlite3_open_v2(store->place.path, &c->db,
+                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE,
+                             dli_guard_vfs);
     if (rc == SQLITE_CANTOPEN && sqlite3_system_errno(c->db) == EACCES) {
         rc = SQLITE_PERM;
     }

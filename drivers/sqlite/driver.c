@@ -85,7 +85,7 @@ static int identify_index(dli_store_t *store) {
 
 static dl_status_t open_one(dli_connection_t *c, dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
     for (unsigned tries = 0;; tries++) {
-        int rc = dli_connection_open(c, store, store->place.path, SQLITE_OPEN_READWRITE);
+        int rc = dli_connection_open(c, store);
         if (rc == SQLITE_OK) {
             return DL_OK;
         }

@@ -99,10 +99,9 @@ static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode
 }
 
 /* SQLite makes what lies beside the lock file with the same mode, which means something else in another
- * group. What root makes it gives away itself. Who is not in the group cannot; then the mode has to do. A
- * file that is only looked into has no group here. */
+ * group. What root makes it gives away itself. Who is not in the group cannot; then the mode has to do. */
 static void be_of_its_group(const dli_store_t *store, int fd, const struct stat *file) {
-    if (file->st_uid == geteuid() && file->st_uid != 0 && store->folder.ino != 0) {
+    if (file->st_uid == geteuid() && file->st_uid != 0) {
         (void)!fchown(fd, (uid_t)-1, store->group);
     }
 }

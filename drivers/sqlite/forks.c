@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /*
@@ -126,14 +125,6 @@ static bool is_in_use_otherwise(const dli_store_t *store) {
         node = node->next;
     }
     return node != NULL;
-}
-
-bool dli_forks_has_log(const dli_store_t *store) {
-    struct stat index;
-    pthread_mutex_lock(&list_mutex);
-    bool is_there = dli_store_stat(store, DLI_INDEX, &index) && !is_in_use_otherwise(store);
-    pthread_mutex_unlock(&list_mutex);
-    return is_there;
 }
 
 static dl_status_t refuse(const dli_store_t *store, dl_error_t *err) {

@@ -162,9 +162,8 @@ typedef struct dli_limits {
     const dl_stop_t *stop; /* may be NULL */
 } dli_limits_t;
 
-/* Opens and sets up; the file exists. `name`: the path, or a URI with SQLITE_OPEN_URI in `flags`. SQLite's
- * result. */
-int dli_connection_open(dli_connection_t *c, dli_store_t *store, const char *name, int flags);
+/* Opens and sets up; the file exists. SQLite's result. */
+int dli_connection_open(dli_connection_t *c, dli_store_t *store);
 void dli_connection_close(dli_connection_t *c);
 /* Drops what is compiled: the definitions are looked at again before the next use. */
 void dli_connection_forget(dli_connection_t *c);
@@ -339,9 +338,6 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err);
 /* It is open, or not, as the status says, which is returned; DL_EIO where it has the index of another file
  * that the process has open. Gives the turns. */
 dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err);
-/* There is a log's index beside the file, and it is no other file's that a client of this process has open.
- * No turn is held. */
-bool dli_forks_has_log(const dli_store_t *store);
 /* Closes what was entered; not in a child, where nothing of it is touched. */
 void dli_forks_leave(dli_store_t *store, int forked, void (*close)(dli_store_t *store));
 
