@@ -271,12 +271,7 @@ static dl_status_t pause_briefly(const dl_driver_env_t *env, unsigned tries, dli
     if (until_ns > limits.deadline_ns) {
         until_ns = limits.deadline_ns;
     }
-    struct pollfd fds[2] = {{.fd = -1}, {.fd = -1}};
-    if (limits.stop != NULL) {
-        fds[0] = (struct pollfd){.fd = limits.stop->fd[0], .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = limits.stop->fd[1], .events = POLLIN};
-    }
-    return env->poll(fds, 2, until_ns) > 0 ? DL_ECANCELED : DL_OK;
+    return dli_stop_wait(env, limits.stop, until_ns) ? DL_ECANCELED : DL_OK;
 }
 
 static const char too_busy[] = "this process is too busy with the lock file";

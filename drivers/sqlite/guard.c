@@ -46,15 +46,12 @@ dli_guard_t *dli_guard_here(void) {
     return here;
 }
 
-/* With room for two. */
-static int stops_of(const dli_guard_t *guard, struct pollfd *fds) {
-    if (guard->limits.stop == NULL) {
-        return 0;
+bool dli_stop_wait(const dl_driver_env_t *env, const dl_stop_t *stop, uint64_t until_ns) {
+    struct pollfd fds[2] = {{.fd = -1}, {.fd = -1}};
+    for (int i = 0; i < 2 && stop != NULL; i++) {
+        fds[i] = (struct pollfd){.fd = stop->fd[i], .events = POLLIN};
     }
-    for (int i = 0; i < 2; i++) {
-        fds[i] = (struct pollfd){.fd = guard->limits.stop->fd[i], .events = POLLIN};
-    }
-    return 2;
+    return env->poll(fds, 2, until_ns) > 0;
 }
 
 bool dli_guard_ended(dli_guard_t *guard) {
@@ -63,9 +60,8 @@ bool dli_guard_ended(dli_guard_t *guard) {
     }
     uint64_t now_ns = guard->store->env->now_ns();
     if (now_ns >= guard->look_ns) {
-        struct pollfd fds[2];
-        int n = stops_of(guard, fds);
-        guard->stopped = n > 0 && guard->store->env->poll(fds, (nfds_t)n, now_ns) > 0;
+        const dl_stop_t *stop = guard->limits.stop;
+        guard->stopped = stop != NULL && dli_stop_wait(guard->store->env, stop, now_ns);
         guard->look_ns = now_ns + LOOK_EVERY_NS;
     }
     guard->over |= guard->stopped || now_ns >= guard->until_ns;
@@ -82,10 +78,9 @@ static int sleep_in_time(sqlite3_vfs *unused, int us) {
     if (guard == NULL) {
         return next_sleep(unused, us);
     }
-    struct pollfd fds[2];
-    int n = stops_of(guard, fds);
-    uint64_t until_ns = guard->store->env->now_ns() + (uint64_t)us * NS_PER_US;
-    (void)guard->store->env->poll(fds, (nfds_t)n, until_ns < guard->until_ns ? until_ns : guard->until_ns);
+    const dl_driver_env_t *env = guard->store->env;
+    uint64_t until_ns = env->now_ns() + (uint64_t)us * NS_PER_US;
+    (void)dli_stop_wait(env, guard->limits.stop, until_ns < guard->until_ns ? until_ns : guard->until_ns);
     return us;
 }
 

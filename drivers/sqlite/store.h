@@ -224,6 +224,8 @@ void dli_guard_leave(dli_guard_t *guard);
 dli_guard_t *dli_guard_here(void);
 /* The time is up, or somebody stopped it. */
 bool dli_guard_ended(dli_guard_t *guard);
+/* Waits until then, or until somebody stops it (NULL: nobody can), which is true. */
+bool dli_stop_wait(const dl_driver_env_t *env, const dl_stop_t *stop, uint64_t until_ns);
 /* For sqlite3_progress_handler. */
 int dli_guard_progress(void *unused);
 

@@ -61,11 +61,6 @@ static bool get(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env) 
     return true;
 }
 
-static bool stopped(const dl_driver_env_t *env, const dl_stop_t *stop) {
-    struct pollfd fds[2] = {{.fd = stop->fd[0], .events = POLLIN}, {.fd = stop->fd[1], .events = POLLIN}};
-    return (stop->fd[0] >= 0 || stop->fd[1] >= 0) && env->poll(fds, 2, 0) > 0;
-}
-
 /* The same for one that may have come too late, and then queues again. */
 static bool get_late(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_env_t *env) {
     if (!me->queued) {
@@ -85,7 +80,7 @@ static dl_status_t wait_for(dli_turn_t *turn, dli_waiter_t *me, const dl_driver_
         }
         pthread_mutex_unlock(&turn->mutex);
         dl_status_t status = DL_OK;
-        if (stop != NULL && stopped(env, stop)) {
+        if (stop != NULL && dli_stop_wait(env, stop, 0)) {
             status = DL_ECANCELED;
         } else if (env->now_ns() >= deadline_ns) {
             status = DL_ETIMEDOUT;
