@@ -22,23 +22,6 @@ typedef struct answers {
     int64_t synchronous, locks, pages, page_size;
 } answers_t;
 
-static int ask(dli_connection_t *c, const char *sql, int64_t *value, char *text, size_t size) {
-    sqlite3_stmt *s = NULL;
-    int rc = dli_connection_prepare(c, sql, &s);
-    if (rc == SQLITE_OK) {
-        rc = sqlite3_step(s);
-        if (rc == SQLITE_ROW && value != NULL) {
-            *value = sqlite3_column_int64(s, 0);
-        }
-        const char *found = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(s, 0) : NULL;
-        if (text != NULL && found != NULL) {
-            snprintf(text, size, "%s", found);
-        }
-    }
-    int end = sqlite3_finalize(s);
-    return rc == SQLITE_ROW ? SQLITE_OK : end;
-}
-
 /* Reads the whole file, in half of the time that is left; others go on meanwhile. */
 static int look_for_damage(dli_connection_t *c, answers_t *a) {
     const dli_guard_t *all = dli_guard_here();
@@ -46,7 +29,7 @@ static int look_for_damage(dli_connection_t *c, answers_t *a) {
     dli_limits_t half = {.deadline_ns = now_ns / 2 + all->until_ns / 2};
     dli_guard_t guard;
     dli_guard_enter(&guard, all->store, half);
-    int rc = ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
+    int rc = dli_connection_ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
     dli_guard_leave(&guard);
     if (!guard.over) {
         return rc;
@@ -57,18 +40,19 @@ static int look_for_damage(dli_connection_t *c, answers_t *a) {
 
 static int ask_once(dli_connection_t *c, void *arg) {
     answers_t *a = arg;
-    int rc = ask(c, "PRAGMA journal_mode", NULL, a->journal, sizeof a->journal);
+    int rc = dli_connection_ask(c, "PRAGMA journal_mode", NULL, a->journal, sizeof a->journal);
     if (rc == SQLITE_OK) {
-        rc = ask(c, "PRAGMA synchronous", &a->synchronous, NULL, 0);
+        rc = dli_connection_ask(c, "PRAGMA synchronous", &a->synchronous, NULL, 0);
     }
     if (rc == SQLITE_OK) {
-        rc = ask(c, "SELECT count(*) FROM dlock_locks WHERE expires_ns > dl_now()", &a->locks, NULL, 0);
+        rc = dli_connection_ask(c, "SELECT count(*) FROM dlock_locks WHERE expires_ns > dl_now()", &a->locks,
+                                NULL, 0);
     }
     if (rc == SQLITE_OK) {
-        rc = ask(c, "PRAGMA page_count", &a->pages, NULL, 0);
+        rc = dli_connection_ask(c, "PRAGMA page_count", &a->pages, NULL, 0);
     }
     if (rc == SQLITE_OK) {
-        rc = ask(c, "PRAGMA page_size", &a->page_size, NULL, 0);
+        rc = dli_connection_ask(c, "PRAGMA page_size", &a->page_size, NULL, 0);
     }
     return rc == SQLITE_OK ? look_for_damage(c, a) : rc;
 }

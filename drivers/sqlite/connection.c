@@ -209,6 +209,24 @@ int dli_connection_prepare(dli_connection_t *c, const char *text, sqlite3_stmt *
     return compile(c, text, 0, statement);
 }
 
+int dli_connection_ask(dli_connection_t *c, const char *sql, int64_t *number, char *text, size_t size) {
+    sqlite3_stmt *s = NULL;
+    int rc = dli_connection_prepare(c, sql, &s);
+    if (rc != SQLITE_OK) {
+        return rc;
+    }
+    if (sqlite3_step(s) == SQLITE_ROW) {
+        const char *found = text != NULL ? (const char *)sqlite3_column_text(s, 0) : NULL;
+        if (found != NULL) {
+            snprintf(text, size, "%s", found);
+        }
+        if (number != NULL) {
+            *number = sqlite3_column_int64(s, 0);
+        }
+    }
+    return sqlite3_finalize(s);
+}
+
 int dli_connection_exec(dli_connection_t *c, const char *text) {
     c->compiling = true;
     int rc = sqlite3_exec(c->db, text, NULL, NULL, NULL);

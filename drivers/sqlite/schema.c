@@ -116,18 +116,9 @@ int dli_schema_look(dli_connection_t *c) {
 
 /* The log makes commits cheap, and it stays on for good. */
 static int use_wal(dli_connection_t *c) {
-    sqlite3_stmt *s = NULL;
-    int rc = dli_connection_prepare(c, "PRAGMA journal_mode = WAL", &s);
-    bool on = false;
-    if (rc == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW) {
-        const char *mode = (const char *)sqlite3_column_text(s, 0);
-        on = mode != NULL && strcmp(mode, "wal") == 0;
-    }
-    int end = sqlite3_finalize(s);
-    if (rc == SQLITE_OK) {
-        rc = end;
-    }
-    return rc == SQLITE_OK && !on ? SQLITE_BUSY : rc;
+    char mode[8] = "";
+    int rc = dli_connection_ask(c, "PRAGMA journal_mode = WAL", NULL, mode, sizeof mode);
+    return rc == SQLITE_OK && strcmp(mode, "wal") != 0 ? SQLITE_BUSY : rc;
 }
 
 static int fill_once(dli_connection_t *c, bool *made) {

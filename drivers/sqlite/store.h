@@ -179,6 +179,9 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
 /* Compiles and runs a text without parameters, or compiles a statement, to be finalized. SQLite's result. */
 int dli_connection_exec(dli_connection_t *c, const char *text);
 int dli_connection_prepare(dli_connection_t *c, const char *text, sqlite3_stmt **statement);
+/* What the first row of a statement without parameters has first, as a number or a text; either may be NULL.
+ * SQLite's result. */
+int dli_connection_ask(dli_connection_t *c, const char *sql, int64_t *number, char *text, size_t size);
 /* The statement, prepared at its first use, reset, the notes cleared, ready for binding. SQLite's result. */
 int dli_connection_statement(dli_connection_t *c, dli_sql_t which, sqlite3_stmt **statement);
 /* Steps a statement without rows to its end and resets it. SQLITE_OK, or what went wrong. */
