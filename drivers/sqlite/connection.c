@@ -154,8 +154,8 @@ static int note_commit(void *unused) {
     return 0;
 }
 
-int dli_connection_open(dli_connection_t *c, dli_store_t *store) {
-    c->store = store;
+int dli_connection_open(dli_connection_t *c, void *arg) {
+    dli_store_t *store = c->store = arg;
     /* The turn stands for SQLite's own mutex. A cache that a program has its connections share (see
      * sqlite3_enable_shared_cache) would make calls and renewals one connection to the file. */
     int rc = sqlite3_open_v2(store->place.path, &c->db,
@@ -177,7 +177,13 @@ int dli_connection_open(dli_connection_t *c, dli_store_t *store) {
         atomic_store(&store->wal_limit, WAL_LIMIT);
         rc = switch_off(c->db);
     }
-    return rc == SQLITE_OK ? add_functions(c) : rc;
+    if (rc == SQLITE_OK) {
+        rc = add_functions(c);
+    }
+    if (rc != SQLITE_OK) {
+        dli_connection_close(c);
+    }
+    return rc;
 }
 
 void dli_connection_forget(dli_connection_t *c) {
@@ -317,17 +323,25 @@ static bool was_ended(const dli_guard_t *guard, int rc) {
     return guard->over && ((rc & 0xff) == SQLITE_INTERRUPT || rc == SQLITE_IOERR_READ);
 }
 
-dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
+dl_status_t dli_connection_retry(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,
                                  dl_error_t *err) {
     dli_guard_t *guard = dli_guard_here();
-    if (was_ended(guard, rc)) {
-        return gave_up(store, DL_EIO, too_slow, err);
+    for (unsigned tries = 0;; tries++) {
+        int rc = attempt(c, arg);
+        if (rc == SQLITE_OK) {
+            return DL_OK;
+        }
+        if (was_ended(guard, rc)) {
+            return gave_up(c->store, DL_EIO, too_slow, err);
+        }
+        if (!is_busy(guard, rc)) {
+            return dli_connection_fail(c->store, rc, false, err);
+        }
+        dl_status_t status = pause_briefly(c->store->env, tries, limits);
+        if (status != DL_OK) {
+            return gave_up(c->store, status, kept_busy, err);
+        }
     }
-    if (!is_busy(guard, rc)) {
-        return dli_connection_fail(store, rc, false, err);
-    }
-    dl_status_t status = pause_briefly(store->env, tries, limits);
-    return status == DL_OK ? DL_OK : gave_up(store, status, kept_busy, err);
 }
 
 /* ---- is it all still there? ------------------------------------------------------------------------- */

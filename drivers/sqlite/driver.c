@@ -83,23 +83,15 @@ static int identify_index(dli_store_t *store) {
     return dli_file_is(&file, store->parts[DLI_INDEX]) ? SQLITE_OK : DLI_RC_MOVED;
 }
 
-static dl_status_t open_one(dli_connection_t *c, dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
-    for (unsigned tries = 0;; tries++) {
-        int rc = dli_connection_open(c, store);
-        if (rc == SQLITE_OK) {
-            return DL_OK;
-        }
-        dli_connection_close(c);
-        dl_status_t status = dli_connection_again(store, rc, tries, limits, err);
-        if (status != DL_OK) {
-            return status;
-        }
-    }
+static int look_once(dli_connection_t *c, void *unused) {
+    (void)unused;
+    int rc = dli_schema_look(c);
+    return rc == SQLITE_OK ? identify_index(c->store) : rc;
 }
 
 /* With both turns held. */
 static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {
-    dl_status_t status = open_one(&store->calls, store, limits, err);
+    dl_status_t status = dli_connection_retry(&store->calls, dli_connection_open, store, limits, err);
     if (status != DL_OK) {
         return status;
     }
@@ -112,19 +104,12 @@ static dl_status_t open_both(dli_store_t *store, dli_limits_t limits, bool *made
     }
     status = dli_schema_provide(store, limits, made, err);
     if (status == DL_OK) {
-        status = open_one(&store->renewals, store, limits, err);
+        status = dli_connection_retry(&store->renewals, dli_connection_open, store, limits, err);
     }
-    for (unsigned tries = 0; status == DL_OK; tries++) {
-        rc = dli_schema_look(&store->renewals);
-        if (rc == SQLITE_OK) {
-            rc = identify_index(store);
-        }
-        if (rc == SQLITE_OK) {
-            return dli_tokens_adopt(store, limits, err);
-        }
-        status = dli_connection_again(store, rc, tries, limits, err);
+    if (status == DL_OK) {
+        status = dli_connection_retry(&store->renewals, look_once, NULL, limits, err);
     }
-    return status;
+    return status == DL_OK ? dli_tokens_adopt(store, limits, err) : status;
 }
 
 /* Opens the file; `made` says whether it or its tables had to be made. */

@@ -134,9 +134,21 @@ static int fill_once(dli_connection_t *c, bool *made) {
     return rc == SQLITE_ERROR ? SQLITE_BUSY : rc;
 }
 
-static int settle_once(dli_connection_t *c, bool empty, bool *made) {
+typedef struct provision {
+    dl_status_t status; /* what the header is refused by, with `err` */
+    dl_error_t *err;
+    bool *made;
+} provision_t;
+
+static int provide_once(dli_connection_t *c, void *arg) {
+    provision_t *p = arg;
     struct stat now;
-    int rc = empty ? fill_once(c, made) : SQLITE_OK;
+    bool empty = false;
+    p->status = look_at_header(c->store, &empty, p->err);
+    if (p->status != DL_OK) {
+        return SQLITE_OK;
+    }
+    int rc = empty ? fill_once(c, p->made) : SQLITE_OK;
     if (rc == SQLITE_OK) {
         rc = dli_schema_look(c);
     }
@@ -147,19 +159,7 @@ static int settle_once(dli_connection_t *c, bool empty, bool *made) {
 }
 
 dl_status_t dli_schema_provide(dli_store_t *store, dli_limits_t limits, bool *made, dl_error_t *err) {
-    for (unsigned tries = 0;; tries++) {
-        bool empty = false;
-        dl_status_t status = look_at_header(store, &empty, err);
-        if (status != DL_OK) {
-            return status;
-        }
-        int rc = settle_once(&store->calls, empty, made);
-        if (rc == SQLITE_OK) {
-            return DL_OK;
-        }
-        status = dli_connection_again(store, rc, tries, limits, err);
-        if (status != DL_OK) {
-            return status;
-        }
-    }
+    provision_t p = {.err = err, .made = made};
+    dl_status_t status = dli_connection_retry(&store->calls, provide_once, &p, limits, err);
+    return status == DL_OK ? p.status : status;
 }

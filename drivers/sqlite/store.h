@@ -162,8 +162,8 @@ typedef struct dli_limits {
     const dl_stop_t *stop; /* may be NULL */
 } dli_limits_t;
 
-/* Opens and sets up; the file exists. SQLite's result. */
-int dli_connection_open(dli_connection_t *c, dli_store_t *store);
+/* An attempt to open and set up, for this store; the file exists. */
+int dli_connection_open(dli_connection_t *c, void *store);
 void dli_connection_close(dli_connection_t *c);
 /* Drops what is compiled: the definitions are looked at again before the next use. */
 void dli_connection_forget(dli_connection_t *c);
@@ -176,6 +176,10 @@ int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *ar
  * at the deadline, DL_ECANCELED; err is filled. */
 dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,
                                int *rc, dl_error_t *err);
+/* The same with the turn held and a guard entered, and nothing before the attempt; another result is a
+ * failure. */
+dl_status_t dli_connection_retry(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,
+                                 dl_error_t *err);
 /* Compiles and runs a text without parameters, or compiles a statement, to be finalized. SQLite's result. */
 int dli_connection_exec(dli_connection_t *c, const char *text);
 int dli_connection_prepare(dli_connection_t *c, const char *text, sqlite3_stmt **statement);
@@ -196,9 +200,6 @@ bool dli_store_stat_folder(const dli_store_t *store, struct stat *folder);
 /* SQLITE_OK: the file at the path is the one that was opened, with the log that it was opened with;
  * DLI_RC_MOVED, DLI_RC_HIDDEN. */
 int dli_store_look(const dli_store_t *store);
-/* For loops that have the turn already: DL_OK after a pause if `rc` says busy, otherwise the failure. */
-dl_status_t dli_connection_again(const dli_store_t *store, int rc, unsigned tries, dli_limits_t limits,
-                                 dl_error_t *err);
 
 /* ---- guard.c: what SQLite does for us ends in time ---------------------------------------------------- */
 

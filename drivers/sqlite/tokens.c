@@ -124,20 +124,18 @@ static int adopt_once(dli_connection_t *c, void *arg) {
     return rc == SQLITE_OK ? dli_connection_do(c, DLI_SQL_COMMIT) : rc;
 }
 
+static int adopt(dli_connection_t *c, void *meta) {
+    return dli_connection_attempt(c, adopt_once, meta);
+}
+
 dl_status_t dli_tokens_adopt(dli_store_t *store, dli_limits_t limits, dl_error_t *err) {
-    for (unsigned tries = 0;; tries++) {
-        meta_t meta = {.boot = ""};
-        int rc = dli_connection_attempt(&store->calls, adopt_once, &meta);
-        if (rc == SQLITE_OK) {
-            store->token_base_us = meta.base_us;
-            store->token_ceiling = (uint64_t)meta.ceiling;
-            return DL_OK;
-        }
-        dl_status_t status = dli_connection_again(store, rc, tries, limits, err);
-        if (status != DL_OK) {
-            return status;
-        }
+    meta_t meta = {.boot = ""};
+    dl_status_t status = dli_connection_retry(&store->calls, adopt, &meta, limits, err);
+    if (status == DL_OK) {
+        store->token_base_us = meta.base_us;
+        store->token_ceiling = (uint64_t)meta.ceiling;
     }
+    return status;
 }
 
 static int write_number(dli_connection_t *c, dli_sql_t which, int64_t number) {
