@@ -24,16 +24,15 @@ typedef struct answers {
 
 /* Reads the whole file, in half of the time that is left; others go on meanwhile. */
 static int look_for_damage(dli_connection_t *c, answers_t *a) {
-    const dli_guard_t *all = dli_guard_here();
-    uint64_t now_ns = all->store->env->now_ns();
-    dli_limits_t half = {.deadline_ns = now_ns / 2 + all->until_ns / 2};
-    dli_guard_t guard;
-    dli_guard_enter(&guard, all->store, half);
+    dli_guard_t *guard = dli_guard_here();
+    uint64_t until_ns = guard->until_ns;
+    guard->until_ns = c->store->env->now_ns() / 2 + until_ns / 2;
     int rc = dli_connection_ask(c, "PRAGMA quick_check(1)", NULL, a->damage, sizeof a->damage);
-    dli_guard_leave(&guard);
-    if (!guard.over) {
+    guard->until_ns = until_ns;
+    if (!guard->over) {
         return rc;
     }
+    guard->over = false;
     snprintf(a->damage, sizeof a->damage, "not checked to the end in the time allowed");
     return SQLITE_OK;
 }

@@ -440,7 +440,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
         dli_guard_t guard;
         dli_guard_enter(&guard, c->store, limits);
         *rc = dli_connection_attempt(c, attempt, arg);
-        dli_guard_leave(&guard);
+        dli_guard_leave();
         dli_turn_give(&c->turn, env);
         env->count(env->core, DL_COUNT_ROUND_TRIP, 1);
         if (was_ended(&guard, *rc)) {
@@ -493,7 +493,7 @@ void dli_checkpoint(dli_store_t *store, int times, dli_limits_t limits) {
         dli_guard_t guard;
         dli_guard_enter(&guard, store, limits);
         checkpoint(store);
-        dli_guard_leave(&guard);
+        dli_guard_leave();
         dli_turn_give(&store->renewals.turn, store->env);
     }
     dli_turn_give(&store->calls.turn, store->env);

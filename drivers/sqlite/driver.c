@@ -134,7 +134,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
         if (status == DL_OK) {
             status = open_both(store, limits, made, err);
         }
-        dli_guard_leave(&guard);
+        dli_guard_leave();
         status = dli_forks_opened(store, status, err);
     }
     return status;
@@ -158,7 +158,7 @@ static void close_both(dli_store_t *store) {
     }
     dli_connection_close(&store->renewals);
     dli_connection_close(&store->calls);
-    dli_guard_leave(&guard);
+    dli_guard_leave();
 }
 
 static void close_file(void *state, int forked) {

@@ -30,16 +30,15 @@ void dli_guard_enter(dli_guard_t *guard, dli_store_t *store, dli_limits_t limits
                            .limits = limits,
                            .until_ns = now_ns + LEAST_NS,
                            .look_ns = now_ns + LOOK_EVERY_NS,
-                           .made = -1,
-                           .outer = here};
+                           .made = -1};
     if (guard->until_ns < limits.deadline_ns) {
         guard->until_ns = limits.deadline_ns;
     }
     here = guard;
 }
 
-void dli_guard_leave(dli_guard_t *guard) {
-    here = guard->outer;
+void dli_guard_leave(void) {
+    here = NULL;
 }
 
 dli_guard_t *dli_guard_here(void) {

@@ -117,7 +117,7 @@ static void sweep(dli_store_t *store, const dl_request_t *request, dli_limits_t 
         dli_guard_t guard;
         dli_guard_enter(&guard, store, limits);
         (void)dli_connection_attempt(&store->calls, sweep_once, &sweep);
-        dli_guard_leave(&guard);
+        dli_guard_leave();
         dli_turn_give(&store->calls.turn, store->env);
         store->cursor_len = 0; /* from the beginning again */
         if (sweep.rows == SWEEP_ROWS) {

@@ -207,7 +207,7 @@ int dli_store_look(const dli_store_t *store);
 extern const char dli_guard_vfs[];
 
 /* While one is entered, SQLite in this thread works for us: no longer than the limits say, and only on the
- * files of this store. On the stack of whoever uses a connection. */
+ * files of this store. On the stack of whoever uses a connection; one a thread. */
 typedef struct dli_guard {
     dli_store_t *store;
     dli_limits_t limits;
@@ -217,13 +217,12 @@ typedef struct dli_guard {
     bool ending;  /* a transaction is being committed or rolled back, which is done whatever the time */
     bool leased;  /* an owner has a lease (fcntl) on what was to be opened; until the next try */
     int made;     /* files.c: the file that was made last; -1: none */
-    struct dli_guard *outer;
 } dli_guard_t;
 
 /* Once a process. */
 dl_status_t dli_guard_install(dl_error_t *err);
 void dli_guard_enter(dli_guard_t *guard, dli_store_t *store, dli_limits_t limits);
-void dli_guard_leave(dli_guard_t *guard);
+void dli_guard_leave(void);
 /* This thread's, or NULL. */
 dli_guard_t *dli_guard_here(void);
 /* The time is up, or somebody stopped it. */

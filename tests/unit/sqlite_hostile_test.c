@@ -141,7 +141,7 @@ Test(sqlite_hostile, a_definition_that_comes_and_goes_is_not_taken_for_ours) {
     cr_assert_eq(dli_schema_look(&store->calls), SQLITE_OK);
     cr_assert_neq(dli_connection_exec(&store->calls, "SELECT other FROM dlock_locks"), SQLITE_OK,
                   "looked at what it does not go by");
-    dli_guard_leave(&guard);
+    dli_guard_leave();
     cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK, "%s", c.err.message);
     must_close(&c);
 }
@@ -221,7 +221,7 @@ Test(sqlite_hostile, a_transaction_is_rolled_back_whatever_the_time) {
         cr_assert_eq(dli_connection_do(&store->calls, DLI_SQL_BEGIN), SQLITE_OK);
         guard.until_ns = 0;
         cr_assert_eq(dli_connection_do(&store->calls, DLI_SQL_ROLLBACK), SQLITE_OK, "round %d", i);
-        dli_guard_leave(&guard);
+        dli_guard_leave();
     }
     must_close(&c);
 }

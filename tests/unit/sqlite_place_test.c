@@ -105,14 +105,14 @@ Test(sqlite_place, sqlite_deletes_nothing_but_the_files_beside_the_lock_file) {
         make_precious(never[i]);
         dli_guard_enter(&guard, c.state, (dli_limits_t){.deadline_ns = in_ms(2000)});
         cr_assert_neq(vfs->xDelete(vfs, never[i], 0), SQLITE_OK);
-        dli_guard_leave(&guard);
+        dli_guard_leave();
         expect_precious(never[i], never[i]);
         cr_assert_eq(vfs->xDelete(vfs, never[i], 0), SQLITE_OK, "the program's own files");
     }
     make_precious(beside("-journal"));
     dli_guard_enter(&guard, c.state, (dli_limits_t){.deadline_ns = in_ms(2000)});
     cr_assert_eq(vfs->xDelete(vfs, beside("-journal"), 0), SQLITE_OK);
-    dli_guard_leave(&guard);
+    dli_guard_leave();
     cr_assert_neq(access(beside("-journal"), F_OK), 0);
     must_close(&c);
 }
