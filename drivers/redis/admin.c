@@ -16,7 +16,7 @@ static void copy_text(char *to, size_t size, const char *text, size_t len) {
     snprintf(to, size, "%.*s", (int)(len < size ? len : size), text);
 }
 
-bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info) {
+bool dli_redis_read_info(const redisReply *reply, dl_lock_info_t *info) {
     int64_t left_ms, ours, holds, hold_id;
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
         reply->element[1]->type != REDIS_REPLY_STRING || reply->element[4]->type != REDIS_REPLY_STRING ||
@@ -36,8 +36,6 @@ bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_l
     info->remaining_ms = left_ms < 0 ? -1 : left_ms;
     info->holds = holds < 0 ? 0 : holds > UINT32_MAX ? UINT32_MAX : (uint32_t)holds;
     copy_text(info->client, sizeof info->client, reply->element[4]->str, reply->element[4]->len);
-    size_t uuid_len = strlen(redis->env->client_uuid);
-    info->ours = strncmp(info->owner, redis->env->client_uuid, uuid_len) == 0 && info->owner[uuid_len] == ':';
     return true;
 }
 
@@ -132,7 +130,7 @@ static void take_held(dli_exchange_t *exchange) {
         int64_t place;
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
         makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= l->n &&
-                      dli_redis_read_info(l->redis, reply->element[i + 1], &info);
+                      dli_redis_read_info(reply->element[i + 1], &info);
         l->status = makes_sense ? report(l, &l->words[place - 1], &info) : DL_OK;
     }
     if (!makes_sense) {

@@ -197,7 +197,7 @@ dl_status_t dli_listing_end(dli_exchange_t *listing, dl_error_t *err);
 /* What the keys of labels begin with: an inspect script puts the uuid of the holder behind it. */
 dli_slice_t dli_redis_label_prefix(const dli_redis_t *redis);
 /* The answer of an inspect script to something that is a lock. False: it makes no sense. */
-bool dli_redis_read_info(const dli_redis_t *redis, const redisReply *reply, dl_lock_info_t *info);
+bool dli_redis_read_info(const redisReply *reply, dl_lock_info_t *info);
 
 /* check.c, init.c */
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err);

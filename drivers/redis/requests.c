@@ -427,8 +427,7 @@ static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) 
     dl_lock_info_t *info = a->wire.asked->info;
     *info = (dl_lock_info_t){.size = info->size, .remaining_ms = -1};
     a->status = DL_OK;
-    return reply->type == REDIS_REPLY_NIL || dli_redis_read_info(a->redis, reply, info) ||
-           judge_error(a, reply);
+    return reply->type == REDIS_REPLY_NIL || dli_redis_read_info(reply, info) || judge_error(a, reply);
 }
 
 static const dli_redis_kind_t inspect_kind = {

@@ -15,7 +15,7 @@ static void copy_text(char *to, size_t size, sqlite3_stmt *s, int column) {
 }
 
 /* From the columns owner, hold_id, client, remaining ns, token. */
-static void fill_info(const dli_store_t *store, sqlite3_stmt *s, dl_lock_info_t *info) {
+static void fill_info(sqlite3_stmt *s, dl_lock_info_t *info) {
     info->held = 1;
     info->holds = 1;
     copy_text(info->owner, sizeof info->owner, s, 0);
@@ -23,8 +23,6 @@ static void fill_info(const dli_store_t *store, sqlite3_stmt *s, dl_lock_info_t 
     copy_text(info->client, sizeof info->client, s, 2);
     info->remaining_ms = dli_store_ms(sqlite3_column_int64(s, 3));
     info->token = (uint64_t)sqlite3_column_int64(s, 4);
-    size_t uuid_len = strlen(store->env->client_uuid);
-    info->ours = strncmp(info->owner, store->env->client_uuid, uuid_len) == 0 && info->owner[uuid_len] == ':';
 }
 
 /* ---- inspect ---------------------------------------------------------------------------------------- */
@@ -45,7 +43,7 @@ static int inspect_once(dli_connection_t *c, void *arg) {
     sqlite3_bind_blob(s, 1, i->name, (int)i->name_len, SQLITE_STATIC);
     rc = sqlite3_step(s);
     if (rc == SQLITE_ROW) {
-        fill_info(c->store, s, i->info);
+        fill_info(s, i->info);
     }
     int reset = sqlite3_reset(s);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? reset : rc;
@@ -100,7 +98,7 @@ static int read_page(dli_connection_t *c, void *arg) {
         *row = (row_t){.info = DL_LOCK_INFO_INIT};
         row->name_len = len <= DL_NAME_MAX ? (size_t)len : DL_NAME_MAX;
         memcpy(row->name, sqlite3_column_blob(s, 5), row->name_len);
-        fill_info(c->store, s, &row->info);
+        fill_info(s, &row->info);
     }
     int reset = sqlite3_reset(s);
     return rc == SQLITE_DONE ? reset : rc;

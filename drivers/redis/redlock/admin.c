@@ -35,7 +35,7 @@ static bool look_replied(dli_redis_request_t *request, const redisReply *reply) 
     if (reply->type == REDIS_REPLY_NIL) {
         return true;
     }
-    if (!dli_redis_read_info(&part->node->redis, reply, info)) {
+    if (!dli_redis_read_info(reply, info)) {
         return refused(part, reply);
     }
     const redisReply *value = reply->element[1];
