@@ -146,18 +146,18 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
         status =
             dl_driver_fail(err, DL_ENOTSUP, 0,
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
-        free(node);
     } else if (is_in_use_otherwise(store)) {
         status = refuse(store, err);
-        free(node);
     } else {
         dli_turn_try(&store->calls.turn);
         dli_turn_try(&store->renewals.turn);
         store->fork_node = node;
         node->next = live;
         live = node;
+        node = NULL;
     }
     pthread_mutex_unlock(&list_mutex);
+    free(node);
     return status;
 }
 
