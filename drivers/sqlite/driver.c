@@ -23,11 +23,6 @@ static const dl_option_t options[] = {
     {.name = NULL},
 };
 
-static dli_place_option_t path_option(const dl_option_value_t *values, const dl_driver_env_t *env) {
-    return (dli_place_option_t){.value = values[DLI_SQLITE_OPT_PATH].string,
-                                .written = env->written != NULL ? env->written[DLI_SQLITE_OPT_PATH] : NULL};
-}
-
 /* A program may have set it to be without (SQLITE_CONFIG_SINGLETHREAD): all its mutexes are one then. */
 static bool has_threads(void) {
     return sqlite3_threadsafe() != 0 &&
@@ -43,9 +38,7 @@ static dl_status_t prepare(dli_store_t *store, const dl_option_value_t *values, 
     }
     dl_status_t status = dli_host_identify(store->boot, sizeof store->boot, &store->offset_ns, err);
     if (status == DL_OK) {
-        dli_place_option_t option = path_option(values, store->env);
-        status =
-            dli_place_provide(&option, values[DLI_SQLITE_OPT_CREATE].number != 0, &store->place, made, err);
+        status = dli_place_provide(store->env, values, &store->place, made, err);
     }
     if (status == DL_OK) {
         status = dli_wake_open(store, err);
@@ -178,11 +171,11 @@ static void describe(void *state, char *text, size_t size) {
              store->place.path != NULL ? dli_place_text(&store->place) : "not open");
 }
 
-static dl_status_t print_plan(const dli_place_option_t *option, dl_finding_fn fn, void *arg,
-                              dl_error_t *err) {
+static dl_status_t print_plan(const dl_option_value_t *values, const dl_driver_env_t *env, dl_finding_fn fn,
+                              void *arg, dl_error_t *err) {
     char path[PATH_MAX], text[1024];
     const char *name;
-    dl_status_t status = dli_place_name(option, path, sizeof path, &name, err);
+    dl_status_t status = dli_place_name(env, values, path, sizeof path, &name, err);
     if (status != DL_OK) {
         return status;
     }
@@ -199,8 +192,7 @@ static dl_status_t print_plan(const dli_place_option_t *option, dl_finding_fn fn
 static dl_status_t init(const dl_option_value_t *values, const dl_driver_env_t *env, unsigned flags,
                         dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
     if ((flags & DL_INIT_PRINT) != 0) {
-        dli_place_option_t option = path_option(values, env);
-        return print_plan(&option, fn, arg, err);
+        return print_plan(values, env, fn, arg, err);
     }
     dli_store_t *store = calloc(1, sizeof *store);
     if (store == NULL) {

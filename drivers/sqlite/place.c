@@ -42,17 +42,16 @@ static bool user_folder(char *path, size_t size) {
     return home != NULL && home[0] == '/' && add(path, size, home) && add(path, size, "/.local/state/dlock");
 }
 
-dl_status_t dli_place_name(const dli_place_option_t *option, char *path, size_t size, const char **text,
-                           dl_error_t *err) {
-    const char *value = option->value;
-    bool has_variables = option->written != NULL && strchr(option->written, '$') != NULL;
-    *text = has_variables ? option->written : path;
+dl_status_t dli_place_name(const dl_driver_env_t *env, const dl_option_value_t *values, char *path,
+                           size_t size, const char **text, dl_error_t *err) {
+    const char *value = values[DLI_SQLITE_OPT_PATH].string;
+    const char *shown = dl_driver_shown(env, values, DLI_SQLITE_OPT_PATH);
+    *text = strchr(shown, '$') != NULL ? shown : path;
     if (value != NULL && value[0] != '\0') {
         /* A relative path would be another file, and so another lock, in each working directory. */
         if (value[0] != '/') {
             return dl_driver_fail(err, DL_ECONFIG, 0,
-                                  "the path of the lock file must begin with '/', and is '%s'%s",
-                                  has_variables ? option->written : value,
+                                  "the path of the lock file must begin with '/', and is '%s'%s", shown,
                                   value[0] == '~' ? "; '~' is not expanded, write ${HOME}" : "");
         }
         path[0] = '\0';
@@ -284,19 +283,20 @@ static dl_status_t find_or_make(const dli_place_t *place, bool create, bool *mad
     return look_at_file(place, &file, err);
 }
 
-dl_status_t dli_place_provide(const dli_place_option_t *option, bool create, dli_place_t *place, bool *made,
-                              dl_error_t *err) {
+dl_status_t dli_place_provide(const dl_driver_env_t *env, const dl_option_value_t *values, dli_place_t *place,
+                              bool *made, dl_error_t *err) {
+    const char *value = values[DLI_SQLITE_OPT_PATH].string, *text;
+    bool create = values[DLI_SQLITE_OPT_CREATE].number != 0;
     char named[DLI_PATH_LIMIT + 1], type[64];
-    const char *text;
     *made = false;
-    dl_status_t status = dli_place_name(option, named, sizeof named, &text, err);
+    dl_status_t status = dli_place_name(env, values, named, sizeof named, &text, err);
     if (status != DL_OK) {
         return status;
     }
     if (named[strlen(named) - 1] == '/') {
         return dl_driver_fail(err, DL_ECONFIG, EISDIR, "the path of the lock file names a folder: %s", text);
     }
-    if (create && (option->value == NULL || option->value[0] == '\0')) {
+    if (create && (value == NULL || value[0] == '\0')) {
         make_folders(named);
     }
     status = dli_folder_open(named, text, place, err);

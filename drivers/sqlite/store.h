@@ -250,19 +250,14 @@ void dli_folder_close(dli_place_t *place);
 
 /* ---- place.c ---------------------------------------------------------------------------------------- */
 
-/* The option `path`, and as the configuration has it. */
-typedef struct dli_place_option {
-    const char *value, *written;
-} dli_place_option_t;
-
-/* The path that the option means (NULL or "": the user's own), not yet resolved, in `path`; *text is the one
+/* The path that the option means (none or "": the user's own), not yet resolved, in `path`; *text is the one
  * for messages. */
-dl_status_t dli_place_name(const dli_place_option_t *option, char *path, size_t size, const char **text,
-                           dl_error_t *err);
-/* Makes sure that there is a file, on a filesystem of this host: makes an empty one, mode 0600, if `create`,
- * which *made says. What it finds is to be closed, also after a failure. */
-dl_status_t dli_place_provide(const dli_place_option_t *option, bool create, dli_place_t *place, bool *made,
-                              dl_error_t *err);
+dl_status_t dli_place_name(const dl_driver_env_t *env, const dl_option_value_t *values, char *path,
+                           size_t size, const char **text, dl_error_t *err);
+/* Makes sure that there is a file, on a filesystem of this host: makes an empty one, mode 0600, if the
+ * options say so, which *made says. What it finds is to be closed, also after a failure. */
+dl_status_t dli_place_provide(const dl_driver_env_t *env, const dl_option_value_t *values, dli_place_t *place,
+                              bool *made, dl_error_t *err);
 /* DL_ENOTSUP when the filesystem is not one of this host alone. `type` receives its name. */
 dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, dl_error_t *err);
 /* Can what lies beside the lock file be this user's? Not of a stranger who may not write the lock file. */
