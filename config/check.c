@@ -84,6 +84,9 @@ dl_status_t dli_check_options(const dli_checked_t *checked, dli_arena_t *arena, 
             return status;
         }
     }
+    if (checked->owner == NULL) {
+        return DL_OK;
+    }
     dl_status_t status = check_required(checked, checked->keys.options, err);
     return status == DL_OK ? check_required(checked, checked->keys.more_options, err) : status;
 }
@@ -207,17 +210,8 @@ static dl_status_t check_defaults(const checker_t *c, const dli_node_t *key) {
     }
     c->config->defaults = map;
     /* What `defaults` lacks, the backends may have: nothing is required here. */
-    const dli_checked_t checked = {
-        .label = label, .keys = {NULL, c->core, NULL}, .map = map, .defaults = NULL};
-    const dli_reader_t reader = {
-        .label = label, .arena = &c->config->arena, .environment = NULL, .err = c->err};
-    for (key = map->first; key != NULL; key = key->next->next) {
-        dl_status_t status = check_pair(&checked, &reader, key);
-        if (status != DL_OK) {
-            return status;
-        }
-    }
-    return DL_OK;
+    const dli_checked_t checked = {.label = label, .keys = {NULL, c->core, NULL}, .map = map};
+    return dli_check_options(&checked, &c->config->arena, c->err);
 }
 
 static dl_status_t check_backends(const checker_t *c, const dli_node_t *key) {

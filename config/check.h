@@ -17,7 +17,7 @@ typedef struct dli_checked {
     const dli_node_t *map;      /* NULL: empty */
     const dli_node_t *defaults; /* where a required option may stand instead, or NULL */
     dli_mark_t mark;            /* where a missing option is missed */
-    const char *owner;          /* what misses it, such as "backend 'orders'" */
+    const char *owner;          /* what misses it, such as "backend 'orders'"; NULL: nothing is required */
     int tolerant;               /* 1: other keys may be there, for nobody knows the driver's */
 } dli_checked_t;
 
