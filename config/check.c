@@ -137,14 +137,8 @@ static dl_status_t unknown_driver(const checker_t *c, const dli_node_t *driver) 
 static dl_status_t check_word(const checker_t *c, const dli_node_t *key, const dli_node_t *value,
                               const char *expected) {
     const char *label = c->config->label.text;
-    int is_text = value->kind == DLI_NODE_SCALAR;
-    if (is_text && (dli_node_is_empty(value) || value->len == 0)) {
-        return dli_report(c->err, label, value->plain && value->len == 0 ? key->mark : value->mark,
-                          "'%s' is empty, expected %s", key->text, expected);
-    }
-    if (!is_text) {
-        return dli_report(c->err, label, value->mark, "'%s' is %s, expected %s", key->text,
-                          value->kind == DLI_NODE_LIST ? "a list" : "a mapping", expected);
+    if (value->kind != DLI_NODE_SCALAR || dli_node_is_empty(value) || value->len == 0) {
+        return dli_value_refuse(c->err, label, key, value, expected);
     }
     if (strchr(value->text, '$') != NULL) {
         return dli_report(c->err, label, value->mark, "a variable in '%s', expected %s as it is", key->text,
@@ -164,12 +158,9 @@ static dl_status_t check_backend(const checker_t *c, const dli_node_t *name, dli
                           dli_show(name->text, name->len).text, DLI_BACKEND_NAME_MAX);
     }
     if (map->kind != DLI_NODE_MAP) {
-        int empty = dli_node_is_empty(map);
-        return dli_report(c->err, label, empty ? name->mark : map->mark,
+        return dli_report(c->err, label, dli_node_is_empty(map) ? name->mark : map->mark,
                           "backend '%s' is %s, expected a mapping with 'driver'", name->text,
-                          empty                        ? "empty"
-                          : map->kind == DLI_NODE_LIST ? "a list"
-                                                       : "text");
+                          dli_node_kind(map));
     }
     const dli_node_t *driver = dli_node_get(map, "driver", &key);
     if (driver == NULL) {
@@ -201,12 +192,8 @@ static dl_status_t check_backend(const checker_t *c, const dli_node_t *name, dli
 static dl_status_t check_defaults(const checker_t *c, const dli_node_t *key) {
     const dli_node_t *map = key->next;
     const char *label = c->config->label.text;
-    if (dli_node_is_empty(map)) {
-        return dli_report(c->err, label, key->mark, "'defaults' is empty, expected a mapping of options");
-    }
     if (map->kind != DLI_NODE_MAP) {
-        return dli_report(c->err, label, map->mark, "'defaults' is %s, expected a mapping of options",
-                          map->kind == DLI_NODE_LIST ? "a list" : "text");
+        return dli_value_refuse(c->err, label, key, map, "a mapping of options");
     }
     c->config->defaults = map;
     /* What `defaults` lacks, the backends may have: nothing is required here. */
@@ -218,12 +205,7 @@ static dl_status_t check_backends(const checker_t *c, const dli_node_t *key) {
     dli_config_t *config = c->config;
     const dli_node_t *map = key->next;
     if (map->kind != DLI_NODE_MAP || map->count == 0) {
-        int empty = map->kind == DLI_NODE_MAP || dli_node_is_empty(map);
-        return dli_report(c->err, config->label.text, empty ? key->mark : map->mark,
-                          "'backends' is %s, expected a mapping of names to backends",
-                          empty                        ? "empty"
-                          : map->kind == DLI_NODE_LIST ? "a list"
-                                                       : "text");
+        return dli_value_refuse(c->err, config->label.text, key, map, "a mapping of names to backends");
     }
     config->backends =
         dli_arena_get(&config->arena, (map->count < DLI_BACKENDS_MAX ? map->count : DLI_BACKENDS_MAX) *
@@ -255,7 +237,7 @@ static dl_status_t check_root(const checker_t *c, const dli_node_t *root) {
     }
     if (root->kind != DLI_NODE_MAP) {
         return dli_report(c->err, label, root->mark, "the configuration is %s, expected %s",
-                          root->kind == DLI_NODE_LIST ? "a list" : "text", expected);
+                          dli_node_kind(root), expected);
     }
     for (const dli_node_t *key = root->first; key != NULL; key = key->next->next) {
         dli_key_t meaning;

@@ -236,6 +236,16 @@ int dli_node_is_empty(const dli_node_t *node) {
     return 0;
 }
 
+const char *dli_node_kind(const dli_node_t *node) {
+    if (node->kind == DLI_NODE_LIST) {
+        return "a list";
+    }
+    if (node->kind == DLI_NODE_MAP) {
+        return node->count > 0 ? "a mapping" : "empty";
+    }
+    return node->len > 0 && !dli_node_is_empty(node) ? "text" : "empty";
+}
+
 int dli_node_is(const dli_node_t *scalar, const char *word) {
     return scalar->kind == DLI_NODE_SCALAR && strcmp(scalar->text, word) == 0;
 }

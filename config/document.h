@@ -34,6 +34,8 @@ dl_status_t dli_document_parse(const char *text, size_t len, const char *label, 
 
 /* 1: a scalar that says nothing, as `key:` or `key: null` does. "" in quotes says an empty text. */
 int dli_node_is_empty(const dli_node_t *node);
+/* "text", "a list", "a mapping"; or "empty": a scalar or a mapping with nothing in it. */
+const char *dli_node_kind(const dli_node_t *node);
 int dli_node_is(const dli_node_t *scalar, const char *word);
 /* The value of a key of a mapping (NULL is an empty mapping), or NULL; *key, unless NULL, is the key's own
  * node. */

@@ -165,7 +165,7 @@ dl_status_t dli_config_resolve_mapping(const char *yaml, size_t len, const char 
     }
     if (status == DL_OK && root != NULL && root->kind != DLI_NODE_MAP) {
         status = dli_report(err, shown.text, root->mark, "the options are %s, expected a mapping of options",
-                            root->kind == DLI_NODE_LIST ? "a list" : "text");
+                            dli_node_kind(root));
     }
     if (status == DL_OK) {
         const dli_checked_t checked = {.label = shown.text,

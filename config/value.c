@@ -23,17 +23,11 @@ int dli_value_range(const dl_option_t *option, char *text, size_t size) {
     return 1;
 }
 
-static dl_status_t refuse_kind(const dli_reader_t *r, const dli_node_t *key, const dli_node_t *value,
-                               const char *expected) {
-    static const char *const kinds[] = {
-        [DLI_NODE_SCALAR] = "text", [DLI_NODE_LIST] = "a list", [DLI_NODE_MAP] = "a mapping"};
-    if (value->kind == DLI_NODE_SCALAR && (dli_node_is_empty(value) || value->len == 0)) {
-        /* Nothing is there to point to but the key. */
-        dli_mark_t mark = value->plain && value->len == 0 ? key->mark : value->mark;
-        return dli_report(r->err, r->label, mark, "'%s' is empty, expected %s", key->text, expected);
-    }
-    return dli_report(r->err, r->label, value->mark, "'%s' is %s, expected %s", key->text, kinds[value->kind],
-                      expected);
+dl_status_t dli_value_refuse(dl_error_t *err, const char *label, const dli_node_t *key,
+                             const dli_node_t *value, const char *expected) {
+    /* Where nothing is there to point to but the key, the key. */
+    dli_mark_t mark = value->plain && value->len == 0 ? key->mark : value->mark;
+    return dli_report(err, label, mark, "'%s' is %s, expected %s", key->text, dli_node_kind(value), expected);
 }
 
 /* Replaces the variables of a scalar. *text is NULL when that has to wait. No error shows what a variable
@@ -140,7 +134,7 @@ static dl_status_t read_scalar(const dli_reader_t *r, const dl_option_t *option,
     const char *text = NULL;
     int replaced = 0;
     if (value->kind != DLI_NODE_SCALAR || dli_node_is_empty(value)) {
-        return refuse_kind(r, key, value, dli_scalar_expected(option->type));
+        return dli_value_refuse(r->err, r->label, key, value, dli_scalar_expected(option->type));
     }
     dl_status_t status = expand(r, key, value, &text, &replaced);
     if (status != DL_OK || text == NULL) {
@@ -183,7 +177,7 @@ static dl_status_t read_list(const dli_reader_t *r, const dl_option_t *option, c
                              const dli_node_t *value, dl_option_value_t *out) {
     char range[72];
     if (value->kind != DLI_NODE_LIST) {
-        return refuse_kind(r, key, value, dli_scalar_expected(DL_OPTION_LIST));
+        return dli_value_refuse(r->err, r->label, key, value, dli_scalar_expected(DL_OPTION_LIST));
     }
     if (!dli_value_range(option, range, sizeof range)) {
         snprintf(range, sizeof range, "at most %d", DLI_LIST_MAX);
@@ -236,7 +230,7 @@ dl_status_t dli_value_read_file(const dli_reader_t *reader, const dli_node_t *ke
     memset(out, 0, sizeof *out);
     out->is_set = 1;
     if (value->kind != DLI_NODE_SCALAR || dli_node_is_empty(value) || value->len == 0) {
-        return refuse_kind(reader, key, value, "the path of a file");
+        return dli_value_refuse(reader->err, reader->label, key, value, "the path of a file");
     }
     dl_status_t status = expand(reader, key, value, &path, &replaced);
     if (status != DL_OK || reader->environment == NULL) {

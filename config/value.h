@@ -26,6 +26,10 @@ dl_status_t dli_value_read(const dli_reader_t *reader, const dl_option_t *option
 dl_status_t dli_value_read_file(const dli_reader_t *reader, const dli_node_t *key, const dli_node_t *value,
                                 dl_option_value_t *out);
 
+/* The error for a value of the wrong kind, or for none. */
+dl_status_t dli_value_refuse(dl_error_t *err, const char *label, const dli_node_t *key,
+                             const dli_node_t *value, const char *expected);
+
 /* Writes "MIN to MAX" in the option's own units; 0: the option has no bounds. */
 int dli_value_range(const dl_option_t *option, char *text, size_t size);
 

@@ -186,7 +186,7 @@ WRONG(use_is_nothing, "use:\nbackends:\n  a: {driver: plain}\n",
 WRONG(backends_is_a_list, "backends:\n- a\n",
       "t:2:1: 'backends' is a list, expected a mapping of names to backends")
 WRONG(backends_is_empty, "backends: {}\n",
-      "t:1:1: 'backends' is empty, expected a mapping of names to backends")
+      "t:1:11: 'backends' is empty, expected a mapping of names to backends")
 WRONG(defaults_is_text, "defaults: x\nbackends: {a: {driver: plain}}\n",
       "t:1:11: 'defaults' is text, expected a mapping of options")
 WRONG(no_backends, "defaults: {lease: 3s}\n", "t:1:1: 'backends' is missing, expected a mapping with it")
