@@ -104,21 +104,15 @@ dl_status_t dli_keys_unknown(const dli_keys_t *keys, const dli_node_t *key, cons
     return dli_report(err, label, key->mark, "unknown key '%s', expected one of %s", shown.text, list);
 }
 
+static int is_before(const dli_node_t *x, const dli_node_t *y) {
+    return x->mark.line != y->mark.line ? x->mark.line < y->mark.line : x->mark.column < y->mark.column;
+}
+
 /* By text, then by place. */
 static int compare_keys(const void *a, const void *b) {
     const dli_node_t *x = *(const dli_node_t *const *)a, *y = *(const dli_node_t *const *)b;
     int order = strcmp(x->text, y->text);
-    if (order != 0) {
-        return order;
-    }
-    if (x->mark.line != y->mark.line) {
-        return x->mark.line < y->mark.line ? -1 : 1;
-    }
-    return x->mark.column < y->mark.column ? -1 : x->mark.column > y->mark.column;
-}
-
-static int is_before(const dli_node_t *x, const dli_node_t *y) {
-    return x->mark.line != y->mark.line ? x->mark.line < y->mark.line : x->mark.column < y->mark.column;
+    return order != 0 ? order : is_before(y, x) - is_before(x, y);
 }
 
 /* Sorting keeps a hostile mapping with a hundred thousand keys cheap. */
