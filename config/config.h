@@ -38,6 +38,8 @@ dl_status_t dli_config_load_text(const char *yaml, size_t len, const char *label
 /* The file to use when the caller names none: $DLOCK_CONFIG, the user's, the system's. DL_OK, or DL_ECONFIG
  * with path "" when there is none (a $DLOCK_CONFIG that does not exist is an error, never passed over). */
 dl_status_t dli_config_find(char *path, size_t size, dl_error_t *err);
+/* A variable of the environment; NULL: not set, or empty, or the program has more rights than its caller. */
+const char *dli_config_setting(const char *name);
 void dli_config_free(dli_config_t *config);
 
 /* The value of `use:`, or NULL. */

@@ -18,8 +18,7 @@ static int exists(const char *path) {
     return lstat(path, &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* A variable that is set but empty counts as not set. */
-static const char *setting(const char *name) {
+const char *dli_config_setting(const char *name) {
     const char *value = secure_getenv(name);
     return value == NULL || *value == '\0' ? NULL : value;
 }
@@ -38,7 +37,7 @@ static dl_status_t refuse_long(dl_error_t *err, const char *variable) {
 /* The user's file, whether it exists or not; "" when there is none by these rules. Relative folders do not
  * count. */
 static dl_status_t users_file(char *path, size_t size, dl_error_t *err) {
-    const char *folder = setting("XDG_CONFIG_HOME"), *home = setting("HOME");
+    const char *folder = dli_config_setting("XDG_CONFIG_HOME"), *home = dli_config_setting("HOME");
     path[0] = '\0';
     if (folder != NULL && folder[0] == '/') {
         return put(path, size, folder, "/dlock/dlock.yaml") == 0 ? DL_OK
@@ -51,7 +50,7 @@ static dl_status_t users_file(char *path, size_t size, dl_error_t *err) {
 }
 
 dl_status_t dli_config_find(char *path, size_t size, dl_error_t *err) {
-    const char *named = setting("DLOCK_CONFIG");
+    const char *named = dli_config_setting("DLOCK_CONFIG");
     if (size == 0) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "no room for a path");
     }

@@ -32,12 +32,6 @@ static const dl_option_t *look_up_options(const char *name, int *compiled_in, in
 
 static const dli_driver_lookup_t lookup = {look_up_options, dli_registry_known_at};
 
-/* A variable that is set but empty counts as not set. */
-static const char *setting(const char *name) {
-    const char *value = secure_getenv(name);
-    return value != NULL && value[0] != '\0' ? value : NULL;
-}
-
 /* The options of the driver that is chosen; config NULL: as the text has them. */
 static dl_status_t resolve(choice_t *choice, const dli_config_t *config, const char *text, size_t len,
                            dl_error_t *err) {
@@ -87,8 +81,8 @@ static dl_status_t load(const char *path, const char *backend, char *found, size
                         dli_config_t **config, dl_error_t *err) {
     *config = NULL;
     if (path == NULL) {
-        bool needed =
-            setting("DLOCK_CONFIG") != NULL || backend == NULL || strcmp(backend, DLI_BACKEND_BUILT_IN) != 0;
+        bool needed = dli_config_setting("DLOCK_CONFIG") != NULL || backend == NULL ||
+                      strcmp(backend, DLI_BACKEND_BUILT_IN) != 0;
         dl_status_t status = dli_config_find(found, found_size, needed ? err : NULL);
         if (status != DL_OK) {
             return needed ? status : DL_OK;
@@ -103,7 +97,7 @@ static dl_status_t load(const char *path, const char *backend, char *found, size
 /* text NULL: from a file. */
 static dl_status_t choose_from(choice_t *choice, const char *path, const char *text, size_t len,
                                const char *backend, dl_error_t *err) {
-    backend = backend != NULL ? backend : setting("DLOCK_BACKEND");
+    backend = backend != NULL ? backend : dli_config_setting("DLOCK_BACKEND");
     char found[4096];
     dli_config_t *config;
     dl_status_t status =
@@ -226,7 +220,7 @@ dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_b
     if (status != DL_OK) {
         return status;
     }
-    const char *selected = setting("DLOCK_BACKEND");
+    const char *selected = dli_config_setting("DLOCK_BACKEND");
     selected = selected != NULL ? selected : dli_config_use(config);
     const char *backend, *driver;
     for (size_t i = 0; dli_config_backend_at(config, i, &backend, &driver); i++) {
