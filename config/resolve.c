@@ -6,11 +6,6 @@
 #include "check.h"
 #include "value.h"
 
-static const char *environment(const char *name) {
-    /* A program with more rights than its caller must not read passwords that the caller made up. */
-    return secure_getenv(name);
-}
-
 static size_t count_of(const dl_option_t *options) {
     size_t count = 0;
     while (options != NULL && options[count].name != NULL) {
@@ -99,7 +94,8 @@ static dl_status_t read_table(const dli_reader_t *reader, const dl_option_t *opt
 static dl_status_t resolve_table(const char *label, const dl_option_t *options, const dli_node_t *own,
                                  const dli_node_t *defaults, dli_values_t *values, dl_error_t *err) {
     dli_arena_t arena = {NULL};
-    const dli_reader_t reader = {.label = label, .arena = &arena, .environment = environment, .err = err};
+    /* A program with more rights than its caller must not read passwords that the caller made up. */
+    const dli_reader_t reader = {.label = label, .arena = &arena, .environment = secure_getenv, .err = err};
     const dli_node_t *const maps[2] = {own, defaults};
     dl_status_t status = read_table(&reader, options, maps, values);
     values->memory = arena.first;

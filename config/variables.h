@@ -18,7 +18,7 @@ typedef enum dli_variables {
 } dli_variables_t;
 
 /* What the environment says; NULL: not set. */
-typedef const char *(*dli_environment_t)(const char *name);
+typedef char *(*dli_environment_t)(const char *name);
 
 /* Looks only. *any is 1 when the text needs the environment. DLI_VARIABLES_OK or _SYNTAX. */
 dli_variables_t dli_variables_scan(const char *text, int *any);
