@@ -608,7 +608,6 @@ bool dli_heap_reserve(dli_heap_t *heap); /* room for one timer more; false: no m
 void dli_heap_give_back(dli_heap_t *heap);
 void dli_timer_set(dli_heap_t *heap, dli_timer_t *timer, uint64_t at_ns);
 void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer);
-bool dli_heap_is_sound(const dli_heap_t *heap);
 
 /* table.c */
 uint64_t dli_hash(const void *bytes, size_t len);

@@ -82,12 +82,3 @@ void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer) {
         sift_down(heap, last->place);
     }
 }
-
-bool dli_heap_is_sound(const dli_heap_t *heap) {
-    for (size_t i = 1; i <= heap->len; i++) {
-        if (heap->at[i - 1]->place != i || (i > 1 && at_ns(heap, i / 2) > at_ns(heap, i))) {
-            return false;
-        }
-    }
-    return heap->len <= heap->reserved && heap->reserved <= heap->cap;
-}
