@@ -1,4 +1,4 @@
-/* lock.c - the lock calls of the public interface: arguments, re-entry, the last level. */
+/* lock.c - handles, and the lock calls of the public interface: what they demand of their arguments. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>

@@ -30,7 +30,7 @@ typedef struct dli_sys {
     int (*cond_wait)(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns);
     void (*cond_broadcast)(pthread_cond_t *cond);
     /* A descriptor that becomes readable when the machine resumes or its clock is set; -1: none.
-     * dli_sys_rearm makes it wait for the next time. */
+     * resume_rearm makes it wait for the next time. */
     int (*resume_fd)(void);
     void (*resume_rearm)(int fd);
     unsigned (*processors)(void); /* how many this process may run on */
