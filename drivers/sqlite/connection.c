@@ -334,8 +334,8 @@ dl_status_t dli_connection_retry(dli_connection_t *c, dli_attempt_fn attempt, vo
         if (was_ended(guard, rc)) {
             return gave_up(c->store, DL_EIO, too_slow, err);
         }
-        if (!is_busy(guard, rc)) {
-            return dli_connection_fail(c->store, rc, false, err);
+        if (guard->replaced || !is_busy(guard, rc)) {
+            return dli_connection_fail(c->store, guard->replaced ? DLI_RC_MOVED : rc, false, err);
         }
         dl_status_t status = pause_briefly(c->store->env, tries, limits);
         if (status != DL_OK) {

@@ -67,13 +67,9 @@ static int identify(dli_store_t *store) {
 /* And which index of the log; files.c has noted the rest. */
 static int identify_index(dli_store_t *store) {
     struct stat file;
-    if (!dli_store_stat(store, DLI_INDEX, &file)) {
-        return DLI_RC_MOVED;
-    }
-    if (store->parts[DLI_INDEX].ino == 0) {
-        store->parts[DLI_INDEX] = dli_files_index(store->parts[DLI_MAIN], dli_file_id(&file));
-    }
-    return dli_file_is(&file, store->parts[DLI_INDEX]) ? SQLITE_OK : DLI_RC_MOVED;
+    store->parts[DLI_INDEX] = dli_files_index(store->parts[DLI_MAIN]);
+    bool is_at_path = dli_store_stat(store, DLI_INDEX, &file) && dli_file_is(&file, store->parts[DLI_INDEX]);
+    return is_at_path ? SQLITE_OK : DLI_RC_MOVED;
 }
 
 static int look_once(dli_connection_t *c, void *unused) {
@@ -128,7 +124,7 @@ static dl_status_t open_store(dli_store_t *store, const dl_option_value_t *value
             status = open_both(store, limits, made, err);
         }
         dli_guard_leave();
-        status = dli_forks_opened(store, status, err);
+        dli_forks_opened(store);
     }
     return status;
 }

@@ -28,6 +28,7 @@
  */
 
 static int (*next_open)(const char *, int, int);
+static int (*next_close)(int);
 static int (*next_unlink)(const char *);
 static int (*next_fchown)(int, uid_t, gid_t);
 static ssize_t (*next_read)(int, void *, size_t);
@@ -53,18 +54,107 @@ static bool is_folder(const dli_place_t *place, const char *path) {
     return strncmp(path, place->path, len > 0 ? len : 1) == 0 && path[len > 0 ? len : 1] == '\0';
 }
 
+/* ---- the index of a file --------------------------------------------------------------------------- */
+
+/* All connections of a process to a file share one index of its log: that which the first of them opened,
+ * until the last one closes. It is noted here for as long. */
+typedef struct index_note {
+    dli_file_id_t file, index;
+    int fd;
+    struct index_note *next;
+} index_note_t;
+
+static pthread_mutex_t notes_mutex = PTHREAD_MUTEX_INITIALIZER;
+static index_note_t *notes; /* the newest first */
+
+static bool note_index(dli_file_id_t file, dli_file_id_t index, int fd) {
+    index_note_t *note = malloc(sizeof *note);
+    if (note == NULL) {
+        return false;
+    }
+    pthread_mutex_lock(&notes_mutex);
+    *note = (index_note_t){.file = file, .index = index, .fd = fd, .next = notes};
+    notes = note;
+    pthread_mutex_unlock(&notes_mutex);
+    return true;
+}
+
+/* What a program does by SQLite with the lock file may be the last to use the index. */
+static int close_noted(int fd) {
+    pthread_mutex_lock(&notes_mutex);
+    index_note_t **at = &notes;
+    while (*at != NULL && (*at)->fd != fd) {
+        at = &(*at)->next;
+    }
+    index_note_t *note = *at;
+    if (note != NULL) {
+        *at = note->next;
+    }
+    pthread_mutex_unlock(&notes_mutex);
+    free(note);
+    return next_close(fd);
+}
+
+dli_file_id_t dli_files_index(dli_file_id_t file) {
+    pthread_mutex_lock(&notes_mutex);
+    const index_note_t *note = notes;
+    while (note != NULL && !dli_file_id_is(note->file, file)) {
+        note = note->next;
+    }
+    dli_file_id_t index = note != NULL ? note->index : (dli_file_id_t){.ino = 0};
+    pthread_mutex_unlock(&notes_mutex);
+    return index;
+}
+
+/* Of a process's own locks on an index SQLite sees none: it would cut that index under the other's mapping,
+ * and closing it would drop the other's locks. */
+static bool is_of_another(dli_file_id_t index, dli_file_id_t file) {
+    pthread_mutex_lock(&notes_mutex);
+    const index_note_t *note = notes;
+    while (note != NULL && (!dli_file_id_is(note->index, index) || dli_file_id_is(note->file, file))) {
+        note = note->next;
+    }
+    pthread_mutex_unlock(&notes_mutex);
+    return note != NULL;
+}
+
+void dli_files_before_fork(void) {
+    pthread_mutex_lock(&notes_mutex);
+}
+
+void dli_files_after_fork(bool in_child) {
+    while (in_child && notes != NULL) { /* SQLite begins a new book there */
+        index_note_t *note = notes;
+        notes = note->next;
+        free(note);
+    }
+    pthread_mutex_unlock(&notes_mutex);
+}
+
+/* ---- opening and deleting ----------------------------------------------------------------------------- */
+
+/* Another file came to the path since the first connection opened it, or its index is in use with another. */
+static bool is_replaced(const dli_store_t *store, dli_part_t part, dli_file_id_t id) {
+    dli_file_id_t file = store->parts[DLI_MAIN];
+    return part == DLI_MAIN ? file.ino != 0 && !dli_file_id_is(id, file)
+                            : part == DLI_INDEX && is_of_another(id, file);
+}
+
 /* What is there under the name. Looking at it by O_PATH does nothing to it, and closing that descriptor drops
  * no POSIX lock. A descriptor, or -1 with errno. */
-static int open_plain(const dli_place_t *place, const char *name, int flags) {
+static int open_plain(dli_guard_t *guard, const char *name, dli_part_t part, int flags) {
+    const dli_place_t *place = &guard->store->place;
     struct stat file;
     char same[32];
     int fd = -1, at = openat(place->folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (at < 0) {
         return -1;
     }
-    bool main_file = strcmp(name, place->name) == 0;
     if (fstat(at, &file) != 0 || !S_ISREG(file.st_mode) || file.st_nlink > 1 ||
-        !(main_file || dli_place_may_own(place, file.st_uid))) {
+        !(part == DLI_MAIN || dli_place_may_own(place, file.st_uid))) {
+        errno = ELOOP;
+    } else if (is_replaced(guard->store, part, dli_file_id(&file))) {
+        guard->replaced = true;
         errno = ELOOP;
     } else {
         /* Does not wait for somebody's lease to end. */
@@ -77,7 +167,7 @@ static int open_plain(const dli_place_t *place, const char *name, int flags) {
     return fd;
 }
 
-static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode) {
+static int open_one(dli_guard_t *guard, const char *name, dli_part_t part, int flags, mode_t mode) {
     const dli_place_t *place = &guard->store->place;
     int fd = -1;
     if (guard->leased) { /* nor is it opened for reading alone, as SQLite tries next */
@@ -86,7 +176,7 @@ static int open_one(dli_guard_t *guard, const char *name, int flags, mode_t mode
     }
     do {
         if ((flags & O_EXCL) == 0) {
-            fd = open_plain(place, name, flags);
+            fd = open_plain(guard, name, part, flags);
             guard->leased = fd < 0 && errno == EAGAIN;
             if (fd >= 0 || errno != ENOENT || (flags & O_CREAT) == 0) {
                 return fd;
@@ -106,60 +196,6 @@ static void be_of_its_group(const dli_store_t *store, int fd, const struct stat 
     }
 }
 
-/* ---- the index of a file --------------------------------------------------------------------------- */
-
-/* All connections of a process to a file share one index of its log, that which the first of them opened:
- * whatever is at the path when others come. */
-typedef struct index_note {
-    dli_file_id_t file, index;
-    struct index_note *next;
-} index_note_t;
-
-static pthread_mutex_t notes_mutex = PTHREAD_MUTEX_INITIALIZER;
-static index_note_t *notes;
-
-/* The link to it, or that at the end. With the mutex held. */
-static index_note_t **find_note(dli_file_id_t file) {
-    index_note_t **at = &notes;
-    while (*at != NULL && !dli_file_id_is((*at)->file, file)) {
-        at = &(*at)->next;
-    }
-    return at;
-}
-
-static void note_index(dli_file_id_t file, dli_file_id_t index) {
-    pthread_mutex_lock(&notes_mutex);
-    index_note_t **at = find_note(file);
-    if (*at == NULL) {
-        *at = calloc(1, sizeof **at);
-    }
-    if (*at != NULL) { /* or whoever comes goes by the path */
-        (*at)->file = file;
-        (*at)->index = index;
-    }
-    pthread_mutex_unlock(&notes_mutex);
-}
-
-dli_file_id_t dli_files_index(dli_file_id_t file, dli_file_id_t at_path) {
-    pthread_mutex_lock(&notes_mutex);
-    const index_note_t *note = *find_note(file);
-    dli_file_id_t index = note != NULL ? note->index : at_path;
-    pthread_mutex_unlock(&notes_mutex);
-    return index;
-}
-
-void dli_files_forget_index(dli_file_id_t file) {
-    pthread_mutex_lock(&notes_mutex);
-    index_note_t **at = find_note(file), *note = *at;
-    if (note != NULL) {
-        *at = note->next;
-        free(note);
-    }
-    pthread_mutex_unlock(&notes_mutex);
-}
-
-/* ---- opening and deleting ----------------------------------------------------------------------------- */
-
 static int open_ours(const char *path, int flags, int mode) {
     dli_guard_t *guard = dli_guard_here();
     /* SQLite fills the descriptors 0 to 2 with the one, and takes random numbers from the other. */
@@ -174,15 +210,18 @@ static int open_ours(const char *path, int flags, int mode) {
     dli_part_t part;
     struct stat file;
     const char *name = name_of(&store->place, path, &part);
-    int fd = name != NULL ? open_one(guard, name, flags, (mode_t)mode) : -1;
-    if (fd < 0 || fstat(fd, &file) != 0) {
+    int fd = name != NULL ? open_one(guard, name, part, flags, (mode_t)mode) : -1;
+    if (fd < 0) {
         return fd;
+    }
+    if (fstat(fd, &file) != 0 ||
+        (part == DLI_INDEX && !note_index(store->parts[DLI_MAIN], dli_file_id(&file), fd))) {
+        close(fd);
+        errno = ENOMEM;
+        return -1;
     }
     if (part < DLI_PARTS && store->parts[part].ino == 0) {
         store->parts[part] = dli_file_id(&file);
-    }
-    if (part == DLI_INDEX) {
-        note_index(store->parts[DLI_MAIN], dli_file_id(&file));
     }
     if (part != DLI_MAIN && file.st_size == 0) {
         be_of_its_group(store, fd, &file);
@@ -233,6 +272,7 @@ bool dli_files_install(sqlite3_vfs *unix_vfs) {
         sqlite3_syscall_ptr ours, *next;
     } calls[] = {
         {"open", (sqlite3_syscall_ptr)open_ours, (sqlite3_syscall_ptr *)&next_open},
+        {"close", (sqlite3_syscall_ptr)close_noted, (sqlite3_syscall_ptr *)&next_close},
         {"unlink", (sqlite3_syscall_ptr)unlink_ours, (sqlite3_syscall_ptr *)&next_unlink},
         {"fchown", (sqlite3_syscall_ptr)fchown_ours, (sqlite3_syscall_ptr *)&next_fchown},
         {"read", (sqlite3_syscall_ptr)read_ours, (sqlite3_syscall_ptr *)&next_read},
@@ -247,5 +287,6 @@ bool dli_files_install(sqlite3_vfs *unix_vfs) {
             return false;
         }
     }
-    return next_open != NULL && next_unlink != NULL && next_fchown != NULL && next_read != NULL;
+    return next_open != NULL && next_close != NULL && next_unlink != NULL && next_fchown != NULL &&
+           next_read != NULL;
 }

@@ -39,9 +39,11 @@ static void before_fork(void) {
         (void)dli_turn_take(&store->calls.turn, store->env, DL_NO_DEADLINE, NULL);
         (void)dli_turn_take(&store->renewals.turn, store->env, DL_NO_DEADLINE, NULL);
     }
+    dli_files_before_fork();
 }
 
 static void after_fork_in_parent(void) {
+    dli_files_after_fork(false);
     for (dli_fork_node_t *node = live; node != NULL; node = node->next) {
         dli_turn_give(&node->store->renewals.turn, node->store->env);
         dli_turn_give(&node->store->calls.turn, node->store->env);
@@ -50,6 +52,7 @@ static void after_fork_in_parent(void) {
 }
 
 static void after_fork_in_child(void) {
+    dli_files_after_fork(true);
     generation += live != NULL;
     while (live != NULL) {
         dli_fork_node_t *node = live;
@@ -127,13 +130,6 @@ static bool is_in_use_otherwise(const dli_store_t *store) {
     return node != NULL;
 }
 
-static dl_status_t refuse(const dli_store_t *store, dl_error_t *err) {
-    return dl_driver_fail(err, DL_EIO, 0,
-                          "the lock file, or its log, was replaced while this process has it open; close the "
-                          "clients that use the old one first: %s",
-                          dli_place_text(&store->place));
-}
-
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     dli_fork_node_t *node = calloc(1, sizeof *node);
     if (node == NULL) {
@@ -147,7 +143,11 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
             dl_driver_fail(err, DL_ENOTSUP, 0,
                            "this SQLite cannot open a lock file in a forked child whose parent had one open");
     } else if (is_in_use_otherwise(store)) {
-        status = refuse(store, err);
+        status = dl_driver_fail(
+            err, DL_EIO, 0,
+            "the lock file, or its log, was replaced while this process has it open; close the "
+            "clients that use the old one first: %s",
+            dli_place_text(&store->place));
     } else {
         dli_turn_try(&store->calls.turn);
         dli_turn_try(&store->renewals.turn);
@@ -161,27 +161,13 @@ dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err) {
     return status;
 }
 
-/* Another file may have come to the path since. */
-dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err) {
+void dli_forks_opened(dli_store_t *store) {
     store->fork_node->file = store->parts[DLI_MAIN];
     dli_turn_give(&store->renewals.turn, store->env);
     dli_turn_give(&store->calls.turn, store->env);
     pthread_mutex_lock(&list_mutex);
-    if (status == DL_OK && is_in_use_otherwise(store)) {
-        status = refuse(store, err);
-    }
     store->fork_node->index = store->parts[DLI_INDEX];
     pthread_mutex_unlock(&list_mutex);
-    return status;
-}
-
-/* Does another client have it open, or may it be about to? The mutex is held. */
-static bool is_shared(dli_file_id_t file) {
-    const dli_fork_node_t *node = live;
-    while (node != NULL && node->index.ino != 0 && !dli_file_id_is(node->file, file)) {
-        node = node->next;
-    }
-    return node != NULL;
 }
 
 /* Whoever opens the file meanwhile waits: SQLite may take the log away, and then makes a new one for it. So
@@ -201,9 +187,6 @@ void dli_forks_leave(dli_store_t *store, int forked, void (*close)(dli_store_t *
         }
     }
     close(store);
-    if (!is_shared(node->file)) {
-        dli_files_forget_index(node->file);
-    }
     pthread_mutex_unlock(&list_mutex);
     free(node);
 }

@@ -212,11 +212,12 @@ typedef struct dli_guard {
     dli_store_t *store;
     dli_limits_t limits;
     uint64_t until_ns, look_ns;
-    bool over;    /* the time was up, or somebody stopped it */
-    bool stopped; /* the latter */
-    bool ending;  /* a transaction is being committed or rolled back, which is done whatever the time */
-    bool leased;  /* an owner has a lease (fcntl) on what was to be opened; until the next try */
-    int made;     /* files.c: the file that was made last; -1: none */
+    bool over;     /* the time was up, or somebody stopped it */
+    bool stopped;  /* the latter */
+    bool ending;   /* a transaction is being committed or rolled back, which is done whatever the time */
+    bool leased;   /* an owner has a lease (fcntl) on what was to be opened; until the next try */
+    bool replaced; /* another file is where one was to be opened that the process has open; it was not */
+    int made;      /* files.c: the file that was made last; -1: none */
 } dli_guard_t;
 
 /* Once a process. */
@@ -236,10 +237,11 @@ int dli_guard_progress(void *unused);
 
 /* Puts ours in the place of SQLite's system calls; false: this SQLite cannot have that. */
 bool dli_files_install(sqlite3_vfs *unix_vfs);
-/* The index that this process uses with the file; where it is not known, that at the path. Any thread. */
-dli_file_id_t dli_files_index(dli_file_id_t file, dli_file_id_t at_path);
-/* No client of the process has the file open any more. */
-void dli_files_forget_index(dli_file_id_t file);
+/* The index that this process uses with the file; ino 0: none. Any thread. */
+dli_file_id_t dli_files_index(dli_file_id_t file);
+/* Around fork(): last before it, first after it. */
+void dli_files_before_fork(void);
+void dli_files_after_fork(bool in_child);
 
 /* ---- folder.c: the folder of the file ----------------------------------------------------------------- */
 
@@ -335,9 +337,8 @@ int dli_wake_files_touch(dli_wake_files_t *wake, const dli_store_t *store, unsig
 
 /* Notes that the store is about to open, with both turns held from here on. */
 dl_status_t dli_forks_enter(dli_store_t *store, dl_error_t *err);
-/* It is open, or not, as the status says, which is returned; DL_EIO where it has the index of another file
- * that the process has open. Gives the turns. */
-dl_status_t dli_forks_opened(dli_store_t *store, dl_status_t status, dl_error_t *err);
+/* It is open, or could not be opened. Gives the turns. */
+void dli_forks_opened(dli_store_t *store);
 /* Closes what was entered; not in a child, where nothing of it is touched. */
 void dli_forks_leave(dli_store_t *store, int forked, void (*close)(dli_store_t *store));
 

@@ -422,23 +422,64 @@ static void put_the_copy_there(void) {
     cr_assert_eq(rename(copy, path), 0);
 }
 
-/* Another file by now, beside the log and the index that the first client has open. */
+/* As another process sees it, which would begin the index anew. */
+static int index_is_unlocked(void *unused) {
+    (void)unused;
+    char index[256];
+    snprintf(index, sizeof index, "%s-shm", path);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = open(index, O_RDWR | O_CLOEXEC);
+    return fd < 0 || fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK;
+}
+
+/* Another file by now, beside the log and the index that the first client has open. To open that index once
+ * more, and close it, would drop this process's locks on it. */
 Test(sqlite_faults, beside_a_client_of_the_process_another_file_is_not_opened) {
     sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
     client_t c;
     char command[512];
-    must_open(&other, UUID_A);
-    snprintf(command, sizeof command, "cat '%s' >'%s/copy'", path, folder);
-    cr_assert_eq(system(command), 0);
-    next_open = (int (*)(const char *, int, int))vfs->xGetSystemCall(vfs, "open");
-    cr_assert_eq(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_behind), SQLITE_OK);
-    ending_of_call = "";
-    it = put_the_copy_there;
-    calls_until_it = 1;
-    cr_assert_eq(open_options(&c, UUID_B, path, 1), DL_EIO, "%s", c.err.message);
-    cr_assert_has(c.err.message, "was replaced while this process has it open");
-    must_close(&c);
+    for (int connection = 1; connection <= 2; connection++) {
+        must_open(&other, UUID_A);
+        next_open =
+            connection == 1 ? (int (*)(const char *, int, int))vfs->xGetSystemCall(vfs, "open") : next_open;
+        snprintf(command, sizeof command, "cat '%s' >'%s/copy'", path, folder);
+        cr_assert_eq(system(command), 0);
+        cr_assert_eq(vfs->xSetSystemCall(vfs, "open", (sqlite3_syscall_ptr)open_behind), SQLITE_OK);
+        ending_of_call = "";
+        it = put_the_copy_there;
+        calls_until_it = connection;
+        cr_assert_eq(open_options(&c, UUID_B, path, 1), DL_EIO, "%s", c.err.message);
+        cr_assert_has(c.err.message, "was moved, replaced or deleted while in use");
+        must_close(&c);
+        cr_assert_eq(ended(spawn(index_is_unlocked, NULL)), 0);
+        must_close(&other);
+        delete_all();
+    }
+}
+
+static dli_file_id_t id_of(const char *ending) {
+    char name[256];
+    struct stat file;
+    snprintf(name, sizeof name, "%s%s", path, ending);
+    cr_assert_eq(stat(name, &file), 0);
+    return dli_file_id(&file);
+}
+
+static int index_is_known(void *unused) {
+    (void)unused;
+    return dli_files_index(id_of("")).ino != 0;
+}
+
+Test(sqlite_faults, an_index_is_known_for_as_long_as_the_process_has_it_open) {
+    client_t one;
+    must_open(&one, UUID_A);
+    must_open(&other, UUID_B);
+    cr_assert(dli_file_id_is(dli_files_index(id_of("")), id_of("-shm")));
+    cr_assert_eq(ended(spawn(index_is_known, NULL)), 0);
+    must_close(&one);
+    cr_assert(index_is_known(NULL));
     must_close(&other);
+    cr_assert_not(index_is_known(NULL));
 }
 
 static int (*next_unlink)(const char *);
