@@ -7,7 +7,7 @@
 
 #include "dlock/driver.h"
 
-#define FAKE_BUCKETS 1024
+#define FAKE_BUCKETS 16384
 
 typedef struct fake_lock {
     struct fake_lock *next;
