@@ -34,11 +34,14 @@ static dli_next_t tell_step(dli_op_t *op) {
         op->answer = dli_fail_plain(&op->err, DL_ELOST);
         return op->then(op);
     }
+    bool counted = (op->client->driver->caps & DL_CAP_SERVER_COUNT) != 0 && op->level > 1;
+    op->ask = op->kind == DL_OP_UNLOCK ? DLI_ASK_RELEASE : counted ? DLI_ASK_LEVEL : DLI_ASK_RENEW;
+    if (op->ask != DLI_ASK_RELEASE && op->hold->auto_level > 0 && op->lease_ms < op->client->lease_ms) {
+        op->lease_ms = op->client->lease_ms; /* it is as good as a renewal, which is put off by it */
+    }
     /* Noted before the answer: should it get lost, the server may keep the lock this long. */
     dli_claim_t *claim = op->claim;
     claim->lease_ms = op->lease_ms > claim->lease_ms ? op->lease_ms : claim->lease_ms;
-    bool counted = (op->client->driver->caps & DL_CAP_SERVER_COUNT) != 0 && op->level > 1;
-    op->ask = op->kind == DL_OP_UNLOCK ? DLI_ASK_RELEASE : counted ? DLI_ASK_LEVEL : DLI_ASK_RENEW;
     op->ask_until_ns = op->until_ns;
     op->step = told_step;
     return DLI_ASK;

@@ -186,6 +186,10 @@ void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uin
     dli_claim_t *claim = hold->claim;
     claim->valid_until_ns = dli_max(claim->valid_until_ns, dli_valid_until(sent_ns, lease_ms));
     claim->lease_ms = lease_ms > claim->lease_ms ? lease_ms : claim->lease_ms;
+    if (claim->renew_failing) {
+        claim->renew_failing = false;
+        dli_event_hold(hold, DL_EVENT_RENEWAL_RECOVERED, DL_OK, "renewals work again");
+    }
     /* It hung up after this ping was sent: ask again at once. */
     claim->renew_due_ns = claim->hung_up ? now : dli_renew_due(claim, dli_min(sent_ns, now));
     dli_claim_watch(claim);

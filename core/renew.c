@@ -29,16 +29,16 @@ static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64
     return at_ns - (at_ns + dli_hash(client->uuid, 8) % SLICE_NS) % slice_ns;
 }
 
-/* Where the next renewal stands: a period from now, or later when an extension has made the lease so long
- * that a renewal would not lengthen it. */
+/* Where the next renewal stands: a period after the instant from which on it lasts as long as a renewal makes
+ * it, which an extension may have put off. A session is asked each period besides. */
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
     const dl_client_t *client = claim->client;
-    uint64_t every_ns = dli_ms(renew_every(claim));
-    uint64_t lease_ns = dli_ms(client->lease_ms);
-    if (client->session || claim->valid_until_ns <= now + lease_ns) {
-        return begin_of_slice(client, now + every_ns, every_ns);
+    uint64_t every_ns = dli_ms(renew_every(claim)), from_ns = now;
+    if (is_automatic(claim)) {
+        from_ns = claim->valid_until_ns - dli_valid_until(0, client->lease_ms);
+        from_ns = client->session ? dli_min(from_ns, now) : from_ns;
     }
-    return begin_of_slice(client, claim->valid_until_ns - lease_ns + every_ns, every_ns);
+    return begin_of_slice(client, from_ns + every_ns, every_ns);
 }
 
 void dli_renew_count(dli_claim_t *claim) {
@@ -143,10 +143,6 @@ static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     switch (renewal->status) {
     case DL_OK:
         claim->client->stats.renewed++;
-        if (claim->renew_failing) {
-            claim->renew_failing = false;
-            dli_event_hold(hold, DL_EVENT_RENEWAL_RECOVERED, DL_OK, "renewals work again");
-        }
         dli_hold_extended(hold, renewal->sent_ns, renewal->lease_ms, now);
         break;
     case DL_ELOST:

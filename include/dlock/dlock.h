@@ -303,7 +303,8 @@ DL_API DL_MUST_CHECK dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms
  */
 DL_API dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err);
 /*
- * Makes the lease last at least `lease_ms` from now (DL_LEASE_AUTO: the client's lease). Never shortens.
+ * Makes the lease last at least `lease_ms` from now (DL_LEASE_AUTO: the client's lease), and an automatic one
+ * at least as long as a renewal would. Never shortens.
  * DL_OK, DL_ENOTOWNER, DL_ELOST, DL_EINVAL, DL_ECLOSED, DL_EFORKED; DL_EIO, DL_EUNKNOWN, or whatever else
  * the backend answers (still held, as long as before). Longest: call_timeout.
  */

@@ -209,6 +209,67 @@ CT_CASE(renewal, never_shortens_an_extension, .traits = CT_CAN_INSPECT) {
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
+CT_CASE(renewal, is_done_by_an_extension_that_asks_for_less) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, "lease: 60s"), "modest");
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_OK(dl_extend(lock, DL_LEASE_MIN_MS, CT_ERR));
+    CT_EQ(ct_call(ct, CT_OP_RENEW, -1).lease_ms, 60000);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+/* A step of a program asks for what it needs, again and again, and all are confirmed. */
+CT_CASE(renewal, is_not_put_off_by_what_lengthens_nothing, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "modest");
+    int64_t lease_ms = ct_lease_ms(ct);
+    for (int enters = 0; enters < 2; enters++) {
+        CT_OK(dl_lock(lock, CT_ERR));
+        for (int i = 0; i < 30; i++) {
+            ct_sleep_ms(ct, lease_ms / 10);
+            if (enters) {
+                take(ct, lock, DL_LEASE_MIN_MS);
+                CT_OK(dl_unlock(lock, CT_ERR));
+            } else {
+                CT_OK(dl_extend(lock, DL_LEASE_MIN_MS, CT_ERR));
+            }
+            CT_GT(dl_valid_ms(lock), lease_ms / 3);
+        }
+        CT_OK(dl_unlock(lock, CT_ERR));
+    }
+    CT_EQ(ct_stats(ct, c).lost, 0);
+}
+
+/* An automatic level inside an explicit one, and the server is slow to answer. */
+CT_CASE(renewal, begins_a_period_after_the_level_was_sent, .traits = CT_VIRTUAL) {
+    char options[96];
+    int64_t every_ms = ct_call_timeout_ms(ct) * 3 / 4;
+    snprintf(options, sizeof options, "lease: %lldms\nrenew_every: %lldms", 2 * (long long)every_ms,
+             (long long)every_ms);
+    dl_client_t *c = ct_open(ct, options);
+    dl_lock_t *lock = ct_lock(ct, c, "deeper");
+    take(ct, lock, 3 * every_ms / 2);
+    ct_fault_t slow = {.mode = CT_LATE_REPLY, .delay_ms = every_ms * 6 / 5, .count = 1};
+    slow.op = ct_caps(ct) & DL_CAP_SERVER_COUNT ? CT_OP_TRY : CT_OP_RENEW;
+    ct_fault_add(ct, &slow);
+    CT_OK(dl_lock(lock, CT_ERR));
+    ct_sleep_ms(ct, 4 * every_ms);
+    CT_GT(dl_valid_ms(lock), 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(renewal, works_again_with_an_extension, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "shaky");
+    ct_fault_t once = {.op = CT_OP_RENEW, .mode = CT_FAIL_BEFORE, .count = 1};
+    ct_fault_add(ct, &once);
+    CT_OK(dl_lock(lock, CT_ERR));
+    ct_expect_event(ct, c, DL_EVENT_RENEWAL_FAILING, "shaky", ct_lease_ms(ct));
+    CT_OK(dl_extend(lock, 10 * ct_lease_ms(ct), CT_ERR));
+    ct_expect_event(ct, c, DL_EVENT_RENEWAL_RECOVERED, "shaky", 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
 CT_CASE(renewal, that_arrives_after_an_extension_does_not_shorten, .traits = CT_REPLAY | CT_CAN_INSPECT) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "crossed");
