@@ -14,6 +14,7 @@ typedef struct standing {
 
 static standing_t look(dl_lock_t *lock) {
     DLI_NO_THREAD_CANCEL;
+    DLI_PUNCTUAL;
     standing_t standing = {0, 0, 0};
     dli_owner_t owner;
     /* Without memory for its record the thread cannot hold anything. */

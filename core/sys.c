@@ -77,7 +77,12 @@ static int poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
             timeout = &left;
         }
         int rc = ppoll(fds, n, timeout, NULL);
-        if (rc > 0 || (rc < 0 && errno != EINTR)) {
+        if (rc < 0 && errno != EINTR) {
+            /* More descriptors than the process may have by now, or no memory: nobody is to spin for that. */
+            (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            return rc;
+        }
+        if (rc > 0) {
             return rc;
         }
         /* ppoll counts CLOCK_MONOTONIC: look at the clock that counts before saying it is over. */
@@ -148,7 +153,7 @@ static void rearm_resume(int fd) {
      * the kernel treats a resume as such a jump. */
     struct itimerspec spec;
     memset(&spec, 0, sizeof spec);
-    spec.it_value.tv_sec = (time_t)INT_MAX * 100;
+    spec.it_value.tv_sec = sizeof(time_t) > 4 ? (time_t)(INT64_C(100) * INT_MAX) : INT_MAX;
     uint64_t ticks;
     ssize_t n = read(fd, &ticks, sizeof ticks); /* clears a pending cancellation */
     (void)n;

@@ -299,7 +299,9 @@ DL_API DL_MUST_CHECK dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms
  * lock is freed in the background, or too few servers of several can say whether it was held to the
  * end); DL_EIO (the same, and the request never left); DL_ECLOSED, DL_EFORKED. Any other status that the
  * backend answers, such as DL_ETIMEDOUT (MySQL: all max_total connections are in use) or DL_EAUTH: as
- * DL_EIO, free for this process and freed in the background. Longest: call_timeout.
+ * DL_EIO, free for this process and freed in the background. But DL_ENOMEM: nothing changed, call again; only
+ * the first call of a thread needs memory for this, or its first after a jump out of one. Longest:
+ * call_timeout.
  */
 DL_API dl_status_t dl_unlock(dl_lock_t *lock, dl_error_t *err);
 /*
@@ -516,6 +518,7 @@ DL_API DL_MUST_CHECK dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *q
  * Ends an operation early; its completion still comes, in most cases at once and with DL_ECANCELED. DL_OK: it
  * will end as soon as it can. DL_EBUSY: too late, it completes as if nothing had been said (unlocks always
  * do, extensions and inspections once the server is asked). DL_EINVAL: no such operation, or it was taken.
+ * DL_EFORKED.
  */
 DL_API dl_status_t dl_op_cancel(dl_queue_t *queue, uint64_t id);
 
