@@ -121,7 +121,7 @@ static dl_status_t borrow(dli_mysql_claim_t *c) {
             status = borrow_until(c, r->deadline_ns);
         }
     }
-    if (status == DL_OK) {
+    if (status != DL_EBUSY) {
         c->session->short_since_ns = 0;
     }
     return status;

@@ -145,7 +145,8 @@ static dl_status_t mark(dli_mysql_claim_t *c, uint64_t *sent_ns) {
     dli_mysql_answer_t answer;
     dli_mysql_sql_add(&sql,
                       "UPDATE $t SET owner=$s,hold_id=$u,client=$s,connection_id=CONNECTION_ID(),"
-                      "acquired_at=UTC_TIMESTAMP(6),lease_ms=$i WHERE name=$x",
+                      "acquired_at=UTC_TIMESTAMP(6),lease_ms=$i WHERE name=$x"
+                      " AND " DLI_MYSQL_WRITABLE "=0",
                       c->mysql->table, r->owner, r->hold_id, c->mysql->env->client_label, r->lease_ms,
                       r->name, r->name_len);
     dl_status_t status = dli_mysql_claim_say(c, &sql, sent_ns, &answer);

@@ -232,7 +232,7 @@ static dl_status_t free_row(dli_mysql_t *mysql, const dl_request_t *r, bool *fre
     DLI_MYSQL_SQL(sql);
     dli_mysql_sql_add(&sql,
                       "UPDATE $t SET $towner=NULL,expires_at=NULL,released_at=UTC_TIMESTAMP(6)"
-                      " WHERE name=$x AND ",
+                      " WHERE name=$x AND " DLI_MYSQL_WRITABLE "=0 AND ",
                       mysql->table, mysql->kind->has_state ? "state='free'," : "", r->name, r->name_len);
     if (r->owner != NULL) {
         dli_mysql_sql_add(&sql, "owner=$s AND hold_id=$u", r->owner, r->hold_id);

@@ -115,7 +115,8 @@ static MYSQL_ROW find_column(MYSQL_RES *rows, const char *name) {
     return NULL;
 }
 
-/* A column of somebody else's is fine as long as rows can be made without it. */
+/* A column of somebody else's is fine as long as rows can be made without it, and where tokens are drawn the
+ * server tells no other number in place of theirs. */
 static dl_status_t judge_others(const look_t *look, MYSQL_RES *rows) {
     MYSQL_ROW row;
     mysql_data_seek(rows, 0);
@@ -124,9 +125,15 @@ static dl_status_t judge_others(const look_t *look, MYSQL_RES *rows) {
         while (c->name != NULL && strcasecmp(c->name, row[FIELD]) != 0) {
             c++;
         }
+        bool is_counted = strcasestr(row[EXTRA], "auto_increment") != NULL;
+        bool is_made = is_counted || strcasestr(row[EXTRA], "GENERATED") != NULL;
         if (c->name == NULL && strcmp(row[MAY_BE_NULL], "NO") == 0 && row[DEFAULT_VALUE] == NULL &&
-            row[EXTRA][0] == '\0') {
+            !is_made) {
             return wrong(look, "has a column '%s' that rows cannot be made without", row[FIELD]);
+        }
+        if (is_counted && look->table->suffix[0] != '\0') {
+            return wrong(look, "has a column '%s' with numbers that the server tells in place of tokens",
+                         row[FIELD]);
         }
     }
     return DL_OK;

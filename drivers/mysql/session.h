@@ -37,7 +37,7 @@ typedef struct dli_mysql_session {
     bool has_watch;
     int watch_fd;
     struct dli_mysql_session *next_watched, **watched_link; /* with has_watch; guarded by the mutex */
-    uint64_t short_since_ns; /* since when its call has been without a connection; 0: it is not */
+    uint64_t short_since_ns; /* since when its call waits for one of a full pool; 0: it does not */
     uint64_t hold_id;        /* whose conn is, and in the marker */
     uint64_t ends_ns;        /* when the lease is over */
     int64_t shown_ms;        /* the lease in the marker */

@@ -253,9 +253,12 @@ CT_CASE(faults, row18_read_only_for_an_account_with_all_rights, MYSQL) {
     (void)mysql_ask(ct_mysql(ct), "GRANT ALL PRIVILEGES ON *.* TO '" MYSQL_USER "'@'%%'");
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, c, "row 18 held"), *wanted = ct_lock(ct, c, "row 18");
+    dl_lock_t *done = ct_lock(ct, c, "row 18 done");
     introduce(ct, "row 18");
     CT_OK(dl_lock(held, CT_ERR));
+    take(ct, done, 60000);
     (void)mysql_ask(ct_mysql(ct), "SET GLOBAL read_only=1");
+    CT_STATUS(dl_unlock(done, CT_ERR), ct_caps(ct) & DL_CAP_LEASE ? DL_ENOTSUP : DL_OK);
     watch_t watch = start_watch(ct);
     CT_STATUS(dl_trylock(wanted, CT_ERR), DL_ENOTSUP);
     IN_TIME(watch, 0);
@@ -265,6 +268,7 @@ CT_CASE(faults, row18_read_only_for_an_account_with_all_rights, MYSQL) {
     CT_STATUS(dl_unlock(held, CT_ERR), DL_ELOST);
     (void)mysql_ask(ct_mysql(ct), "SET GLOBAL read_only=0");
     ct_expect_free(ct, "row 18 held", FREE_MS + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "row 18 done", FREE_MS + ct_tolerance_ms(ct));
     expect_back(ct, wanted);
 }
 

@@ -383,6 +383,41 @@ Test(mysql_pessimistic, a_call_without_a_connection_ends_at_the_borrow_timeout_o
     shut(&c);
 }
 
+/* The client's connections are killed, one a call; all are gone. */
+static bool kill_all(mysql_hand_t *hand) {
+    long long id = mysql_number(
+        server, "SELECT COALESCE(MAX(ID),0) FROM information_schema.PROCESSLIST WHERE DB='%s'", database);
+    (void)mysql_hand_try(hand, "KILL %lld", id);
+    return id == 0;
+}
+
+Test(mysql_pessimistic, while_the_server_is_away_no_call_waits_for_one_of_a_full_pool) {
+    client_t c;
+    char path[sizeof server->path + 8];
+    mysql_hand_t *hand = mysql_hand(server, NULL);
+    snprintf(path, sizeof path, "%s.link", server->path);
+    cr_assert_eq(symlink(server->path, path), 0);
+    prepare(&c, UUID_A);
+    set_text(&c, DLI_MYSQL_OPT_SOCKET, path);
+    set_number(&c, DLI_MYSQL_OPT_MAX_TOTAL, 1);
+    set_number(&c, DLI_MYSQL_OPT_BORROW_TIMEOUT, 300);
+    open_prepared(&c);
+    cr_assert_eq(unlink(path), 0);
+    AWAIT(kill_all(hand), 3000);
+    hold_t held = new_hold(&c, "one", A, 1), h = new_hold(&c, "two", A, 2);
+    for (uint64_t until_ms = now_ms() + 400; now_ms() < until_ms;) {
+        cr_assert_eq(try_hold(&h, 50), DL_EIO, "%s", h.err.message);
+    }
+    cr_assert_eq(symlink(server->path, path), 0);
+    AWAIT(try_hold(&held, 0) == DL_OK, 5000);
+    cr_assert_eq(try_hold(&h, 100), DL_EBUSY, "it waits since just now: %s", h.err.message);
+    must_free(&held);
+    drop_hold(&h);
+    shut(&c);
+    mysql_hand_close(hand);
+    cr_assert_eq(unlink(path), 0);
+}
+
 Test(mysql_pessimistic, a_connection_that_was_killed_while_idle_never_surfaces) {
     client_t c;
     must_open(&c, UUID_A);

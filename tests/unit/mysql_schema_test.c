@@ -65,6 +65,9 @@ static const struct {
      "primary or unique key on something else than the whole name"},
     {"ADD UNIQUE KEY (owner)", "something else than the whole name"},
     {"ADD COLUMN extra INT NOT NULL", "'extra' that rows cannot be made without"},
+    {"ADD COLUMN extra INT NOT NULL DEFAULT 3, ADD COLUMN id INT NOT NULL AUTO_INCREMENT, ADD KEY (id),"
+     " ADD COLUMN length INT AS (LENGTH(name)) STORED",
+     NULL},
     {"ADD COLUMN extra INT NOT NULL DEFAULT 3, ADD COLUMN more INT NULL, ADD KEY (owner)", NULL},
 };
 
@@ -90,6 +93,17 @@ Test(mysql_schema, a_wrong_table_is_refused_and_left_as_it_is) {
             mysql_ask(server, "DROP TABLE `%s`.%s", database, tables[d]);
         }
     }
+}
+
+/* What was drawn is told by the number that the server tells of a row that is made. */
+Test(mysql_schema, numbers_of_the_servers_own_are_refused_where_tokens_are_drawn) {
+    dl_error_t err;
+    make_tables("mysql-pessimistic", "");
+    mysql_ask(
+        server,
+        "ALTER TABLE `%s`.dlock_pessimistic_tokens ADD COLUMN id INT NOT NULL AUTO_INCREMENT, ADD KEY (id)",
+        database);
+    EXPECT_REFUSED(try_open("mysql-pessimistic", "", &err), DL_ECONFIG, err, "in place of tokens");
 }
 
 /* Renewals and the purge name the primary key. */
