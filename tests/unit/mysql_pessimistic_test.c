@@ -409,7 +409,7 @@ Test(mysql_pessimistic, while_the_server_is_away_no_call_waits_for_one_of_a_full
         cr_assert_eq(try_hold(&h, 50), DL_EIO, "%s", h.err.message);
     }
     cr_assert_eq(symlink(server->path, path), 0);
-    AWAIT(try_hold(&held, 0) == DL_OK, 5000);
+    AWAIT_THAT(try_hold(&held, 0), ==, DL_OK, 5000);
     cr_assert_eq(try_hold(&h, 100), DL_EBUSY, "it waits since just now: %s", h.err.message);
     must_free(&held);
     drop_hold(&h);
