@@ -63,7 +63,6 @@ uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
 
 void dli_claim_watch(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
-    dli_renew_count(claim);
     if (claim->freeing) {
         return; /* the timer is for its next try */
     }
@@ -72,7 +71,7 @@ void dli_claim_watch(dli_claim_t *claim) {
         return;
     }
     uint64_t at_ns = dli_hold_ends_ns(claim->hold);
-    if (claim->renew_counted && !claim->renew_queued) {
+    if (dli_is_renewed(claim) && !claim->renew_queued) {
         at_ns = dli_min(at_ns, claim->renew_due_ns);
     }
     dli_loop_at(client, &claim->timer, at_ns);

@@ -151,8 +151,7 @@ struct dli_claim {
     bool attempted; /* an op of the driver has seen driver_hold: the driver drops it */
     /* renew.c */
     bool renew_failing;
-    bool renew_counted; /* in client->renewed */
-    bool renew_queued;  /* in client->due, or its batch is under way */
+    bool renew_queued; /* in client->due, or its batch is under way */
     /* free.c: it is nobody's, and may still be on the server */
     bool freeing;
     bool may_appear; /* the request that would create it may still be on its way */
@@ -490,8 +489,6 @@ struct dl_client {
     uint64_t close_began_ns;
 
     /* renew.c */
-    int64_t shortest_renew_ms; /* of all renewed claims since the last time there was none */
-    size_t renewed;
     dli_claim_t *due, *due_last; /* to be renewed */
     dl_renewal_t *batch;         /* DLI_RENEW_BATCH entries, of the one batch that is under way */
     dli_claim_t **batch_claims;
@@ -771,7 +768,7 @@ void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: n
 
 /* renew.c */
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
-void dli_renew_count(dli_claim_t *claim);
+bool dli_is_renewed(const dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
 void dli_renew_carry_on(dl_client_t *client);
 /* No more renewals; what is under way ends without an answer. */

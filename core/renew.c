@@ -41,19 +41,9 @@ uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
     return begin_of_slice(client, from_ns + every_ns, every_ns);
 }
 
-void dli_renew_count(dli_claim_t *claim) {
-    dl_client_t *client = claim->client;
-    /* Explicit leases are not renewed, but a session that may end early is asked if it lives. */
-    bool wanted = claim->hold != NULL && (is_automatic(claim) || client->session);
-    if (wanted && !claim->renew_counted) {
-        int64_t every_ms = renew_every(claim);
-        if (client->renewed++ == 0 || every_ms < client->shortest_renew_ms) {
-            client->shortest_renew_ms = every_ms;
-        }
-    } else if (!wanted && claim->renew_counted) {
-        client->renewed--;
-    }
-    claim->renew_counted = wanted;
+/* Explicit leases are not renewed, but a session that may end early is asked if it lives. */
+bool dli_is_renewed(const dli_claim_t *claim) {
+    return claim->hold != NULL && (is_automatic(claim) || claim->client->session);
 }
 
 void dli_renew_queue(dli_claim_t *claim) {
@@ -76,7 +66,7 @@ static void leave_queue(dl_client_t *client) {
 
 /* May it be renewed now? Much may have changed since it was queued. */
 static bool is_still_wanted(dli_claim_t *claim, uint64_t now) {
-    if (!claim->renew_counted) {
+    if (!dli_is_renewed(claim)) {
         return false;
     }
     if (claim->busy) {
@@ -154,12 +144,12 @@ static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     }
 }
 
-/* A batch that hangs must leave time for another round before the shortest lease is over. */
+/* A batch that hangs must leave time for another round before an automatic lease is over. */
 static uint64_t budget_ns(const dl_client_t *client) {
     uint64_t call_ns = dli_ms(client->call_timeout_ms);
     /* An unlock has to wait for the ping of its session, and so for the slowest of the batch. */
     uint64_t most_ns = client->session ? call_ns / 4 : call_ns;
-    return dli_max(dli_min(most_ns, dli_ms(client->shortest_renew_ms)), 10u * DLI_NS_PER_MS);
+    return dli_max(dli_min(most_ns, dli_ms(client->renew_every_ms)), 10u * DLI_NS_PER_MS);
 }
 
 static bool start(dli_request_t *request, dli_park_t *park) {

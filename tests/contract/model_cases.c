@@ -1,0 +1,287 @@
+/* model_cases.c - contract: whatever owners do in whatever order, it is as a model of a page has it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "callers.h"
+
+/*
+ * Owners of two clients take, enter, extend and leave the locks of two names at random. The model knows of
+ * each hold how many levels it has, from which on it is automatic, its token, and between which two instants
+ * its validity ends. The server is healthy, so that an automatic lease is never lost.
+ */
+#define NAMES 2
+#define OWNERS 2
+#define HOLDS (2 * NAMES * OWNERS)
+#define WALKS 40
+#define STEPS 120
+
+typedef struct rules {
+    int64_t lease_ms, every_ms;
+} rules_t;
+
+typedef struct hold {
+    dl_lock_t *lock;
+    const rules_t *rules;
+    int name;
+    uint32_t levels, auto_level;
+    uint64_t token;
+    int64_t ends_from_ms, ends_until_ms; /* of its validity, without renewals */
+} hold_t;
+
+typedef struct walk {
+    ct_t *ct;
+    unsigned seed, step, random;
+    int64_t slow_ms; /* how long each answer takes */
+    hold_t holds[HOLDS];
+    uint64_t last_token[NAMES];
+    int64_t taken_until_ms[NAMES]; /* a lease that was lost or left may last so long on the server */
+    char said[128];
+} walk_t;
+
+#define NEED(w, cond)                                                                                \
+    ((cond) ? (void)0                                                                                \
+            : ct_fail((w)->ct, __FILE__, __LINE__, "seed %u, step %u, %s: %s", (w)->seed, (w)->step, \
+                      (w)->said, #cond))
+
+static int64_t draw(walk_t *w, int64_t below) {
+    w->random = w->random * 1664525u + 1013904223u;
+    return (int64_t)(w->random >> 8) % below;
+}
+
+/* From 100 ms to 30 s, short ones more often; so long that a slow yes is not too late. */
+static int64_t draw_lease(walk_t *w) {
+    return DL_LEASE_MIN_MS + 2 * w->slow_ms + draw(w, (int64_t)100 << draw(w, 9));
+}
+
+static int64_t now_ms(const walk_t *w) {
+    return ct_now_ms(w->ct);
+}
+
+/* By what a hold is surely still valid, or surely no more. */
+static bool is_live(const hold_t *h, int64_t at_ms) {
+    return h->levels > 0 && (h->auto_level > 0 || at_ms < h->ends_from_ms);
+}
+
+static bool is_lost(const hold_t *h, int64_t at_ms) {
+    return h->levels > 0 && h->auto_level == 0 && at_ms > h->ends_until_ms;
+}
+
+/* ---- what is promised at any time -------------------------------------------------------------------- */
+
+static void look_at(walk_t *w, hold_t *h) {
+    int64_t now = now_ms(w), valid_ms = dl_valid_ms(h->lock);
+    uint64_t token = dl_token(h->lock);
+    NEED(w, dl_hold_count(h->lock) == h->levels);
+    if (is_live(h, now)) {
+        /* A renewal is behind the batch before it. */
+        int64_t renewed_ms = validity_of(h->rules->lease_ms) - h->rules->every_ms - 4 * w->slow_ms - 2;
+        NEED(w, h->auto_level > 0 ? valid_ms >= renewed_ms : valid_ms >= h->ends_from_ms - now - 1);
+        NEED(w, token == h->token);
+    }
+    if (h->auto_level == 0) {
+        NEED(w, valid_ms <= (h->levels > 0 && h->ends_until_ms > now ? h->ends_until_ms - now : 0));
+    }
+    if (h->levels == 0 || is_lost(h, now)) {
+        NEED(w, valid_ms == 0 && token == 0);
+    }
+}
+
+static void look_at_all(walk_t *w) {
+    int live[NAMES] = {0};
+    for (hold_t *h = w->holds; h < w->holds + HOLDS; h++) {
+        look_at(w, h);
+        live[h->name] += dl_valid_ms(h->lock) > 0;
+    }
+    for (int name = 0; name < NAMES; name++) {
+        NEED(w, live[name] <= 1);
+    }
+}
+
+/* ---- what an owner does ------------------------------------------------------------------------------ */
+
+static void lengthen(walk_t *w, hold_t *h, int64_t began_ms, int64_t lease_ms, int64_t most_ms) {
+    int64_t from_ms = began_ms + validity_of(lease_ms) - 1;
+    int64_t until_ms = now_ms(w) + validity_of(most_ms) + 1;
+    int64_t gone_ms = now_ms(w) + most_ms + 1;
+    h->ends_from_ms = from_ms > h->ends_from_ms ? from_ms : h->ends_from_ms;
+    h->ends_until_ms = until_ms > h->ends_until_ms ? until_ms : h->ends_until_ms;
+    w->taken_until_ms[h->name] = gone_ms > w->taken_until_ms[h->name] ? gone_ms : w->taken_until_ms[h->name];
+}
+
+/* Of an automatic level the model knows no end; when it is left, that is seen. */
+static void leave_automatic(walk_t *w, hold_t *h) {
+    int64_t now = now_ms(w), valid_ms = dl_valid_ms(h->lock);
+    h->auto_level = 0;
+    h->ends_from_ms = now + valid_ms;
+    h->ends_until_ms = now + valid_ms + 1;
+    int64_t gone_ms = now + 2 * valid_ms + 100; /* the allowance for clocks is no half of a lease */
+    w->taken_until_ms[h->name] = gone_ms > w->taken_until_ms[h->name] ? gone_ms : w->taken_until_ms[h->name];
+}
+
+static int64_t longest(const hold_t *h, int64_t lease_ms) {
+    return lease_ms > h->rules->lease_ms || h->auto_level == 0 ? lease_ms : h->rules->lease_ms;
+}
+
+static void enter(walk_t *w, hold_t *h, int64_t lease_ms) {
+    int64_t began_ms = now_ms(w);
+    bool automatic = lease_ms == DL_LEASE_AUTO, was_lost = is_lost(h, began_ms),
+         was_live = is_live(h, began_ms);
+    dl_status_t status = dl_trylock_for(h->lock, 0, lease_ms, NULL);
+    bool is_still = is_live(h, now_ms(w));
+    lease_ms = automatic ? h->rules->lease_ms : lease_ms;
+    NEED(w, status == DL_OK || status == DL_ELOST);
+    NEED(w, status == DL_OK || !(was_live && is_still));
+    NEED(w, status == DL_ELOST || !was_lost);
+    if (status == DL_OK) {
+        h->levels++;
+        h->auto_level = automatic && h->auto_level == 0 ? h->levels : h->auto_level;
+        lengthen(w, h, began_ms, lease_ms, longest(h, lease_ms));
+    } else {
+        h->ends_from_ms = h->ends_until_ms = began_ms; /* and that was not known so far */
+    }
+}
+
+static void acquire(walk_t *w, hold_t *h, int64_t wait_ms, int64_t lease_ms) {
+    int64_t began_ms = now_ms(w);
+    bool automatic = lease_ms == DL_LEASE_AUTO, was_free = began_ms > w->taken_until_ms[h->name];
+    bool is_kept = false;
+    dl_status_t status = dl_trylock_for(h->lock, wait_ms, lease_ms, NULL);
+    int64_t ended_ms = now_ms(w);
+    for (const hold_t *other = w->holds; other < w->holds + HOLDS; other++) {
+        bool is_other = other->name == h->name && other->levels > 0;
+        is_kept |= is_other && is_live(other, ended_ms);
+        was_free &= !is_other || is_lost(other, began_ms);
+    }
+    /* The end of a wait may cut off the last answer, and then what was asked for may still come. */
+    bool is_cut_off = status == DL_EUNKNOWN && wait_ms > 0 && w->slow_ms > 0;
+    NEED(w, status == DL_OK || is_cut_off || status == (wait_ms > 0 ? DL_ETIMEDOUT : DL_EBUSY));
+    NEED(w, status == DL_OK ? !is_kept : is_cut_off || !was_free);
+    if (status != DL_OK && wait_ms > 0 && w->slow_ms > 0) {
+        hold_t unknown = *h;
+        lengthen(w, &unknown, ended_ms, h->rules->lease_ms, 40000);
+    }
+    if (status == DL_OK) {
+        *h = (hold_t){.lock = h->lock, .rules = h->rules, .name = h->name, .levels = 1};
+        h->auto_level = automatic;
+        h->token = dl_token(h->lock);
+        lengthen(w, h, wait_ms > 0 ? ended_ms - w->slow_ms : began_ms,
+                 automatic ? h->rules->lease_ms : lease_ms, automatic ? h->rules->lease_ms : lease_ms);
+        if ((ct_caps(w->ct) & DL_CAP_FENCE) != 0) {
+            NEED(w, h->token > w->last_token[h->name]);
+        }
+        w->last_token[h->name] = h->token;
+    }
+}
+
+static void extend(walk_t *w, hold_t *h, int64_t lease_ms) {
+    int64_t began_ms = now_ms(w);
+    bool was_lost = is_lost(h, began_ms);
+    dl_status_t status = dl_extend(h->lock, lease_ms, NULL);
+    lease_ms = lease_ms == DL_LEASE_AUTO ? h->rules->lease_ms : lease_ms;
+    if (h->levels == 0) {
+        NEED(w, status == DL_ENOTOWNER);
+        return;
+    }
+    NEED(w, status == DL_OK || status == DL_ELOST);
+    NEED(w, status == DL_OK || !is_live(h, now_ms(w)));
+    NEED(w, status == DL_ELOST || !was_lost);
+    if (status == DL_OK) {
+        lengthen(w, h, began_ms, lease_ms, longest(h, lease_ms));
+    } else {
+        h->ends_from_ms = h->ends_until_ms = began_ms;
+    }
+}
+
+static void leave(walk_t *w, hold_t *h) {
+    int64_t began_ms = now_ms(w);
+    bool was_lost = is_lost(h, began_ms), was_live = is_live(h, began_ms);
+    bool leaves_automatic = h->auto_level > 0 && h->auto_level == h->levels;
+    dl_status_t status = dl_unlock(h->lock, NULL);
+    if (h->levels == 0) {
+        NEED(w, status == DL_ENOTOWNER);
+        return;
+    }
+    NEED(w, status == DL_OK || status == DL_ELOST);
+    NEED(w, status == DL_OK || !was_live);
+    NEED(w, status == DL_ELOST || !was_lost);
+    h->levels--;
+    if (h->levels > 0 && leaves_automatic) {
+        leave_automatic(w, h);
+    }
+    if (h->levels == 0) {
+        h->auto_level = 0;
+        w->taken_until_ms[h->name] = status == DL_OK ? 0 : w->taken_until_ms[h->name];
+    }
+}
+
+/* ---- walks ------------------------------------------------------------------------------------------- */
+
+static void take_step(walk_t *w) {
+    hold_t *h = &w->holds[draw(w, HOLDS)];
+    int64_t lease_ms = draw(w, 2) ? DL_LEASE_AUTO : draw_lease(w);
+    int64_t wait_ms = draw(w, 4) ? 0 : 1 + draw(w, 2000);
+    int what = (int)draw(w, 10);
+    snprintf(w->said, sizeof w->said, "%s of hold %d (%u levels, automatic from %u), %lld ms, waits %lld ms",
+             what < 4   ? "acquire"
+             : what < 6 ? "extend"
+             : what < 8 ? "unlock"
+                        : "sleep",
+             (int)(h - w->holds), (unsigned)h->levels, (unsigned)h->auto_level, (long long)lease_ms,
+             (long long)wait_ms);
+    if (what < 4 && h->levels > 0) {
+        enter(w, h, lease_ms);
+    } else if (what < 4) {
+        acquire(w, h, wait_ms, lease_ms);
+    } else if (what < 6) {
+        extend(w, h, lease_ms);
+    } else if (what < 8) {
+        leave(w, h);
+    } else {
+        ct_sleep_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
+    }
+}
+
+static void walk(walk_t *w, dl_client_t *clients[2], const rules_t rules[2]) {
+    char name[32];
+    for (int i = 0; i < HOLDS; i++) {
+        hold_t *h = &w->holds[i];
+        *h = (hold_t){.rules = &rules[i % 2], .name = i / 2 % NAMES};
+        snprintf(name, sizeof name, "walk %u, %d", w->seed, h->name);
+        h->lock = ct_lock_owned(w->ct, clients[i % 2], name, (uint64_t)(1 + i / 2 / NAMES));
+    }
+    for (w->step = 0; w->step < STEPS; w->step++) {
+        take_step(w);
+        look_at_all(w);
+    }
+    for (hold_t *h = w->holds; h < w->holds + HOLDS; h++) {
+        while (h->levels > 0) {
+            leave(w, h);
+        }
+        ct_lock_close(w->ct, h->lock);
+    }
+}
+
+static void walk_often(ct_t *ct, int64_t slow_ms) {
+    static const rules_t rules[2] = {{30000, 10000}, {8000, 4000}};
+    dl_client_t *clients[2] = {ct_open(ct, "lease: 30s"), ct_open(ct, "lease: 8s\nrenew_every: 4s")};
+    static const ct_op_t slow[] = {CT_OP_TRY, CT_OP_RELEASE, CT_OP_RENEW};
+    for (size_t i = 0; i < sizeof slow / sizeof slow[0] && slow_ms > 0; i++) {
+        ct_fault_t late = {.op = slow[i], .mode = CT_LATE_REPLY, .delay_ms = slow_ms, .count = -1};
+        ct_fault_add(ct, &late);
+    }
+    for (unsigned seed = 1; seed <= WALKS; seed++) {
+        walk_t w = {.ct = ct, .seed = seed, .random = seed, .slow_ms = slow_ms};
+        walk(&w, clients, rules);
+    }
+    CT_EQ(ct_stats(ct, clients[0]).renewals_failed, 0);
+}
+
+CT_CASE(model, holds_whatever_owners_do, .traits = CT_VIRTUAL) {
+    walk_often(ct, 0);
+}
+
+CT_CASE(model, holds_where_every_answer_is_slow, .traits = CT_VIRTUAL) {
+    walk_often(ct, 400);
+}
