@@ -16,6 +16,8 @@
 #define HOLDS (2 * NAMES * OWNERS)
 #define WALKS 40
 #define STEPS 120
+/* More than all leases here. */
+#define LONGEST_MS 40000
 
 typedef struct rules {
     int64_t lease_ms, every_ms;
@@ -36,7 +38,8 @@ typedef struct walk {
     int64_t slow_ms; /* how long each answer takes */
     hold_t holds[HOLDS];
     uint64_t last_token[NAMES];
-    int64_t taken_until_ms[NAMES]; /* a lease that was lost or left may last so long on the server */
+    int64_t taken_until_ms[NAMES];   /* a lease that was lost or left may last so long on the server */
+    int64_t unknown_until_ms[NAMES]; /* or what was asked for, and not answered */
     char said[128];
 } walk_t;
 
@@ -116,12 +119,25 @@ static void leave_automatic(walk_t *w, hold_t *h) {
     h->auto_level = 0;
     h->ends_from_ms = now + valid_ms;
     h->ends_until_ms = now + valid_ms + 1;
-    int64_t gone_ms = now + 2 * valid_ms + 100; /* the allowance for clocks is no half of a lease */
+    if (w->slow_ms > 0) { /* a renewal that is under way may still lengthen it */
+        int64_t until_ms = now + validity_of(h->rules->lease_ms) + 1;
+        h->ends_until_ms = until_ms > h->ends_until_ms ? until_ms : h->ends_until_ms;
+    }
+    int64_t gone_ms =
+        h->ends_until_ms + valid_ms + h->rules->lease_ms; /* more than the allowance for clocks */
     w->taken_until_ms[h->name] = gone_ms > w->taken_until_ms[h->name] ? gone_ms : w->taken_until_ms[h->name];
 }
 
 static int64_t longest(const hold_t *h, int64_t lease_ms) {
     return lease_ms > h->rules->lease_ms || h->auto_level == 0 ? lease_ms : h->rules->lease_ms;
+}
+
+/* Which was not known for sure; and the server may have done what came too late for the hold. */
+static void be_lost(walk_t *w, hold_t *h, int64_t began_ms) {
+    h->ends_from_ms = h->ends_until_ms = began_ms;
+    if (w->slow_ms > 0) {
+        w->unknown_until_ms[h->name] = now_ms(w) + LONGEST_MS;
+    }
 }
 
 static void enter(walk_t *w, hold_t *h, int64_t lease_ms) {
@@ -139,13 +155,14 @@ static void enter(walk_t *w, hold_t *h, int64_t lease_ms) {
         h->auto_level = automatic && h->auto_level == 0 ? h->levels : h->auto_level;
         lengthen(w, h, began_ms, lease_ms, longest(h, lease_ms));
     } else {
-        h->ends_from_ms = h->ends_until_ms = began_ms; /* and that was not known so far */
+        be_lost(w, h, began_ms);
     }
 }
 
 static void acquire(walk_t *w, hold_t *h, int64_t wait_ms, int64_t lease_ms) {
     int64_t began_ms = now_ms(w);
-    bool automatic = lease_ms == DL_LEASE_AUTO, was_free = began_ms > w->taken_until_ms[h->name];
+    bool automatic = lease_ms == DL_LEASE_AUTO,
+         was_free = began_ms > w->taken_until_ms[h->name] && began_ms > w->unknown_until_ms[h->name];
     bool is_kept = false;
     dl_status_t status = dl_trylock_for(h->lock, wait_ms, lease_ms, NULL);
     int64_t ended_ms = now_ms(w);
@@ -159,8 +176,7 @@ static void acquire(walk_t *w, hold_t *h, int64_t wait_ms, int64_t lease_ms) {
     NEED(w, status == DL_OK || is_cut_off || status == (wait_ms > 0 ? DL_ETIMEDOUT : DL_EBUSY));
     NEED(w, status == DL_OK ? !is_kept : is_cut_off || !was_free);
     if (status != DL_OK && wait_ms > 0 && w->slow_ms > 0) {
-        hold_t unknown = *h;
-        lengthen(w, &unknown, ended_ms, h->rules->lease_ms, 40000);
+        w->unknown_until_ms[h->name] = ended_ms + LONGEST_MS;
     }
     if (status == DL_OK) {
         *h = (hold_t){.lock = h->lock, .rules = h->rules, .name = h->name, .levels = 1};
@@ -190,7 +206,7 @@ static void extend(walk_t *w, hold_t *h, int64_t lease_ms) {
     if (status == DL_OK) {
         lengthen(w, h, began_ms, lease_ms, longest(h, lease_ms));
     } else {
-        h->ends_from_ms = h->ends_until_ms = began_ms;
+        be_lost(w, h, began_ms);
     }
 }
 
@@ -203,8 +219,11 @@ static void leave(walk_t *w, hold_t *h) {
         NEED(w, status == DL_ENOTOWNER);
         return;
     }
-    NEED(w, status == DL_OK || status == DL_ELOST);
-    NEED(w, status == DL_OK || !was_live);
+    bool is_still = is_live(h, now_ms(w));
+    /* One that is slower than its lease is left to the background where others want the lock. */
+    bool is_left = status == DL_EUNKNOWN && w->slow_ms > 0 && h->levels == 1 && !is_still;
+    NEED(w, status == DL_OK || status == DL_ELOST || is_left);
+    NEED(w, status == DL_OK || !(was_live && is_still));
     NEED(w, status == DL_ELOST || !was_lost);
     h->levels--;
     if (h->levels > 0 && leaves_automatic) {
