@@ -131,7 +131,7 @@ static bool catch_up(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_reques
 /* The transaction is over; the connection goes on to others. */
 static void give_back(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *r) {
     atomic_fetch_add(&mysql->acquired, 1);
-    if (dli_mysql_names_forget(mysql, conn, r)) {
+    if (dli_mysql_purge(mysql, conn, r)) {
         dli_mysql_link_give_back(mysql->link, conn);
     } else {
         dli_mysql_link_drop(mysql->link, conn, true);

@@ -80,7 +80,7 @@ typedef struct dli_mysql_kind {
     dli_mysql_role_t calls;
     const dli_mysql_table_t *tables; /* ended by a NULL suffix */
     const dli_mysql_view_t *view;
-    const char *token_column; /* of the lease kinds: "token" or "version" */
+    const char *token_column; /* "token" or "version" */
     bool has_state;           /* of the lease kinds: a column `state` */
 } dli_mysql_kind_t;
 
@@ -135,7 +135,7 @@ dl_status_t dli_mysql_list(void *state, const char *prefix, size_t prefix_len, d
 /* What the first columns say of a lock. */
 void dli_mysql_held_read(MYSQL_ROW row, dl_lock_info_t *info);
 
-/* ---- rows.c, renewals.c, purge.c: what mysql-lease and mysql-optimistic do alike ---------------------- */
+/* ---- rows.c, renewals.c: what mysql-lease and mysql-optimistic do alike ---------------------- */
 
 dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *request, dl_error_t *err);
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
@@ -144,13 +144,12 @@ dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len,
 /* Makes a free row for a name that has none, with a token that is no lower than any it can have had. DL_OK
  * also if there is one by now. */
 dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);
-/* Now and then, after the request's release: deletes some rows of names long unused. Never fails, and takes a
- * moment at most. */
-void dli_mysql_rows_purge(dli_mysql_t *mysql, const dl_request_t *request);
+/* ---- for all three ----------------------------------------------------------------------------------- */
 
-/* purge.c: is it this client's turn, once in so many of its locks? Then `purging` is the caller's to clear.
- */
-bool dli_mysql_purge_begin(dli_mysql_t *mysql, const dl_request_t *request, unsigned every);
+/* purge.c: now and then, after the request's release, deletes some names that nobody has locked for long;
+ * takes a moment at most. mysql-pessimistic: on a connection of role HOLDING without an open transaction;
+ * false: it is not in that state any more, and can only be dropped. The others: conn is NULL. */
+bool dli_mysql_purge(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *request);
 
 /* One statement about one name on the lane CALLS (or another), with the answer's error mapped: DL_OK only if
  * the server carried it out. `doing`: "taking", "freeing"; for the message. */

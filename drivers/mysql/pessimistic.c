@@ -31,6 +31,7 @@ const dli_mysql_kind_t dli_mysql_pessimistic_kind = {
     .calls = DLI_MYSQL_ROLE_HOLDING,
     .tables = tables,
     .view = &dli_mysql_markers_view,
+    .token_column = "token",
 };
 
 static dl_status_t open_sessions(void *state_, const dl_option_value_t *values, const dl_driver_env_t *env,

@@ -259,7 +259,7 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
     if (status != DL_OK) {
         return status;
     }
-    dli_mysql_rows_purge(mysql, request);
+    (void)dli_mysql_purge(mysql, NULL, request);
     return freed ? DL_OK
                  : dl_driver_fail(err, DL_ELOST, 0, "the lock was lost: this hold is no longer in table '%s'",
                                   mysql->table_shown);

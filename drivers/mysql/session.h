@@ -123,8 +123,4 @@ dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request
 /* Makes the row of a name that has none. */
 dl_status_t dli_mysql_name_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);
 
-/* forgetting.c: now and then deletes some names that nobody has locked for long. On a connection of role
- * HOLDING without an open transaction; false: it is not in that state any more, and can only be dropped. */
-bool dli_mysql_names_forget(dli_mysql_t *mysql, dli_mysql_conn_t *conn, const dl_request_t *request);
-
 #endif

@@ -44,7 +44,7 @@ Test(mysql_pessimistic_plans, names_are_forgotten_by_name) {
         hear_statements(server);
         lock_and_free(&c, 64);
         cr_assert_eq(mysql_number(server, "SELECT COUNT(*) FROM %s." TABLE, database), (int)sizes[i] - 128);
-        cr_assert_eq(check_plans(server, database, "%STRAIGHT_JOIN%", 1), 4);
+        cr_assert_eq(check_plans(server, database, "%STRAIGHT_JOIN%", 1), 3);
         cr_assert_eq(check_plans(server, database, "% LIMIT %", ULONG_MAX), 1);
         shut(&c);
         mysql_ask(server, "DROP TABLE %s." TABLE ",%s." TABLE "_tokens", database, database);
