@@ -3,8 +3,10 @@
 #include "claim.h"
 
 /* How long a try that must not wait does so while the lock passes from one to another: a killed session frees
- * its row in about 1 ms, and who has just locked it shows itself two round trips later. */
+ * its row in about 1 ms, and who has just locked it shows itself two round trips later. A purge shows
+ * nothing: so it looks again a few times, for longer than a purge keeps a row (100 ms). */
 #define HAND_OVER_MS 50u
+#define HAND_OVERS_MAX 4
 /* What an exhausted wait leaves of the deadline for its ROLLBACK. */
 #define LEAVING_MS 20u
 /* How long an attempt may be kept by sessions that were given up before it. */
@@ -119,22 +121,30 @@ static uint64_t limit_ms(const dli_mysql_claim_t *c, bool has_superseded) {
     return capped_ms(c, has_superseded && limit < HAND_OVER_MS ? HAND_OVER_MS : limit);
 }
 
-/* Without waiting it was busy: until when? And is the lock just passing from one to another? */
-static dl_status_t look_at_holder(dli_mysql_claim_t *c) {
+/* false: somebody holds it, or there is no telling, and it is busy as was seen. */
+static bool is_unheld(dli_mysql_claim_t *c) {
     dl_request_t look = *c->request;
     dli_mysql_marker_t marker;
     dl_error_t err;
     look.deadline_ns -= LEAVING_MS * (uint64_t)DLI_NS_PER_MS;
     if (capped_ms(c, 1) == 0 ||
         dli_mysql_marker_look(c->mysql, &look, DLI_MYSQL_READ, NULL, &marker, &err) != DL_OK) {
-        return DL_EBUSY; /* as was seen, whatever became of the look */
+        return false;
     }
     if (marker.info.held) {
         c->grant->busy_ms = marker.info.remaining_ms;
-        return DL_EBUSY;
     }
-    uint64_t wait_ms = capped_ms(c, HAND_OVER_MS);
-    return wait_ms > 0 ? get_row(c, wait_ms) : DL_EBUSY;
+    return !marker.info.held;
+}
+
+/* Without waiting it was busy: until when? And is the lock just passing from one to another? */
+static dl_status_t look_at_holder(dli_mysql_claim_t *c) {
+    dl_status_t status = DL_EBUSY;
+    for (int i = 0; status == DL_EBUSY && i < HAND_OVERS_MAX && is_unheld(c); i++) {
+        uint64_t wait_ms = capped_ms(c, HAND_OVER_MS);
+        status = wait_ms > 0 ? get_row(c, wait_ms) : DL_EBUSY;
+    }
+    return status;
 }
 
 /* ---- the token and the marker -------------------------------------------------------------------------- */

@@ -302,6 +302,50 @@ Test(mysql_pessimistic, names_long_unused_are_forgotten_and_their_tokens_never_f
     shut(&c);
 }
 
+static atomic_bool is_purge_awaited;
+static waiter_t purge_waiter;
+
+static void *try_it(void *arg) {
+    waiter_t *w = arg;
+    w->status = try_hold(&w->hold, 0);
+    return NULL;
+}
+
+/* In the middle of a purge, as soon as it keeps the row, another client tries for it. */
+static void try_during_purge(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    (void)what;
+    (void)n;
+    if (atomic_load(&is_purge_awaited) && !is_row_free("orders")) {
+        atomic_store(&is_purge_awaited, false);
+        cr_assert_eq(pthread_create(&purge_waiter.thread, NULL, try_it, &purge_waiter), 0);
+        AWAIT(is_waited_for(), 3000);
+        (void)poll(NULL, 0, 80);
+    }
+}
+
+Test(mysql_pessimistic, a_try_without_waiting_gets_what_only_a_purge_keeps) {
+    client_t purging, c;
+    prepare(&purging, UUID_A);
+    set_number(&purging, DLI_MYSQL_OPT_PURGE_AFTER, 3600000);
+    purging.env.count = try_during_purge;
+    open_prepared(&purging);
+    must_open(&c, UUID_B);
+    purge_waiter.hold = must_lock(&c, "orders", B, 1, 30000);
+    must_free(&purge_waiter.hold);
+    (void)mysql_ask(server, "UPDATE %s." TABLE "_tokens SET drawn_at=drawn_at-INTERVAL 2 HOUR", database);
+    purge_waiter.hold = new_hold(&c, "orders", B, 2);
+    atomic_store(&is_purge_awaited, true);
+    for (uint64_t id = 0; id < 192 && atomic_load(&is_purge_awaited);) {
+        (void)token_of(&purging, "fresh", &id);
+    }
+    cr_assert_not(atomic_load(&is_purge_awaited), "nothing was purged");
+    cr_assert_eq(end_waiter(&purge_waiter), DL_OK, "%s", purge_waiter.hold.err.message);
+    must_free(&purge_waiter.hold);
+    shut(&purging);
+    shut(&c);
+}
+
 /* ---- connections ------------------------------------------------------------------------------------- */
 
 #define CROWD 8
