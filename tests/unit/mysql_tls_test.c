@@ -218,12 +218,9 @@ static void listen_falsely(void) {
 #define SCRAMBLE_1 "abcdefgh"
 #define SCRAMBLE_2 "ijklmnopqrst"
 
-/* The greeting of a MySQL 8 whose accounts log in by caching_sha2_password. */
-static int greet(bool has_tls) {
-    char greeting[160];
+/* The greeting of a MySQL 8 whose accounts log in by caching_sha2_password. Returns its length. */
+static size_t write_greeting(char greeting[160], bool has_tls) {
     size_t n = 4;
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    cr_assert_geq(fd, 0);
     n += (size_t)sprintf(greeting + n, "\n8.0.36") + 1;
     memcpy(greeting + n, "\1\0\0\0" SCRAMBLE_1 "\0\377", 14);
     greeting[n + 14] = (char)(has_tls ? 0xff : 0xf7);
@@ -233,6 +230,19 @@ static int greet(bool has_tls) {
     n += 31 + 13 + 22;
     greeting[0] = (char)(n - 4);
     greeting[1] = greeting[2] = greeting[3] = 0;
+    return n;
+}
+
+static int meet(void) {
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    cr_assert_geq(fd, 0);
+    return fd;
+}
+
+static int greet(bool has_tls) {
+    char greeting[160];
+    size_t n = write_greeting(greeting, has_tls);
+    int fd = meet();
     cr_assert_eq(send(fd, greeting, n, MSG_NOSIGNAL), (ssize_t)n);
     return fd;
 }
@@ -276,6 +286,51 @@ Test(mysql_tls, no_password_in_clear) {
         cr_assert_eq(pthread_join(thread, NULL), 0);
         cr_assert_not(atomic_load(&has_heard_password), "tls: %s", modes[i]);
         cr_assert_eq(atomic_load(&has_heard_login), i < 2, "tls: %s", modes[i]);
+    }
+    close(listener);
+}
+
+/* So much of a greeting comes at once; with goes_on the rest comes a little later. */
+typedef struct cut {
+    size_t after;
+    bool goes_on, is_heard, has_heard_name;
+} cut_t;
+
+static void *serve_a_cut_greeting(void *arg) {
+    cut_t *cut = arg;
+    char greeting[160], bytes[2048];
+    size_t n = write_greeting(greeting, true);
+    int fd = meet();
+    cr_assert_eq(send(fd, greeting, cut->after, MSG_NOSIGNAL), (ssize_t)cut->after);
+    if (cut->goes_on) {
+        (void)poll(NULL, 0, 30);
+        (void)send(fd, greeting + cut->after, n - cut->after, MSG_NOSIGNAL);
+    } else {
+        (void)shutdown(fd, SHUT_WR);
+    }
+    ssize_t heard = recv(fd, bytes, sizeof bytes, 0);
+    cut->is_heard = heard > 0;
+    cut->has_heard_name = heard > 0 && memmem(bytes, (size_t)heard, MYSQL_USER, strlen(MYSQL_USER)) != NULL;
+    close(fd);
+    return NULL;
+}
+
+Test(mysql_tls, a_greeting_that_is_cut_gets_no_login_in_clear) {
+    static const char *const modes[] = {"prefer", "require"};
+    listen_falsely();
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t after = 1; after < 60; after += 4) {
+            cut_t cut = {.after = after, .goes_on = i >= 2};
+            pthread_t thread;
+            dli_mysql_conn_t *conn;
+            parts.tls = modes[i % 2];
+            cr_assert_eq(pthread_create(&thread, NULL, serve_a_cut_greeting, &cut), 0);
+            dl_status_t status = try_connect(DLI_MYSQL_ROLE_PLAIN, 60, &conn);
+            cr_assert_eq(pthread_join(thread, NULL), 0);
+            cr_assert_eq(status, DL_EIO, "%s, %zu: %s", parts.tls, after, err.message);
+            cr_assert_eq(cut.is_heard, cut.goes_on, "%s, %zu", parts.tls, after); /* it asks for TLS */
+            cr_assert_not(cut.has_heard_name, "%s, %zu", parts.tls, after);
+        }
     }
     close(listener);
 }

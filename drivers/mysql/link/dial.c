@@ -23,8 +23,9 @@ static MYSQL *real_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, c
  * Told to use TLS, Connector/C goes on in clear when the server has none, believes that it has TLS, and so
  * lets caching_sha2_password send the password as it is. It must be told only when the server's greeting
  * offers TLS. The greeting is looked at in the library's own waits, before it reads: the first is the one for
- * the connection. Where it could not be looked at, the login is made in clear, with the password encrypted.
+ * the connection. Where it is cut, nobody logs in.
  */
+enum { HEAD = 4, GREETING_MAX = 256 };
 static _Thread_local struct {
     MYSQL *mysql; /* being connected; NULL: nothing to look for any more */
     bool is_demanded, is_missed;
@@ -32,7 +33,7 @@ static _Thread_local struct {
 
 /* A packet's head, the protocol's number (an error has 255), the server's version, then what it can do. */
 static bool offers_tls(const unsigned char *greeting, size_t len) {
-    enum { HEAD = 4, TLS_BIT = 0x0800, BEFORE_BITS = 4 + 8 + 1 };
+    enum { TLS_BIT = 0x0800, BEFORE_BITS = 4 + 8 + 1 };
     const unsigned char *end = len > HEAD + 1 ? memchr(greeting + HEAD + 1, '\0', len - HEAD - 1) : NULL;
     size_t at = end != NULL ? (size_t)(end - greeting) + 1 + BEFORE_BITS : len;
     return at + 2 <= len && greeting[HEAD] != 255 && ((greeting[at] | greeting[at + 1] << 8) & TLS_BIT) != 0;
@@ -50,9 +51,29 @@ static short wait_io(int fd, short events, int timeout_ms) {
     return rc > 0 ? entry.revents : 0;
 }
 
+/* Leaves the bytes where they are. true: so many are there. */
+static bool peek(int fd, unsigned char *bytes, int n, int timeout_ms) {
+    const int one = 1;
+    /* It is readable once all of them are there, or no more can come. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &n, sizeof n);
+    (void)wait_io(fd, POLLIN, timeout_ms);
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    return recv(fd, bytes, (size_t)n, MSG_PEEK | MSG_DONTWAIT) >= n;
+}
+
+/* As much of the whole greeting as there is room for. 0: it is cut. */
+static size_t peek_greeting(int fd, unsigned char *greeting, int timeout_ms) {
+    if (!peek(fd, greeting, HEAD, timeout_ms)) {
+        return 0;
+    }
+    int len = HEAD + (greeting[0] | greeting[1] << 8 | greeting[2] << 16);
+    len = len < GREETING_MAX ? len : GREETING_MAX;
+    return peek(fd, greeting, len, timeout_ms) ? (size_t)len : 0;
+}
+
 /* The library's wait for a socket of the connection that this thread is making. 0: in vain. */
 static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
-    unsigned char greeting[256];
+    unsigned char greeting[GREETING_MAX] = {0};
     my_bool yes = 1;
     short events = wait_io(fd, is_read ? POLLIN : POLLOUT, timeout_ms);
     if (events == 0 || ahead.mysql == NULL || (events & POLLERR) != 0) {
@@ -61,10 +82,12 @@ static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
     if (!is_read && wait_io(fd, POLLIN, timeout_ms) == 0) {
         return 0;
     }
-    ssize_t len = recv(fd, greeting, sizeof greeting, MSG_PEEK | MSG_DONTWAIT);
-    if (len > 0 && offers_tls(greeting, (size_t)len)) {
+    size_t len = peek_greeting(fd, greeting, timeout_ms);
+    if (offers_tls(greeting, len)) {
         (void)mysql_options(ahead.mysql, MYSQL_OPT_SSL_ENFORCE, &yes);
-    } else if (len > 0 && greeting[len > 4 ? 4 : 0] != 255 && ahead.is_demanded) {
+    } else if (len == 0) {
+        (void)shutdown(fd, SHUT_RDWR); /* nor is the rest waited for */
+    } else if (greeting[HEAD] != 255 && ahead.is_demanded) {
         ahead.is_missed = true;
         (void)shutdown(fd, SHUT_WR); /* it gets no login */
     }
