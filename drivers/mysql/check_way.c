@@ -39,7 +39,6 @@ static dl_status_t ask_session(dli_mysql_check_t *check, dli_mysql_answer_t *ans
         "'sql_mode','time_zone','wait_timeout','innodb_lock_wait_timeout')";
     dli_mysql_link_t *link = check->mysql->link;
     dli_mysql_conn_t *conn = NULL;
-    dli_mysql_answer_t end = {.rows = NULL};
     *answer = (dli_mysql_answer_t){.rows = NULL};
     uint64_t until_ns = dli_mysql_check_until(check);
     dl_status_t status =
@@ -50,9 +49,8 @@ static dl_status_t ask_session(dli_mysql_check_t *check, dli_mysql_answer_t *ans
     }
     status = dli_mysql_link_ask(link, conn, sql, sizeof sql - 1, until_ns, NULL, NULL, answer, err);
     if (status == DL_OK) {
-        status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, until_ns, NULL, NULL, &end, err);
+        status = dli_mysql_link_roll_back(link, conn, until_ns, NULL, err);
     }
-    dli_mysql_answer_free(&end);
     if (status == DL_OK) {
         dli_mysql_link_give_back(link, conn);
     } else {

@@ -4,9 +4,6 @@
 
 #include <string.h>
 
-/* After a stop: ending the wait on the server and leaving in step. A cancelled call has 100 ms in all. */
-#define CALLING_OFF_NS (70u * (uint64_t)DLI_NS_PER_MS)
-
 /* ---- leaving ------------------------------------------------------------------------------------------ */
 
 static void drop(dli_mysql_claim_t *c) {
@@ -42,19 +39,17 @@ dl_status_t dli_mysql_claim_leave_unlocked(dli_mysql_claim_t *c, dl_status_t sta
 
 /* A statement is on its way and the caller wants to go. */
 static dl_status_t call_off(dli_mysql_claim_t *c) {
-    const dl_driver_env_t *env = c->mysql->env;
-    dli_mysql_bounds_t bounds = {
-        .env = env,
-        .guard = dli_mysql_link_guard(c->mysql->link),
-        .deadline_ns = dli_mysql_earlier(env->now_ns() + CALLING_OFF_NS, c->request->deadline_ns),
-    };
+    const uint64_t now = c->mysql->env->now_ns();
+    const uint64_t until_ns = dli_mysql_earlier(now + DLI_MYSQL_CALLING_OFF_NS, c->request->deadline_ns);
+    const uint64_t hear_ns = dli_mysql_earlier(now + DLI_MYSQL_LAST_WORD_NS, until_ns);
+    bool is_waiting = c->is_at_risk && !c->is_locked, is_in_doubt;
     dli_mysql_answer_t answer = {.rows = NULL};
     dl_error_t err;
-    bool in_step = dli_mysql_link_kill_query(c->mysql->link, c->conn, bounds.deadline_ns, &err) == DL_OK &&
-                   dli_mysql_conn_resume(c->conn, &bounds, &answer, &err) == DL_OK;
+    bool in_step = dli_mysql_link_call_off(c->mysql->link, c->conn, is_waiting ? 0 : hear_ns, until_ns,
+                                           &answer, &is_in_doubt);
     dli_mysql_answer_free(&answer);
-    if (in_step &&
-        dli_mysql_link_roll_back(c->mysql->link, c->conn, bounds.deadline_ns, NULL, &err) == DL_OK) {
+    if (in_step && !is_in_doubt &&
+        dli_mysql_link_roll_back(c->mysql->link, c->conn, until_ns, NULL, &err) == DL_OK) {
         dli_mysql_link_give_back(c->mysql->link, c->conn);
         c->conn = NULL;
         return dl_driver_fail(c->err, DL_ECANCELED, 0, "stopped while waiting for the row lock");

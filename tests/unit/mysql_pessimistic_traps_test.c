@@ -191,9 +191,11 @@ Test(mysql_pessimistic_traps, a_cancelled_call_leaves_no_idle_timeout_to_the_nex
     hold_t cancelled = new_hold(&c, "orders", A, 2);
     cancelled.request.lease_ms = 1000;
     cancelled.request.stop.fd[0] = stop_fd;
+    unsigned long before = atomic_load(&round_trips);
     atomic_store(&cancel_fd, stop_fd);
     cr_assert_eq(try_hold(&cancelled, 0), DL_ECANCELED, "%s", cancelled.err.message);
     cr_assert_eq(atomic_load(&cancel_fd), -1);
+    cr_assert_eq(atomic_load(&round_trips) - before, 2, "its answer is heard, and nothing has to be ended");
     drop_hold(&cancelled);
     h = must_lock(&c, "orders", A, 3, 20000);
     cr_assert_eq(patience_of(&h), 20);

@@ -10,14 +10,9 @@
 #include "keeper.h"
 
 #define NS_PER_MS ((uint64_t)1000000)
-/* An answer that is wanted no more is waited for a little longer: it normally comes at once, and then no
- * outcome is unknown and no connection lost. */
-#define LAST_WORD_NS (20 * NS_PER_MS)
 /* So much of a statement's time, but no more than half, is kept for ending it on the server, which may take a
  * new connection. An answer that comes meanwhile is heard. */
 #define ENDING_NS (200 * NS_PER_MS)
-/* The same after a stop; a cancelled call has 100 ms in all. */
-#define STOPPED_ENDING_NS (70 * NS_PER_MS)
 #define RESEND_MAX 3
 
 enum {
@@ -175,12 +170,12 @@ dl_status_t dli_mysql_link_roll_back(dli_mysql_link_t *link, dli_mysql_conn_t *c
     dli_mysql_answer_t answer = {0};
     dl_status_t status = dli_mysql_link_ask(link, conn, "ROLLBACK", 8, deadline_ns, stop, NULL, &answer, err);
     if (status == DL_ECANCELED) {
-        uint64_t soon_ns = link->env.now_ns() + STOPPED_ENDING_NS;
+        uint64_t soon_ns = link->env.now_ns() + DLI_MYSQL_CALLING_OFF_NS;
         dli_mysql_bounds_t bounds = {&link->env, link->guard, dli_mysql_earlier(soon_ns, deadline_ns), NULL};
         status = dli_mysql_conn_resume(conn, &bounds, &answer, err);
     }
     if (answer.error != 0) {
-        status = DL_EUNKNOWN;
+        status = dl_driver_fail(err, DL_EUNKNOWN, (int)answer.error, "ROLLBACK: %s", answer.message);
     }
     dli_mysql_answer_free(&answer);
     return status;
@@ -264,6 +259,21 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
     return status;
 }
 
+bool dli_mysql_link_call_off(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t hear_until_ns,
+                             uint64_t end_until_ns, dli_mysql_answer_t *answer, bool *is_in_doubt) {
+    dli_mysql_bounds_t bounds = {&link->env, link->guard, hear_until_ns, NULL};
+    dl_error_t err;
+    dl_status_t status =
+        hear_until_ns > 0 ? dli_mysql_conn_resume(conn, &bounds, answer, &err) : DL_ETIMEDOUT;
+    *is_in_doubt = false;
+    if (status == DL_ETIMEDOUT && end_until_ns > 0) {
+        bounds.deadline_ns = end_until_ns;
+        *is_in_doubt = dli_mysql_link_kill_query(link, conn, end_until_ns, &err) == DL_EUNKNOWN;
+        status = dli_mysql_conn_resume(conn, &bounds, answer, &err);
+    }
+    return status == DL_OK;
+}
+
 dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t id,
                                       int64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
                                       bool *is_same, dl_error_t *err) {
@@ -321,28 +331,17 @@ static void part_with(dli_mysql_link_t *link, const dli_mysql_exchange_t *x, dli
     }
 }
 
-/* true: the answer is there after all: a little later, or because the statement was ended on the server,
- * where it may have waited for a row that somebody keeps locked. *is_in_doubt: nobody knows whether a KILL
- * QUERY is still to come, which would end the connection's next statement. */
+/* true: the answer is there after all. */
 static bool hear_last_word(dli_mysql_link_t *link, dli_mysql_exchange_t *x, const dli_mysql_member_t *member,
                            dl_status_t why, bool *is_in_doubt) {
     const bool is_stopped = why == DL_ECANCELED;
     const uint64_t now = link->env.now_ns();
-    dli_mysql_bounds_t bounds = {&link->env, link->guard,
-                                 dli_mysql_earlier(now + LAST_WORD_NS, x->deadline_ns), NULL};
-    dl_error_t err;
-    dl_status_t status =
-        is_stopped ? dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err) : DL_ETIMEDOUT;
-    *is_in_doubt = false;
-    if (status == DL_ETIMEDOUT && x->may_be_ended) {
-        bounds.deadline_ns =
-            dli_mysql_earlier(is_stopped ? now + STOPPED_ENDING_NS : x->deadline_ns, x->deadline_ns);
-        dl_status_t killed = dli_mysql_link_kill_query(link, member->conn, bounds.deadline_ns, &err);
-        *is_in_doubt = killed == DL_EUNKNOWN;
-        status = dli_mysql_conn_resume(member->conn, &bounds, &x->answer, &err);
-        x->was_ended = status == DL_OK && x->answer.error == DLI_MYSQL_INTERRUPTED;
-    }
-    return status == DL_OK;
+    const uint64_t end_ns = is_stopped ? now + DLI_MYSQL_CALLING_OFF_NS : x->deadline_ns;
+    bool is_heard = dli_mysql_link_call_off(
+        link, member->conn, is_stopped ? dli_mysql_earlier(now + DLI_MYSQL_LAST_WORD_NS, x->deadline_ns) : 0,
+        x->may_be_ended ? dli_mysql_earlier(end_ns, x->deadline_ns) : 0, &x->answer, is_in_doubt);
+    x->was_ended = is_heard && x->may_be_ended && x->answer.error == DLI_MYSQL_INTERRUPTED;
+    return is_heard;
 }
 
 /* Its time is over, or it is wanted no more, and it is on its way. */

@@ -50,6 +50,13 @@ void dli_mysql_link_facts(dli_mysql_link_t *link, dli_mysql_facts_t *facts);
 /* For bounds of statements on borrowed connections. */
 dli_mysql_guard_t *dli_mysql_link_guard(dli_mysql_link_t *link);
 
+/* An answer that is wanted no more is waited for a little longer: it normally comes at once, and then no
+ * outcome is unknown and no connection lost. */
+#define DLI_MYSQL_LAST_WORD_NS ((uint64_t)20000000)
+/* After a stop: ending the statement on the server, which may take a new connection, and leaving in step. A
+ * cancelled call has 100 ms in all. */
+#define DLI_MYSQL_CALLING_OFF_NS ((uint64_t)70000000)
+
 /* ---- one statement on any connection ----------------------------------------------------------------- */
 
 typedef enum dli_mysql_intent {
@@ -113,6 +120,12 @@ dl_status_t dli_mysql_link_roll_back(dli_mysql_link_t *link, dli_mysql_conn_t *c
  * still come. */
 dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_conn_t *conn,
                                       uint64_t deadline_ns, dl_error_t *err);
+/* For the statement on its way that is wanted no more: its answer is waited for until hear_until_ns (0: not
+ * at all, as it surely waits for something), and then it is ended on the server until end_until_ns (0: not),
+ * where it may wait for a row that somebody keeps locked. true: the answer is there. *is_in_doubt: a KILL
+ * QUERY may be still to come, which would end the connection's next statement. */
+bool dli_mysql_link_call_off(dli_mysql_link_t *link, dli_mysql_conn_t *conn, uint64_t hear_until_ns,
+                             uint64_t end_until_ns, dli_mysql_answer_t *answer, bool *is_in_doubt);
 /* Kills the connection that had this number at began_ns, by one of the control lane that is the caller's
  * until then. As above; *is_same false: DL_EIO, since that may have been in an earlier run. DL_EAUTH: it is
  * another account's. */
