@@ -143,14 +143,21 @@ static dl_status_t ask_uptime(dli_mysql_witness_t *witness, const dli_mysql_boun
     return status;
 }
 
-dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, int64_t began_ns,
-                                  const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err) {
+dl_status_t dli_mysql_witness_kill(dli_mysql_witness_t *witness, const char *what, uint64_t id,
+                                   const char *identity, int64_t began_ns, const dli_mysql_bounds_t *bounds,
+                                   bool *is_sent, dli_mysql_answer_t *answer, dl_error_t *err) {
     bool is_here = strcmp(identity, dli_mysql_conn_facts(witness->conn)->identity) == 0;
     dl_status_t status = DL_OK;
+    char sql[48];
+    *answer = (dli_mysql_answer_t){0};
     if (is_here && began_ns <= witness->up_since_ns && !witness->asked_uptime) {
         status = ask_uptime(witness, bounds, err);
     }
-    *is_same = is_here && began_ns > witness->up_since_ns;
+    *is_sent = is_here && began_ns > witness->up_since_ns;
+    if (*is_sent) {
+        (void)snprintf(sql, sizeof sql, "KILL %s %llu", what, (unsigned long long)id);
+        status = ask(witness->conn, sql, bounds, answer, err);
+    }
     return status;
 }
 
@@ -183,22 +190,12 @@ static bool is_awaited(const killer_t *killer, uint64_t serial) {
 
 /* One word with the server about one of them. *is_gone: it is off the list. */
 static dl_status_t kill_one(killer_t *killer, const dli_mysql_doomed_t *doomed, bool *is_gone) {
-    bool is_same;
-    *is_gone = true;
-    dl_status_t status = dli_mysql_witness_ask(&killer->witness, doomed->identity, (int64_t)doomed->began_ns,
-                                               killer->bounds, &is_same, killer->err);
-    if (status != DL_OK) {
-        return status;
-    }
-    if (!is_same) {
-        forget(killer->condemned, doomed->serial);
-        return DL_OK;
-    }
-    char sql[48];
+    bool is_sent;
     dli_mysql_answer_t answer;
-    snprintf(sql, sizeof sql, "KILL CONNECTION %llu", (unsigned long long)doomed->id);
-    status = ask(killer->witness.conn, sql, killer->bounds, &answer, killer->err);
-    *is_gone = status == DL_OK && (answer.error != 0 || !is_awaited(killer, doomed->serial));
+    dl_status_t status =
+        dli_mysql_witness_kill(&killer->witness, "CONNECTION", doomed->id, doomed->identity,
+                               (int64_t)doomed->began_ns, killer->bounds, &is_sent, &answer, killer->err);
+    *is_gone = status == DL_OK && (!is_sent || answer.error != 0 || !is_awaited(killer, doomed->serial));
     if (*is_gone) {
         if (answer.error != 0 && answer.error != DLI_MYSQL_NO_SUCH_THREAD) {
             note_refusal(killer->condemned, killer->bounds->env, "this account", answer.message);

@@ -64,10 +64,12 @@ typedef struct dli_mysql_witness {
     bool asked_uptime;
 } dli_mysql_witness_t;
 
-/* Does a number mean the same there as at a server with this identity, for a connection that began to be made
- * at began_ns? Only if the server is proven to be the same one and to have been up by then: the witness was
- * ready before, or the uptime says so. DL_OK: *is_same is filled; or what asking for the uptime came to. */
-dl_status_t dli_mysql_witness_ask(dli_mysql_witness_t *witness, const char *identity, int64_t began_ns,
-                                  const dli_mysql_bounds_t *bounds, bool *is_same, dl_error_t *err);
+/* `KILL what id`, if the number means the same there as at a server with this identity, for a connection that
+ * began to be made at began_ns: only if the server is proven to be the same one and to have been up by then.
+ * The witness was ready before, or the uptime says so. *is_sent false: it is not proven (DL_OK), or this is
+ * what asking for the uptime came to. Otherwise what the KILL came to, with its answer. */
+dl_status_t dli_mysql_witness_kill(dli_mysql_witness_t *witness, const char *what, uint64_t id,
+                                   const char *identity, int64_t began_ns, const dli_mysql_bounds_t *bounds,
+                                   bool *is_sent, dli_mysql_answer_t *answer, dl_error_t *err);
 
 #endif

@@ -190,13 +190,19 @@ static bool may_kill(dli_mysql_link_t *link) {
     return facts.connection_id != 0;
 }
 
-/* What it was asked on this lane has been answered, or it is of no use. */
-static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control) {
-    if (dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn)) {
-        drop(link, control, false);
-    } else {
+/* What it was asked on this lane since began_ns has been answered, or it is of no use, and says so of others.
+ */
+static void return_control(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t began_ns) {
+    const uint64_t now_ns = link->env.now_ns();
+    bool is_broken = dli_mysql_conn_is_broken(control->conn);
+    if (!is_broken && !dli_mysql_conn_is_asking(control->conn)) {
         dli_mysql_pool_give_back(link->pool, control);
+        return;
     }
+    if (is_broken || now_ns - began_ns >= DLI_MYSQL_SILENCE_NS) {
+        dli_mysql_pool_distrust(link->pool, is_broken ? now_ns : began_ns);
+    }
+    drop(link, control, false);
 }
 
 /* KILL QUERY or KILL CONNECTION to what had this number at a server with this identity at began_ns. *is_same:
@@ -207,20 +213,16 @@ static dl_status_t say_kill(dli_mysql_link_t *link, dli_mysql_member_t *control,
     dli_mysql_witness_t witness = {.conn = control->conn, .up_since_ns = (int64_t)control->ready_ns};
     dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
     dli_mysql_answer_t answer;
-    char sql[48];
-    bool is_proven;
-    dl_status_t status = dli_mysql_witness_ask(&witness, identity, began_ns, &bounds, &is_proven, err);
-    *is_same = is_proven || status != DL_OK;
+    bool is_sent;
+    dl_status_t status =
+        dli_mysql_witness_kill(&witness, what, id, identity, began_ns, &bounds, &is_sent, &answer, err);
+    *is_same = is_sent || status != DL_OK;
     if (!*is_same) {
-        dl_driver_fail(err, DL_EIO, 0, "what is to be ended may run on another server, or in an earlier run");
+        return dl_driver_fail(err, DL_EIO, 0,
+                              "what is to be ended may run on another server, or in an earlier run");
     }
-    if (!is_proven) {
-        return err->status = DL_EIO;
-    }
-    int len = snprintf(sql, sizeof sql, "KILL %s %llu", what, (unsigned long long)id);
-    status = ask(link, control, sql, (size_t)len, deadline_ns, stop, NULL, &answer, err);
     if (status != DL_OK) {
-        return err->status = status == DL_EIO ? DL_EIO : DL_EUNKNOWN;
+        return err->status = !is_sent || status == DL_EIO ? DL_EIO : DL_EUNKNOWN;
     }
     if (answer.error == DLI_MYSQL_NOT_YOURS) {
         status = dl_driver_fail(
@@ -253,9 +255,10 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
     if (status != DL_OK) {
         return err->status = DL_EIO;
     }
+    const uint64_t asked_ns = link->env.now_ns();
     status = say_kill(link, control, "QUERY", facts->connection_id, facts->identity,
                       (int64_t)target->began_ns, deadline_ns, NULL, &is_same, err);
-    return_control(link, control);
+    return_control(link, control, asked_ns);
     return status;
 }
 
@@ -278,25 +281,14 @@ dl_status_t dli_mysql_link_kill_there(dli_mysql_link_t *link, dli_mysql_conn_t *
                                       int64_t began_ns, uint64_t deadline_ns, const dl_stop_t *stop,
                                       bool *is_same, dl_error_t *err) {
     dli_mysql_member_t *control = dli_mysql_conn_owner(conn);
+    const uint64_t asked_ns = link->env.now_ns();
     *is_same = true;
     dl_status_t status = may_kill(link)
                              ? say_kill(link, control, "CONNECTION", id, dli_mysql_conn_facts(conn)->identity,
                                         began_ns, deadline_ns, stop, is_same, err)
                              : kill_nobody(err);
-    return_control(link, control);
+    return_control(link, control, asked_ns);
     return status;
-}
-
-static void kill_condemned(dli_mysql_link_t *link, dli_mysql_member_t *control, uint64_t deadline_ns,
-                           const dl_stop_t *stop) {
-    dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
-    uint64_t began_ns = link->env.now_ns();
-    dl_error_t err;
-    (void)dli_mysql_condemned_kill(&link->condemned, control->conn, control->ready_ns, &bounds, &err);
-    bool is_silent = dli_mysql_conn_is_asking(control->conn) || dli_mysql_conn_is_broken(control->conn);
-    if (is_silent && link->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
-        dli_mysql_pool_distrust(link->pool, began_ns);
-    }
 }
 
 void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const dl_stop_t *stop) {
@@ -304,12 +296,14 @@ void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const d
     dl_error_t err;
     if (atomic_load(&link->condemned.count) > 0 &&
         borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &control, &err) == DL_OK) {
+        const dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
+        const uint64_t asked_ns = link->env.now_ns();
         if (may_kill(link)) {
-            kill_condemned(link, control, deadline_ns, stop);
+            (void)dli_mysql_condemned_kill(&link->condemned, control->conn, control->ready_ns, &bounds, &err);
         } else {
             dli_mysql_condemned_spare(&link->condemned);
         }
-        return_control(link, control);
+        return_control(link, control, asked_ns);
     }
     dli_mysql_condemned_tell(&link->condemned, &link->env);
 }
