@@ -40,11 +40,7 @@ static dl_status_t judge_row(dli_mysql_claim_t *c, dli_mysql_answer_t *answer, b
     bool is_foreign = row != NULL && row[0] != NULL && !c->is_again;
     dli_mysql_answer_free(answer);
     if (is_foreign) {
-        return dli_mysql_claim_leave(
-            c, dl_driver_fail(c->err, DL_EFOREIGN, 0,
-                              "its row in table '%s' has a committed owner, which no lock of this "
-                              "kind has; set the owner to NULL",
-                              c->mysql->table_shown));
+        return dli_mysql_claim_leave(c, dli_mysql_row_foreign(c->mysql, c->err));
     }
     return DL_OK;
 }

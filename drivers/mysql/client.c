@@ -101,7 +101,9 @@ dl_status_t dli_mysql_prepare(dli_mysql_t *mysql, const dli_mysql_kind_t *kind,
 
 /* ---- the first exchanges ----------------------------------------------------------------------------- */
 
-dli_mysql_lane_t dli_mysql_steady_lane(const dli_mysql_t *mysql) {
+/* The lane that a client asks on before any lock is held: one that a held lock needs too, so that its
+ * connection is there by then, whether or not descriptors and memory are left. */
+static dli_mysql_lane_t steady_lane(const dli_mysql_t *mysql) {
     return mysql->kind->calls == DLI_MYSQL_ROLE_HOLDING ? DLI_MYSQL_TOKENS : DLI_MYSQL_RENEWALS;
 }
 
@@ -113,7 +115,7 @@ dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, 
     }
     dli_mysql_exchange_t exchange = {.sql = sql->at,
                                      .len = sql->len,
-                                     .lane = dli_mysql_steady_lane(mysql),
+                                     .lane = steady_lane(mysql),
                                      .intent = DLI_MYSQL_READ,
                                      .deadline_ns = deadline_ns};
     dl_status_t status = dli_mysql_link_run(mysql->link, &exchange, err);
@@ -187,9 +189,7 @@ static dl_status_t connect_control(dli_mysql_t *mysql, uint64_t deadline_ns, dl_
                                      .intent = DLI_MYSQL_READ,
                                      .deadline_ns = deadline_ns};
     dl_status_t status = dli_mysql_link_run(mysql->link, &exchange, err);
-    if (status == DL_OK) {
-        dli_mysql_answer_free(&exchange.answer);
-    }
+    dli_mysql_answer_free(&exchange.answer);
     return status;
 }
 

@@ -49,10 +49,7 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
             dli_mysql_answer_free(&exchange.answer);
         }
         if (is_foreign) {
-            return dl_driver_fail(err, DL_EFOREIGN, 0,
-                                  "its row in table '%s' has a committed owner, which no lock of this kind "
-                                  "has; set the owner to NULL",
-                                  mysql->table_shown);
+            return dli_mysql_row_foreign(mysql, err);
         }
         if (status == DL_OK) {
             status = dli_mysql_marker_look(mysql, r, DLI_MYSQL_READ, NULL, &now, err);

@@ -21,6 +21,14 @@ void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, cons
     dli_mysql_sql_add(sql, "owner FROM $t WHERE name=$x FOR UPDATE", mysql->table, name, name_len);
 }
 
+dl_status_t dli_mysql_row_foreign(const dli_mysql_t *mysql, dl_error_t *err) {
+    return dl_driver_fail(
+        err, DL_EFOREIGN, 0,
+        "its row in table '%s' has a committed owner, which no lock of this kind has; set the "
+        "owner to NULL",
+        mysql->table_shown);
+}
+
 /* The token is the holder's, the last of those that were drawn: it was committed before the marker was
  * written. */
 static void add_select(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) {

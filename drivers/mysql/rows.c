@@ -192,9 +192,7 @@ static dl_status_t insert(dli_mysql_t *mysql, const dl_request_t *r, const dli_m
                                      .may_be_ended = true};
     dl_status_t status = dli_mysql_run(mysql, &exchange, sql, "making a row for", r->name, err);
     *is_there = status == DL_OK && exchange.answer.affected > 0;
-    if (status == DL_OK) {
-        dli_mysql_answer_free(&exchange.answer);
-    }
+    dli_mysql_answer_free(&exchange.answer);
     return status;
 }
 

@@ -115,6 +115,8 @@ dl_status_t dli_mysql_marker_look(dli_mysql_t *mysql, const dl_request_t *reques
 /* The statement that locks the row; limit_ms 0: it does not wait. */
 void dli_mysql_row_lock_sql(dli_mysql_sql_t *sql, const dli_mysql_t *mysql, const char *name, size_t name_len,
                             uint64_t limit_ms);
+/* Its answer has an owner: one that is committed. */
+dl_status_t dli_mysql_row_foreign(const dli_mysql_t *mysql, dl_error_t *err);
 
 /* tokens.c: on another connection, while the row is locked. Fills token and tokens of the grant. Statuses of
  * dli_mysql_run; DL_EIO also where the outcome is unknown, as a token that nobody got is no harm. */

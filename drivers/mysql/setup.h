@@ -7,10 +7,7 @@
 
 #define DLI_MYSQL_TABLE_SHOWN (sizeof((dli_mysql_t *)0)->table_shown + 8)
 
-/* The lane that a client asks on before any lock is held: one that a held lock needs too, so that its
- * connection is there by then, whether or not descriptors and memory are left. */
-dli_mysql_lane_t dli_mysql_steady_lane(const dli_mysql_t *mysql);
-/* One statement on that lane that changes no lock. Whatever the server says to it is in the answer. */
+/* One statement that changes no lock. Whatever the server says to it is in the answer. */
 dl_status_t dli_mysql_setup_ask(dli_mysql_t *mysql, const dli_mysql_sql_t *sql, uint64_t deadline_ns,
                                 dli_mysql_answer_t *answer, dl_error_t *err);
 
