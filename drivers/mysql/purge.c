@@ -78,9 +78,11 @@ static bool carry_out(purge_t *p) {
 
 /* For longer than purge_after: not locked, or held by an owner who is gone. */
 static void add_is_old(purge_t *p) {
-    dli_mysql_sql_add(&p->sql, "COALESCE($t<UTC_TIMESTAMP(6)-INTERVAL $i MICROSECOND,0) AND k.$t<$u",
-                      p->conn != NULL ? "k.drawn_at" : "IF(k.owner IS NULL,k.released_at,k.expires_at)",
-                      p->mysql->purge_after_ms * 1000, p->mysql->kind->token_column, DLI_MYSQL_TOKEN_END);
+    dli_mysql_sql_add(
+        &p->sql,
+        "COALESCE($t<UTC_TIMESTAMP(6)-INTERVAL $i MICROSECOND,0) AND k.$t<$u AND " DLI_MYSQL_WRITABLE "=0",
+        p->conn != NULL ? "k.drawn_at" : "IF(k.owner IS NULL,k.released_at,k.expires_at)",
+        p->mysql->purge_after_ms * 1000, p->mysql->kind->token_column, DLI_MYSQL_TOKEN_END);
 }
 
 /* Those of the names that the table has. Each name is looked up by itself: a search for a list of names may
@@ -188,6 +190,7 @@ static bool delete_locked(purge_t *p) {
     begin_sql(p);
     dli_mysql_sql_add(&p->sql, "DELETE k");
     add_named(p, p->mysql->table);
+    dli_mysql_sql_add(&p->sql, " WHERE " DLI_MYSQL_WRITABLE "=0");
     return carry_out(p);
 }
 

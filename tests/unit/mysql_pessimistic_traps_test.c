@@ -567,3 +567,24 @@ Test(mysql_pessimistic_cuts, a_server_that_becomes_read_only_behind_the_draw_gra
     mysql_hand_close(hand);
     shut(&c);
 }
+
+Test(mysql_pessimistic_cuts, a_server_that_became_read_only_is_not_purged) {
+    client_t c;
+    (void)mysql_ask(server, "GRANT ALL PRIVILEGES ON *.* TO '" MYSQL_USER "'@'%%'");
+    prepare(&c, UUID_A);
+    set_number(&c, DLI_MYSQL_OPT_PURGE_AFTER, 3600000);
+    open_prepared(&c);
+    hold_t h = must_lock(&c, "unused", A, 1, 30000);
+    must_free(&h);
+    (void)mysql_ask(server, "UPDATE %s." TABLE "_tokens SET drawn_at=drawn_at-INTERVAL 2 HOUR", database);
+    for (uint64_t i = 2; i <= 70; i++) { /* one of 64 releases purges, from this name on */
+        h = must_lock(&c, "orders", A, i, 30000);
+        (void)mysql_ask(server, "SET GLOBAL read_only=1");
+        must_free(&h);
+        (void)mysql_ask(server, "SET GLOBAL read_only=0");
+    }
+    cr_assert_eq(mysql_number(server, "SELECT COUNT(*) FROM %s." TABLE " WHERE name='unused'", database), 1);
+    cr_assert_eq(
+        mysql_number(server, "SELECT COUNT(*) FROM %s." TABLE "_tokens WHERE name='unused'", database), 1);
+    shut(&c);
+}
