@@ -19,9 +19,10 @@ typedef struct ask {
     dli_redis_request_t wire; /* first */
     dli_redis_t *redis;
     dl_status_t status; /* what the replies mean */
+    bool sent;          /* as an earlier kind */
     size_t at;          /* RENEW: the entry that is answered next */
     int64_t replicas;   /* TRY: so many know of it */
-    bool sent;          /* as an earlier kind */
+    redisReply *seen;   /* FORCE: who holds it */
 } ask_t;
 
 static_assert(sizeof(ask_t) <= DLI_REQUEST_ROOM, "a request's room is too small");
@@ -215,7 +216,7 @@ static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
 }
 
 static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_t pipe) {
-    a->sent = true;
+    a->sent |= a->wire.kind->intent != DLI_READ;
     a->wire.kind = kind;
     a->wire.slow_ms = a->wire.rest_ms = 0;
     a->wire.count = (uint32_t)count;
@@ -292,10 +293,8 @@ static void encode_free(dli_redis_request_t *wire, bool with_source, dli_command
     const dli_request_t *asked = wire->asked;
     dl_request_t with = asked->with;
     with.level = wire->kind == &refuse_kind ? 0 : with.level;
-    const char *letters = asked->kind == DLI_ASK_FORCE ? "k|--0cpq1"
-                          : asked->joins               ? "k|ohvcpq1"
-                                                       : "k|ohvcpq0";
-    dli_redis_encode(redis, &with, redis->layout->release, letters, NULL, with_source, commands);
+    dli_redis_encode(redis, &with, redis->layout->release, asked->joins ? "k|ohvcpq1" : "k|ohvcpq0", NULL,
+                     with_source, commands);
 }
 
 static bool release_replied(dli_redis_request_t *wire, const redisReply *reply) {
@@ -340,6 +339,55 @@ static void refuse_ended(dli_redis_request_t *wire, dl_status_t status, const dl
 
 static const dli_redis_kind_t refuse_kind = {
     .intent = DLI_FREE, .encode = encode_free, .replied = release_replied, .ended = refuse_ended};
+
+/* ---- freeing by force ------------------------------------------------------------------------------- */
+
+static void encode_look(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const dli_redis_t *redis = ask_of(wire)->redis;
+    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|", NULL, with_source, commands);
+}
+
+/* What was seen and nothing else: a request that arrives late, when others have the lock, does them no harm.
+ */
+static void encode_force(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
+    const ask_t *a = ask_of(wire);
+    const redisReply *value = a->seen->element[1];
+    const dli_slice_t seen = {value->str, value->len};
+    dli_redis_encode(a->redis, &wire->asked->with, a->redis->layout->release, "k|.-0cpq1", &seen, with_source,
+                     commands);
+}
+
+static bool look_replied(dli_redis_request_t *wire, const redisReply *reply) {
+    dl_lock_info_t info;
+    if (dli_redis_read_info(reply, &info)) {
+        ask_of(wire)->status = DL_OK;
+        return true;
+    }
+    return reply->type != REDIS_REPLY_INTEGER && release_replied(wire, reply);
+}
+
+static void force_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    freeReplyObject(a->seen);
+    a->seen = NULL;
+    ended(wire, status, why);
+}
+
+static const dli_redis_kind_t force_kind = {
+    .intent = DLI_FREE, .encode = encode_force, .replied = release_replied, .ended = force_ended};
+
+static void look_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    ask_t *a = ask_of(wire);
+    if (status != DL_OK || a->status != DL_OK) {
+        force_ended(wire, status, why);
+        return;
+    }
+    wire->kept = NULL;
+    begin_as(a, &force_kind, 1, wire->pipe);
+}
+
+static const dli_redis_kind_t look_kind = {
+    .intent = DLI_READ, .encode = encode_look, .replied = look_replied, .ended = look_ended};
 
 /* ---- renewing --------------------------------------------------------------------------------------- */
 
@@ -474,7 +522,7 @@ static size_t count_renewals(const dli_request_t *request) {
 static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     static const dli_redis_kind_t *const kinds[] = {
         [DLI_ASK_TRY] = &claim_kind,       [DLI_ASK_LEVEL] = &claim_kind,     [DLI_ASK_RENEW] = &renewal_kind,
-        [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &release_kind,
+        [DLI_ASK_RELEASE] = &release_kind, [DLI_ASK_INSPECT] = &inspect_kind, [DLI_ASK_FORCE] = &look_kind,
     };
     ask_t *a = (ask_t *)(void *)request->room;
     *a = (ask_t){.redis = redis, .wire.asked = request};
@@ -482,6 +530,7 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     a->wire.kind = kinds[request->kind];
     a->wire.count = 1;
     a->wire.claim = request->with.hold_id;
+    a->wire.kept = request->kind == DLI_ASK_FORCE ? &a->seen : NULL;
     if (request->kind == DLI_ASK_RENEW) {
         a->wire.pipe = renewal_pipe(redis);
         a->wire.count = count_renewals(request);
@@ -509,7 +558,8 @@ bool dli_redis_withdraw(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
     ask_t *a = (ask_t *)(void *)request->room;
     bool was_sent = dli_mux_withdraw(redis->mux, &a->wire) || a->sent;
-    return was_sent && request->kind != DLI_ASK_INSPECT; /* that leaves nothing in doubt */
+    freeReplyObject(a->seen);
+    return was_sent && a->wire.kind->intent != DLI_READ; /* that leaves nothing in doubt */
 }
 
 bool dli_redis_flush(void *state) {

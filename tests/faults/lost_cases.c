@@ -155,6 +155,23 @@ CT_CASE(faults, row12_late_request_takes_the_lock_for_nobody, REDIS) {
     proxy_stop(ct, proxy);
 }
 
+/* The request that frees, as it alone names the queue. */
+CT_CASE(faults, row12_late_force_frees_no_newer_hold, REDIS) {
+    proxy_t *proxy = start_proxy(ct);
+    dl_client_t *c = open_behind(ct, proxy), *other = ct_open(ct, NULL);
+    dl_lock_t *seen = ct_lock(ct, other, "row 12");
+    proxy_plan_t plan = {.request = ":client:queue:", .way = PROXY_REQUESTS, .act = PROXY_HOLD};
+    take(ct, seen, 20 * ct_lease_ms(ct));
+    proxy_plan(ct, proxy, &plan);
+    CT_STATUS(dl_force_unlock(ct_lock(ct, c, "row 12"), CT_ERR), DL_EUNKNOWN);
+    CT_OK(dl_unlock(seen, CT_ERR));
+    take(ct, seen, 20 * ct_lease_ms(ct));
+    CT_GT(proxy_deliver(ct, proxy, 1), 0);
+    ct_expect_held(ct, "row 12");
+    CT_OK(dl_unlock(seen, CT_ERR));
+    proxy_stop(ct, proxy);
+}
+
 /* ---- row 12 on a server where a request belongs to a connection that has logged in ------------------ */
 
 CT_CASE(faults, row12_late_request_on_its_own_connection, MYSQL) {

@@ -220,6 +220,10 @@ Test(redis_batches, what_only_reads_has_no_unknown_outcome) {
             cr_assert(look(&c, names[0]).held);
             cr_assert_eq(list(&c, "lock599", 0).n, 1, "on a connection that is there then");
             kill(server.pid, SIGSTOP);
+            cr_assert_eq((*d)->force_release(c.state, "x", 1, in_ms(100), &c.err), DL_EIO, "it only looked");
+            kill(server.pid, SIGCONT);
+            cr_assert(look(&c, names[0]).held);
+            kill(server.pid, SIGSTOP);
             expect_no_answer(&c);
             kill(server.pid, SIGCONT);
             ask("FLUSHALL", NULL);
@@ -325,13 +329,13 @@ Test(redis_batches, after_an_answer_to_wait_that_is_none_nothing_is_known) {
     shut(&c);
 }
 
-Test(redis_batches, after_an_answer_to_a_force_that_is_none_nothing_is_known) {
+Test(redis_batches, a_force_that_does_not_learn_who_holds_it_frees_nobody) {
     for
         EACH_DRIVER(d) {
             client_t c;
             confuse("EVALSHA", "MGET");
             must_open(&c, *d, UUID_A);
-            cr_assert_eq(force_name(&c, "orders"), DL_EUNKNOWN, "%s", c.err.message);
+            cr_assert_eq(force_name(&c, "orders"), DL_EPROTO, "%s", c.err.message);
             shut(&c);
         }
 }

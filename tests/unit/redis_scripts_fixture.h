@@ -145,8 +145,20 @@ static inline const char *inspect(const layout_t *l) {
     return run_on(server.admin, l->inspect, "1", LOCK, NULL);
 }
 
+/* By force, what was seen. */
+static inline const char *force_seen(redisContext *c, const layout_t *l, const char *seen) {
+    return run_on(c, l->release, "1", LOCK, seen, "", "0", CHANNEL, "", "queue:" LOCK, "1", NULL);
+}
+
+/* Looks, and frees that. Without a holder, what the look answered. */
 static inline const char *force_on(redisContext *c, const layout_t *l) {
-    return run_on(c, l->release, "1", LOCK, "", "", "0", CHANNEL, "", "queue:" LOCK, "1", NULL);
+    const char *text = inspect(l), *value = strchr(text, ',');
+    char seen[200] = "";
+    if (text[0] != '[') {
+        return text;
+    }
+    memcpy(seen, value + 1, strcspn(value + 1, ","));
+    return force_seen(c, l, seen);
 }
 
 static inline const char *force(const layout_t *l) {

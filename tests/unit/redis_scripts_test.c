@@ -212,6 +212,20 @@ Test(redis_scripts, an_administrator_sees_and_frees_a_lock) {
         }
 }
 
+Test(redis_scripts, a_force_frees_what_was_seen_and_nothing_else) {
+    for
+        EACH_LAYOUT(l) {
+            cr_assert(is_token(take(l, A, "7")));
+            cr_assert_str_eq(force_seen(server.admin, l, A ":6"), "nil");
+            cr_assert_str_eq(force_seen(server.admin, l, B ":7"), "nil");
+            cr_assert_str_eq(force_seen(server.admin, l, A), "nil");
+            cr_assert_str_eq(force_seen(server.admin, l, ""), "nil");
+            cr_assert_str_eq(renew(l, A, "7", "30000"), "1");
+            cr_assert_str_eq(force_seen(server.admin, l, A ":7"), "1");
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+        }
+}
+
 /* ---- what is not ours, and what is refused ---------------------------------------------------------- */
 
 Test(redis_scripts, a_value_of_another_type_is_an_error_and_stays) {

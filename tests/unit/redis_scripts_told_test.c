@@ -82,8 +82,8 @@ Test(redis_scripts_told, a_lost_hold_is_told_where_nobody_has_the_key_any_more) 
 /* A lock, freed by a release or by force, with this place where others wait. */
 static void free_with(const layout_t *l, const char *peers, int by_force) {
     cr_assert(is_token(take(l, A, "7")));
-    cr_assert_str_eq(run_on(server.admin, l->release, "1", LOCK, by_force ? "" : A, by_force ? "" : "7", "0",
-                            CHANNEL, peers, "queue:" LOCK, "1", NULL),
+    cr_assert_str_eq(run_on(server.admin, l->release, "1", LOCK, by_force ? A ":7" : A, by_force ? "" : "7",
+                            "0", CHANNEL, peers, "queue:" LOCK, "1", NULL),
                      "1");
 }
 

@@ -80,7 +80,7 @@ typedef struct dli_redis_kind {
      */
     void (*encode)(dli_redis_request_t *request, bool with_source, dli_commands_t *commands);
     /* Reply number `got`, from 1 on. false: this is no answer to that, and nothing on this connection is in
-     * its place any more. NULL: the replies are kept. */
+     * its place any more. NULL: the owner looks at what is kept. */
     bool (*replied)(dli_redis_request_t *request, const redisReply *reply);
     /* DL_OK: all replies have come, or those that came in rest_ms. Otherwise why says why there are none, or
      * not all. It may begin it anew, as another kind. */
@@ -97,7 +97,7 @@ struct dli_redis_request {
     uint32_t pipe;        /* its number */
     uint64_t claim;       /* CLAIM, FREE: of this hold */
     dli_request_t *asked; /* the core's; NULL: it is none of those */
-    redisReply **kept; /* room for the replies, which are the owner's then; NULL: `replied` looks at them */
+    redisReply **kept;    /* room for the replies, which are the owner's then; NULL: they are not kept */
     /* The multiplexer's */
     TAILQ_ENTRY(dli_redis_request) of_queue;
     uint64_t place; /* of its slot, once it was sent */

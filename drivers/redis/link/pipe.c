@@ -350,10 +350,9 @@ static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request
     if (request->kept != NULL) {
         request->kept[request->got - 1] = *owned;
         *owned = NULL;
-        return DL_OK;
     }
-    if (request->forgotten) {
-        return DL_OK; /* what came behind it: all of it is sent again */
+    if (request->forgotten || request->kind->replied == NULL) {
+        return DL_OK; /* forgotten: what came behind it, all of which is sent again */
     }
     return request->kind->replied(request, reply) ? DL_OK : fail_sense(pipe, err);
 }

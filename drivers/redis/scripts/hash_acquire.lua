@@ -37,11 +37,10 @@ if f then
     -- A smaller hold id of the same owner is a hold that it has given up.
     is_mine = f.is_reserved and holder == uuid .. ':0'
     if not is_mine and (holder ~= ARGV[1] or not hold or tonumber(hold) > tonumber(ARGV[2]) or f.others) then
-        local value = hold and holder .. ':' .. hold or holder
         -- Nobody tells when others leave the hash.
         local tells = hold and not f.others
         local place = stand(ARGV[7], text, uuid, ARGV[8])
-        return {redis.call('pttl', KEYS[1]), string.sub(value, 1, 128), tells and 1 or 0, place}
+        return {redis.call('pttl', KEYS[1]), f.shown, tells and 1 or 0, place}
     end
 else
     local left = others_turn(text, uuid, ARGV[8])

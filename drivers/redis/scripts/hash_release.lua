@@ -1,8 +1,8 @@
 -- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays; who has none no
--- longer waits for it.
+-- longer waits for it. Or, by force, frees what was seen there.
 -- KEYS  lock
--- ARGV  owner ("": by force, whoever holds it), hold id, level that stays, channel, list of those who wait for a fair
---       lock, queue, 1 if its process waits
+-- ARGV  owner, hold id (or what hash_inspect.lua showed of it and ""), level that stays, channel, list of those who
+--       wait for a fair lock, queue, 1 if its process waits
 -- Answers 1: freed, and what others have written into the hash stays; 2: freed for the first in line; 0: the level was
 -- written; nil: not this hold's, or no longer; by force, an error when it is no lock.
 -- include hash_free.lua
@@ -18,9 +18,9 @@ end
 local function give(key, channel)
     return hand_over(key, ARGV[6], channel, reserve)
 end
-if ARGV[1] == '' then
+if ARGV[2] == '' then
     local f = read_lock(KEYS[1])
-    return f and (f.err and f or free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
+    return f and (f.err and f or f.shown == ARGV[1] and free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
 end
 local uuid = string.sub(ARGV[1], 1, 36)
 local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])

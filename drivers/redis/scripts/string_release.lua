@@ -1,7 +1,8 @@
--- string_release.lua - frees one hold of a lock whose key is a string; who has none no longer waits for it.
+-- string_release.lua - frees one hold of a lock whose key is a string; who has none no longer waits for it. Or, by force,
+-- what was seen there.
 -- KEYS  lock
--- ARGV  owner ("": by force, whoever holds it), hold id, level that stays, channel, channel of others ("": none), queue,
---       1 if its process waits
+-- ARGV  owner, hold id (or what string_inspect.lua showed of it and ""), level that stays, channel, channel of others
+--       ("": none), queue, 1 if its process waits
 -- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
 -- include queue.lua
 local function reserve(key, uuid)
@@ -11,7 +12,10 @@ local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
     return held
 end
-local is_there, uuid = held and ARGV[1] == '' or held == ARGV[1] .. ':' .. ARGV[2], string.sub(ARGV[1], 1, 36)
+local is_there, uuid = held == ARGV[1] .. ':' .. ARGV[2], string.sub(ARGV[1], 1, 36)
+if ARGV[2] == '' then
+    is_there = held and string.sub(held, 1, 128) == ARGV[1]
+end
 if not is_there then
     if ARGV[7] == '1' then
         return false

@@ -1,7 +1,7 @@
 -- hash_lock.lua - what a hash is as a lock.
--- nil: nothing is there; {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with `others` true
--- where more is written there, and `is_reserved` where it is a reservation: a hold id that no hold has; an error: no
--- lock. Other data that looks like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
+-- nil: nothing is there; {owner, level} of another client, {owner, level, owner:h, hold id} of ours, with what is `shown`
+-- of it, `others` true where more is written there, and `is_reserved` where it is a reservation: a hold id that no hold
+-- has; an error: no lock. Other data that looks like a count must not be taken for a lock: the owner begins with a UUID, as Redisson's do.
 -- Of a hash with more fields than any lock has, nothing is read.
 local function read_lock(key)
     local fields = redis.pcall('hlen', key)
@@ -22,6 +22,7 @@ local function read_lock(key)
             and string.find(level, '^%d+$')
             and (fields == 1 or hold and string.find(hold, '^%d+$')) then
             return {owner, level, hold and owner .. ':h', hold, others = fields > 2,
+                    shown = string.sub(hold and owner .. ':' .. hold or owner, 1, 128),
                     is_reserved = fields == 2 and hold == '0'}
         end
     end
