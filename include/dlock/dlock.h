@@ -354,7 +354,8 @@ DL_API dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn f
 /* An administrator's tool: frees the lock whoever holds it. The holder learns of it as a loss: with an
  * automatic lease at its next renewal; with an explicit one when it unlocks or extends, or when its validity
  * ends; on mysql-pessimistic at once. DL_OK (freed), DL_ENOTOWNER (nobody held it, or who did has freed it
- * meanwhile), DL_ENOTSUP, DL_EIO, ... Longest: call_timeout. */
+ * meanwhile), DL_ENOTSUP, DL_EIO, ... On redlock, while nodes do not answer, a holder that renews it in the
+ * same instant may keep it after DL_OK. Longest: call_timeout. */
 DL_API dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err);
 
 typedef enum dl_finding_level {

@@ -217,6 +217,50 @@ Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {
     AWAIT(is_free());
 }
 
+/* It has freed two nodes, and the third keeps silent. */
+static void begin_forcing(asked_t *asked) {
+    const dli_request_t force = {.kind = DLI_ASK_FORCE,
+                                 .with = {.name = NAME, .name_len = strlen(NAME), .deadline_ns = in_ms(5000)},
+                                 .err = &err};
+    for (size_t i = 0; i < 3; i++) {
+        occupy(i, OTHER ":1", 60000);
+    }
+    set_trap(2, &dli_script_redlock_release, REQUESTS);
+    begin_asking(asked, &force);
+    AWAIT_THAT(have(OTHER ":1"), ==, 1);
+}
+
+/* The first has this meanwhile. */
+static dl_status_t force_while(const char *value) {
+    asked_t asked;
+    begin_forcing(&asked);
+    occupy(0, value, 60000);
+    AWAIT(asked.is_over);
+    let_pass(2, REQUESTS);
+    await_relays();
+    AWAIT_THAT(pending(), ==, 0);
+    return asked.status;
+}
+
+Test(redlock_three, a_force_whose_holder_has_filled_in_what_it_freed_is_unknown) {
+    connect_all();
+    cr_assert_eq(force_while(OTHER ":1"), DL_EUNKNOWN, "%s", err.message);
+    cr_assert_has(err.message, "its holder renewed it");
+    cr_assert_eq(force_while(OTHER ":2"), DL_OK, "%s", err.message);
+}
+
+Test(redlock_three, a_force_that_is_given_up_while_it_looks_again_is_unknown) {
+    asked_t asked;
+    connect_all();
+    begin_forcing(&asked);
+    set_trap(0, &dli_script_string_inspect, REQUESTS);
+    AWAIT_THAT(atomic_load(&relays[0].sprung), !=, 0);
+    cr_assert(!asked.is_over);
+    cr_assert_eq(withdraw(&asked), DL_EUNKNOWN);
+    let_pass(0, REQUESTS);
+    let_pass(2, REQUESTS);
+}
+
 /* Reads what a server tells of the lock; NULL: nothing within five seconds. */
 static redisReply *hear(redisContext *c) {
     redisReply *reply = NULL;

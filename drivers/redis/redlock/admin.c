@@ -7,6 +7,7 @@
 /* What such a round has beside its parts, whose votes are YES where nobody has the lock, or it was freed. */
 typedef struct admin {
     size_t freed, unanswered;
+    dl_lock_info_t holder;
     /* What to free; a part's `text` may come to say what is wrong with the node while its free is still to be
      * sent. */
     char seen[DLI_NODES_MAX][DLI_VALUE_SHOWN];
@@ -56,28 +57,35 @@ static dl_status_t sum_up(const dli_tally_t *tally, dl_error_t *err) {
 
 /* ---- inspect ---------------------------------------------------------------------------------------- */
 
-/* A quorum says who holds it, or that nobody does. */
-static void look_at_holders(dli_round_t *round, bool is_over) {
+/* By what these nodes have, and so many that may have it, too. */
+static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size_t unanswered,
+                        dl_lock_info_t *holder) {
     const admin_t *admin = round->extra;
-    dli_ballot_t votes[DLI_NODES_MAX];
-    dli_tally_t tally;
-    dl_lock_info_t seen[DLI_NODES_MAX], holder = DL_LOCK_INFO_INIT;
+    dl_lock_info_t seen[DLI_NODES_MAX];
     size_t n = 0;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
-    dli_round_count(round, votes, &tally);
-    for (size_t i = 0; i < tally.n; i++) {
-        if (votes[i].vote == DLI_VOTE_BUSY) {
+    for (size_t i = 0; i < tally->n; i++) {
+        if (tally->ballots[i].vote == DLI_VOTE_BUSY) {
             seen[n++] = admin->infos[i];
         }
     }
-    dli_tally_holder(seen, n, 0, tally.quorum, &holder);
+    dli_tally_holder(seen, n, unanswered, tally->quorum, holder);
+}
+
+/* A quorum says who holds it, or that nobody does. */
+static void look_at_holders(dli_round_t *round, bool is_over) {
+    dli_ballot_t votes[DLI_NODES_MAX];
+    dli_tally_t tally;
+    dl_lock_info_t holder = DL_LOCK_INFO_INIT;
+    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dli_round_count(round, votes, &tally);
+    find_holder(round, &tally, 0, &holder);
     if (!is_over && tally.yes < tally.quorum && holder.held == 0 &&
         dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
         return;
     }
     dl_status_t status = sum_up(&tally, err);
     if (status == DL_OK) {
-        dli_tally_holder(seen, n, tally.n - count_answers(&tally), tally.quorum, round->asked->info);
+        find_holder(round, &tally, tally.n - count_answers(&tally), round->asked->info);
     }
     dli_round_end(round, status);
 }
@@ -103,6 +111,42 @@ static bool force_replied(dli_redis_request_t *request, const redisReply *reply)
     return number == 0 || number == 1;
 }
 
+static dl_status_t fail_unknown(const dli_tally_t *tally, dl_error_t *err) {
+    dl_error_t why;
+    (void)dli_tally_failure(tally, &why);
+    return dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
+}
+
+static const dli_question_t looking;
+
+/* The nodes were freed one after the other: its holder may have renewed it in between, and filled in those
+ * that were free already. */
+static void look_again(dli_round_t *round, const dli_tally_t *tally) {
+    uint32_t nodes = 0;
+    round->is_forced = true;
+    for (size_t i = 0; i < tally->n; i++) {
+        nodes |= tally->ballots[i].vote == DLI_VOTE_YES ? 1u << i : 0;
+    }
+    dli_round_ask(round, &looking, nodes, 1, dli_round_until(round->redlock, round->end_ns));
+}
+
+static void look_at_freed(dli_round_t *round) {
+    const admin_t *admin = round->extra;
+    const dl_lock_info_t *was = &admin->holder;
+    dli_ballot_t votes[DLI_NODES_MAX];
+    dli_tally_t tally;
+    dl_lock_info_t holder = DL_LOCK_INFO_INIT;
+    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dli_round_count(round, votes, &tally);
+    find_holder(round, &tally, tally.n - count_answers(&tally), &holder);
+    dl_status_t status = sum_up(&tally, err) == DL_OK ? DL_OK : fail_unknown(&tally, err);
+    if (status == DL_OK && holder.held != 0 && holder.hold_id == was->hold_id &&
+        strcmp(holder.owner, was->owner) == 0) {
+        status = dl_driver_fail(err, DL_EUNKNOWN, 0, "its holder renewed it while it was freed");
+    }
+    dli_round_end(round, status);
+}
+
 /* Left-overs are to go too: every node is waited for. */
 static void look_at_forced(dli_round_t *round, bool is_over) {
     const admin_t *admin = round->extra;
@@ -113,18 +157,13 @@ static void look_at_forced(dli_round_t *round, bool is_over) {
         return;
     }
     dli_round_count(round, votes, &tally);
-    /* Who keeps silent may have it still: so many that no other gets a majority. */
-    size_t silent = tally.n - count_answers(&tally);
-    dl_status_t status = DL_OK;
-    bool is_gone = admin->freed + admin->unanswered >= tally.quorum;
-    if (silent > tally.n - tally.quorum || (!is_gone && admin->freed + silent >= tally.quorum)) {
-        dl_error_t why;
-        (void)dli_tally_failure(&tally, &why);
-        status = dl_driver_fail(err, DL_EUNKNOWN, why.native, "%s", why.message);
-    } else if (!is_gone) {
-        status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
+    if (admin->freed + admin->unanswered >= tally.quorum) {
+        look_again(round, &tally);
+        return;
     }
-    dli_round_end(round, status);
+    bool may_come = admin->freed + tally.n - count_answers(&tally) >= tally.quorum;
+    dli_round_end(round, may_come ? fail_unknown(&tally, err)
+                                  : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it"));
 }
 
 static const dli_question_t forcing = {
@@ -143,6 +182,10 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
     if (!is_over && dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
         return;
     }
+    if (round->is_forced) {
+        look_at_freed(round);
+        return;
+    }
     dli_round_count(round, votes, &tally);
     dl_status_t status = sum_up(&tally, err);
     if (status == DL_OK && tally.busy == 0) {
@@ -153,6 +196,7 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
         return;
     }
     admin->unanswered = tally.n - count_answers(&tally);
+    find_holder(round, &tally, admin->unanswered, &admin->holder);
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < tally.n; i++) { /* those that are not asked have said what they say */
         bool is_asked = votes[i].vote == DLI_VOTE_BUSY;

@@ -32,7 +32,7 @@ static bool has_left(const dli_round_t *round) {
 bool dli_redlock_withdraw(void *state, dli_request_t *request) {
     dli_round_t *round = request->place;
     (void)state;
-    bool is_unknown = has_left(round) && round->question->kind.intent != DLI_READ;
+    bool is_unknown = round->is_forced || (has_left(round) && round->question->kind.intent != DLI_READ);
     if (request->kind == DLI_ASK_TRY) {
         dli_redlock_let_go(round);
         dli_redlock_send_frees(round, DL_NO_DEADLINE);

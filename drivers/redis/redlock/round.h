@@ -74,6 +74,9 @@ struct dli_round {
     bool tells;         /* others may wait for its release */
     dl_status_t status; /* of what ends once it is freed */
 
+    /* admin.c */
+    bool is_forced; /* its nodes were freed: are they still? */
+
     void *extra; /* of the size that was asked for */
     dli_part_t parts[];
 };
