@@ -138,10 +138,9 @@ static void look_at_raises(dli_round_t *round, bool is_over) {
         grant(round);
         return;
     }
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_error_t unread, *err = dli_round_err(round, &unread);
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     dl_status_t status = dli_tally_failure(&tally, err);
     dl_error_t why = *err;
     status = dl_driver_fail(err, status, 0, "the token is not on a majority of the nodes: %s", why.message);
@@ -190,9 +189,8 @@ static bool are_settled(dli_round_t *round, const dli_tally_t *tally) {
 
 static void look_at_claims(dli_round_t *round, bool is_over) {
     dli_redlock_t *redlock = round->redlock;
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     if (is_over && round->lingers) {
         redlock->claims_waited_ns = redlock->env->now_ns();
     }

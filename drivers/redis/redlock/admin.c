@@ -73,11 +73,10 @@ static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size
 
 /* A quorum says who holds it, or that nobody does. */
 static void look_at_holders(dli_round_t *round, bool is_over) {
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
     dl_error_t unread, *err = dli_round_err(round, &unread);
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     find_holder(round, &tally, 0, &holder);
     if (!is_over && tally.yes < tally.quorum && holder.held == 0 &&
         dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
@@ -133,11 +132,10 @@ static void look_again(dli_round_t *round, const dli_tally_t *tally) {
 static void look_at_freed(dli_round_t *round) {
     const admin_t *admin = round->extra;
     const dl_lock_info_t *was = &admin->holder;
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
     dl_error_t unread, *err = dli_round_err(round, &unread);
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     find_holder(round, &tally, tally.n - count_answers(&tally), &holder);
     dl_status_t status = sum_up(&tally, err) == DL_OK ? DL_OK : fail_unknown(&tally, err);
     if (status == DL_OK && holder.held != 0 && holder.hold_id == was->hold_id &&
@@ -150,13 +148,12 @@ static void look_at_freed(dli_round_t *round) {
 /* Left-overs are to go too: every node is waited for. */
 static void look_at_forced(dli_round_t *round, bool is_over) {
     const admin_t *admin = round->extra;
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_error_t unread, *err = dli_round_err(round, &unread);
     if (!is_over && dli_round_pending(round, DLI_WIRE_FREE) != 0) {
         return;
     }
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     if (admin->freed + admin->unanswered >= tally.quorum) {
         look_again(round, &tally);
         return;
@@ -176,7 +173,6 @@ static const dli_question_t forcing = {
 static void look_at_seen(dli_round_t *round, bool is_over) {
     admin_t *admin = round->extra;
     uint32_t nodes = 0;
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_error_t unread, *err = dli_round_err(round, &unread);
     if (!is_over && dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
@@ -186,7 +182,7 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
         look_at_freed(round);
         return;
     }
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     dl_status_t status = sum_up(&tally, err);
     if (status == DL_OK && tally.busy == 0) {
         status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
@@ -199,10 +195,10 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
     find_holder(round, &tally, admin->unanswered, &admin->holder);
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < tally.n; i++) { /* those that are not asked have said what they say */
-        bool is_asked = votes[i].vote == DLI_VOTE_BUSY;
+        bool is_asked = tally.ballots[i].vote == DLI_VOTE_BUSY;
         nodes |= is_asked ? 1u << i : 0;
-        round->parts[i].vote = votes[i];
-        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : votes[i].vote;
+        round->parts[i].vote = tally.ballots[i];
+        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : tally.ballots[i].vote;
         round->parts[i].is_overdue = false;
     }
     dli_round_ask(round, &forcing, nodes, 1, dli_round_until(round->redlock, round->end_ns));

@@ -97,10 +97,9 @@ static bool is_settled(const dli_round_t *round, const dli_tally_t *tally, size_
 
 static void look_at_unlock(dli_round_t *round, bool is_over) {
     size_t pending = dli_nodes_count(dli_round_pending(round, DLI_WIRE_FREE));
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
     dl_error_t unread, *err = dli_round_err(round, &unread);
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     if (is_over || is_settled(round, &tally, pending)) {
         dli_round_end(round, judge(&tally, err));
     }
@@ -108,9 +107,8 @@ static void look_at_unlock(dli_round_t *round, bool is_over) {
 
 /* Of a claim of which nothing is known: once it was found on a majority, what may still come is none. */
 static dl_status_t status_of(const dli_round_t *round) {
-    dli_ballot_t votes[DLI_NODES_MAX];
     dli_tally_t tally;
-    dli_round_count(round, votes, &tally);
+    dli_round_count(round, &tally);
     return round->status == DL_ELOST && tally.yes >= tally.quorum ? DL_OK : round->status;
 }
 

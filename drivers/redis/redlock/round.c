@@ -273,8 +273,9 @@ static dli_ballot_t unheard(const dli_part_t *part, dli_wire_kind_t wire) {
                           .why = part->is_overdue ? part->text : NULL};
 }
 
-void dli_round_count(const dli_round_t *round, dli_ballot_t *votes, dli_tally_t *tally) {
+void dli_round_count(const dli_round_t *round, dli_tally_t *tally) {
     const dli_redlock_t *redlock = round->redlock;
+    dli_ballot_t votes[DLI_NODES_MAX];
     dli_wire_kind_t wire = round->question->wire;
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];

@@ -131,7 +131,7 @@ void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why)
 /* The same where the answer was an error, or made no sense; on this lock's key. */
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);
 /* All votes, as if nothing more came. */
-void dli_round_count(const dli_round_t *round, dli_ballot_t *votes, dli_tally_t *tally);
+void dli_round_count(const dli_round_t *round, dli_tally_t *tally);
 
 /* acquire.c, release.c, renewals.c, admin.c: begins what the core asks. DL_OK, or it ends with this, and err
  * is filled where that is not DL_ENOMEM. */

@@ -40,7 +40,8 @@ void dli_ballot_read(dli_ballot_t *ballot, const redisReply *reply, bool fences,
 }
 
 void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, size_t quorum) {
-    *tally = (dli_tally_t){.ballots = ballots, .n = n, .quorum = quorum};
+    *tally = (dli_tally_t){.n = n, .quorum = quorum};
+    memcpy(tally->ballots, ballots, n * sizeof ballots[0]);
     for (size_t i = 0; i < n; i++) {
         dli_vote_t vote = ballots[i].vote;
         tally->yes += vote == DLI_VOTE_YES;

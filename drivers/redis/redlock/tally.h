@@ -25,7 +25,7 @@ typedef struct dli_ballot {
 } dli_ballot_t;
 
 typedef struct dli_tally {
-    const dli_ballot_t *ballots;
+    dli_ballot_t ballots[DLI_NODES_MAX];
     size_t n, quorum;
     size_t yes, busy, excluded, foreign, unknown;
     uint64_t token; /* the highest of the nodes that said yes */
@@ -36,7 +36,6 @@ typedef struct dli_tally {
  * NONE; what is wrong is for the caller to say. A token has to be larger than the floor. */
 void dli_ballot_read(dli_ballot_t *ballot, const redisReply *reply, bool fences, uint64_t floor);
 
-/* The ballots are looked at later, too. */
 void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, size_t quorum);
 
 /* So many have said yes, so many may still do: is a majority there, or out of reach? */
