@@ -62,10 +62,10 @@ dl_status_t dli_redis_read_sharing(dli_mux_options_t *options, const dl_option_v
             min_idle = values[DLI_REDIS_OPT_MIN_IDLE].number;
     const dl_option_value_t *given = &values[DLI_REDIS_OPT_MAX_IDLE];
     int64_t max_idle = given->is_set ? given->number : max_total;
+    bool tests = values[DLI_REDIS_OPT_TEST_ON_BORROW].number != 0; /* one that was idle at all */
     *options = (dli_mux_options_t){
-        .test_on_borrow = values[DLI_REDIS_OPT_TEST_ON_BORROW].number != 0,
         .idle_timeout_ms = values[DLI_REDIS_OPT_IDLE_TIMEOUT].number,
-        .idle_check_ms = values[DLI_REDIS_OPT_IDLE_CHECK].number,
+        .idle_check_ms = tests ? 0 : values[DLI_REDIS_OPT_IDLE_CHECK].number,
     };
     if (min_idle > max_idle || max_idle > max_total) {
         return dl_driver_fail(err, DL_ECONFIG, 0,

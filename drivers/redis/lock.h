@@ -70,8 +70,7 @@ struct dli_redis {
     char ignored[64]; /* options that are set and without effect; "": none */
     /* What is above is fixed once it is open. */
     dli_mux_t *mux;
-    bool keeps_no_queue;  /* the server refused; guarded by the core's mutex */
-    bool warned_of_queue; /* the same */
+    bool warned_of_queue; /* the server refused one; guarded by the core's mutex */
     dl_error_t unread;    /* the same: for those who want no error */
     uint64_t warned_ns;   /* the same: when it was warned of replicas last; 0: never */
     size_t polled;        /* descriptors of the mux, by whoever listens */

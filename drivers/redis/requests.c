@@ -136,6 +136,17 @@ static void encode_claim(dli_redis_request_t *wire, bool with_source, dli_comman
     dli_commands_add(commands, 3, argv);
 }
 
+/* Once. */
+static void warn_of_queue(dli_redis_t *redis) {
+    if (!redis->warned_of_queue) {
+        redis->warned_of_queue = true;
+        dli_redis_report(redis->env, redis->core, DL_LOG_WARNING,
+                         "the server keeps no queue at '%s" DLI_QUEUE_INFIX
+                         "*', so waiters race for each lock: see `dlock init --print`",
+                         redis->token_key_shown);
+    }
+}
+
 /* When a process that waits asks again: its entry is forgotten after 3 s, and nobody tells it if the one
  * before does not come for its reservation. At random, so that not all ask at once. */
 #define ASK_AGAIN_MS 1000
@@ -149,8 +160,9 @@ static void note_place(ask_t *a, int64_t place) {
     (void)a->redis->env->random(&draw, sizeof draw);
     int64_t again_ms = ASK_AGAIN_MS - draw % (ASK_AGAIN_MS / 4);
     asked->in_line = place > 0;
-    a->redis->keeps_no_queue = place < 0;
-    if (place >= 0 && asked->grant->busy_ms > again_ms) {
+    if (place < 0) {
+        warn_of_queue(a->redis);
+    } else if (asked->grant->busy_ms > again_ms) {
         asked->grant->busy_ms = again_ms;
     }
 }
@@ -249,17 +261,6 @@ static void confirm(ask_t *a) {
     begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->wire.asked->with));
 }
 
-/* Once. */
-static void warn_of_queue(dli_redis_t *redis) {
-    if (redis->keeps_no_queue && !redis->warned_of_queue) {
-        redis->warned_of_queue = true;
-        dli_redis_report(redis->env, redis->core, DL_LOG_WARNING,
-                         "the server keeps no queue at '%s" DLI_QUEUE_INFIX
-                         "*', so waiters race for each lock: see `dlock init --print`",
-                         redis->token_key_shown);
-    }
-}
-
 static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
     ask_t *a = ask_of(wire);
     if (wire->got > 0 && status != DL_OK && status != DL_EPROTO && a->status != DL_OK) {
@@ -268,7 +269,6 @@ static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_
     if (status == DL_OK && a->status == DL_OK && is_durable(a)) {
         confirm(a);
     } else {
-        warn_of_queue(a->redis);
         ended(wire, status, why);
     }
 }

@@ -269,7 +269,7 @@ Test(redis_mux, a_server_that_is_gone_refuses_at_once_and_is_found_again) {
 }
 
 Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
-    options.test_on_borrow = true;
+    options.idle_check_ms = 0;
     open_mux(server.path);
     line_t first = line_of(&plain, "ECHO first"), next = line_of(&plain, "ECHO next");
     run_line(&first);

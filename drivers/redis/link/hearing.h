@@ -51,7 +51,6 @@ struct dli_subscriber {
     dli_breaker_t breaker; /* no attempt to connect before; a connection that dies young does not mend it */
     dl_error_t why;        /* why it was lost, or a channel refused, last */
     bool refused;          /* a channel was */
-    bool has_warned;       /* of that */
 };
 
 /* All but init and owes with the mutex held. */

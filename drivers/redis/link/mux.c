@@ -37,7 +37,6 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
     mux->env = env;
     mux->core = core;
     mux->is_quiet = options->is_quiet;
-    mux->tests = options->test_on_borrow;
     mux->idle_check_ns = (uint64_t)options->idle_check_ms * NS_PER_MS;
     mux->idle_ns = (uint64_t)options->idle_timeout_ms * NS_PER_MS;
     dli_label_init(&mux->label, options->label_key, env->client_label);
@@ -391,7 +390,7 @@ static bool look_at_idle(dli_pipe_t *pipe) {
     if (!is_quiet || !pipe->met) {
         return false;
     }
-    if (mux->tests || idle_ns >= mux->idle_check_ns) {
+    if (idle_ns >= mux->idle_check_ns) {
         dli_pipe_ping(pipe);
     }
     return true;

@@ -49,7 +49,6 @@ void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_
 void dli_label_lost(dli_label_t *label);
 
 typedef struct dli_mux_options {
-    bool test_on_borrow; /* PING a connection that was idle at all */
     int64_t idle_timeout_ms, idle_check_ms;
     bool is_quiet;         /* whoever has it tells when the server goes and comes */
     const char *label_key; /* where the server keeps who this client is (dli_label_t); NULL: nowhere */
@@ -171,7 +170,6 @@ struct dli_mux {
     /* Optional, with the mutex: from now on requests go to this server. Anything but DL_OK: none do. */
     dl_status_t (*meets)(void *arg, const dli_facts_t *facts, dl_error_t *err);
     void *meets_arg;
-    bool tests;             /* PING a connection that was idle at all */
     uint64_t idle_check_ns; /* PING one that was idle for so long */
     uint64_t idle_ns;       /* close one that was idle for so long */
     dli_breaker_t breaker;

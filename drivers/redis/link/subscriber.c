@@ -138,18 +138,16 @@ static dl_status_t check_silence(const dli_subscriber_t *s, dl_error_t *err) {
     return dl_driver_fail(err, DL_EIO, ETIMEDOUT, "%s does not answer", s->endpoint->label);
 }
 
-static void warn_of_refusal(dli_subscriber_t *s) {
-    if (s->refused && !s->has_warned) {
-        char text[400];
-        s->has_warned = true;
-        snprintf(text, sizeof text, "the user may not subscribe to every lock's channel, so waits poll: %s",
-                 s->why.message);
-        s->env->report(s->env->core, DL_LOG_WARNING, text);
-    }
+static void warn_of_refusal(const dli_subscriber_t *s) {
+    char text[400];
+    snprintf(text, sizeof text, "the user may not subscribe to every lock's channel, so waits poll: %s",
+             s->why.message);
+    s->env->report(s->env->core, DL_LOG_WARNING, text);
 }
 
 void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
     dl_error_t err = {0};
+    bool was_refused = s->refused;
     if (s->conn == NULL) {
         return;
     }
@@ -160,7 +158,9 @@ void dli_subscriber_listen(dli_subscriber_t *s, short revents) {
     if (status != DL_OK) {
         lose(s, &err);
     }
-    warn_of_refusal(s);
+    if (s->refused && !was_refused) {
+        warn_of_refusal(s);
+    }
 }
 
 /* ---- what is to be done before a poll --------------------------------------------------------------- */
