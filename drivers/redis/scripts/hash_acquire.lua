@@ -48,13 +48,10 @@ else
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end
 end
-local token, end_of_block = next_token(tonumber(ARGV[6]))
+local token = next_token(tonumber(ARGV[6]))
 if type(token) == 'table' then
     return token
 end
--- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
--- be there without a token.
-redis.call('set', KEYS[2], end_of_block)
 if is_mine then
     redis.call('del', KEYS[1])
 end

@@ -46,9 +46,6 @@ if ARGV[4] == '1' then
     if type(token) == 'table' then
         return token
     end
-    -- Only the first write of a script is refused when memory is full: the counter goes first, or the lock
-    -- would be there without a token.
-    redis.call('set', KEYS[2], token)
 end
 -- This very claim may come twice, or long after it was given up and the others had granted it: what its hold has
 -- been extended to since stays.

@@ -37,13 +37,10 @@ if not held then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end
 end
-local token, end_of_block = next_token(tonumber(ARGV[6]))
+local token = next_token(tonumber(ARGV[6]))
 if type(token) == 'table' then
     return token
 end
--- Only the first write of a script is refused when memory is full: the counter goes first, or the lock would
--- be there without a token.
-redis.call('set', KEYS[2], end_of_block)
 redis.call('set', KEYS[1], own, 'px', ARGV[4])
 stand(ARGV[7], text, uuid)
 return token
