@@ -1,7 +1,7 @@
 -- hash_release.lua - frees one hold of a lock whose key is a hash, or writes the level that stays; who has none no
 -- longer waits for it. Or, by force, frees what was seen there.
 -- KEYS  lock
--- ARGV  owner, hold id (or what hash_inspect.lua showed of it and ""), level that stays, channel, list of those who
+-- ARGV  owner, hold id (or what inspect.lua showed of it and ""), level that stays, channel, list of those who
 --       wait for a fair lock, queue, 1 if its process waits
 -- Answers 1: freed, and what others have written into the hash stays; 2: freed for the first in line; 0: the level was
 -- written; nil: not this hold's, or no longer; by force, an error when it is no lock.

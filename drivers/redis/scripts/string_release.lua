@@ -1,7 +1,7 @@
 -- string_release.lua - frees one hold of a lock whose key is a string; who has none no longer waits for it. Or, by force,
 -- what was seen there.
 -- KEYS  lock
--- ARGV  owner, hold id (or what string_inspect.lua showed of it and ""), level that stays, channel, channel of others
+-- ARGV  owner, hold id (or what inspect.lua showed of it and ""), level that stays, channel, channel of others
 --       ("": none), queue, 1 if its process waits
 -- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
 -- include queue.lua
