@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "drivers/redis/link/subscriber.h"
+#include "drivers/redis/link/hearing.h"
 #include "redis_process.h"
 #include "support/entries.h"
 

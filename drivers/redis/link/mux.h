@@ -42,9 +42,6 @@ typedef struct dli_label {
 
 /* key NULL: no label. Nothing here can fail: both commands are short. */
 void dli_label_init(dli_label_t *label, const char *key, const char *text);
-/* Is it to be said now? Who hears true says it; nobody else does at once. */
-bool dli_label_is_due(dli_label_t *label, uint64_t now_ns);
-void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_ns);
 /* The server is another one, or no answer came. */
 void dli_label_lost(dli_label_t *label);
 

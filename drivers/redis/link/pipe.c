@@ -55,13 +55,14 @@ void dli_label_init(dli_label_t *label, const char *key, const char *text) {
     }
 }
 
-bool dli_label_is_due(dli_label_t *label, uint64_t now_ns) {
+/* Is it to be said now? Who hears true says it; nobody else does at once. */
+static bool is_label_due(dli_label_t *label, uint64_t now_ns) {
     bool is_due = now_ns >= label->due_ns;
     label->due_ns = is_due ? now_ns + AGAIN_NS : label->due_ns;
     return is_due;
 }
 
-void dli_label_answer(dli_label_t *label, const redisReply *reply, uint64_t now_ns) {
+static void answer_label(dli_label_t *label, const redisReply *reply, uint64_t now_ns) {
     if (reply->type != REDIS_REPLY_ERROR) {
         label->is_there = true;
     } else if (dli_reply_is_error(reply, "NOPERM") || dli_reply_is_error(reply, "ERR")) {
@@ -155,7 +156,7 @@ static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
 /* For people: it goes ahead of a claim or a renewal now and then, and may be left out. */
 static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint64_t now_ns) {
     dli_label_t *label = &pipe->mux->label;
-    if (request->kind->says_label && dli_label_is_due(label, now_ns)) {
+    if (request->kind->says_label && is_label_due(label, now_ns)) {
         (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
         dli_commands_append(&pipe->out, &label->say);
         if (pipe->out.out_of_memory) {
@@ -415,7 +416,7 @@ static dl_status_t answer(dli_pipe_t *pipe, redisReply **owned, dl_error_t *err)
     if (slot->kind == DLI_SLOT_PING) {
         pipe->pinged = false;
     } else if (slot->kind == DLI_SLOT_LABEL) {
-        dli_label_answer(&mux->label, reply, mux->env->now_ns());
+        answer_label(&mux->label, reply, mux->env->now_ns());
     } else if (slot->kind == DLI_SLOT_KILL) {
         note_kill(pipe, slot->claim, reply);
     } else if (is_of_replica(reply)) {

@@ -69,10 +69,6 @@ void dli_subscriber_unwatch(dli_subscriber_t *s, dli_watcher_t *watcher) {
     pthread_mutex_unlock(&s->mutex);
 }
 
-const char *dli_subscriber_why(const dli_subscriber_t *s) {
-    return s->why.message;
-}
-
 /* ---- losing the connection -------------------------------------------------------------------------- */
 
 /* Or it could not be made. Who heard is told, since a message may be missed from now on. */

@@ -51,7 +51,4 @@ void dli_subscriber_fds(dli_subscriber_t *subscriber, struct pollfd *fd, uint64_
 /* After that poll: hears what has come. */
 void dli_subscriber_listen(dli_subscriber_t *subscriber, short revents);
 
-/* For the one who listens: the last reason why nothing was heard; "": there was none. */
-const char *dli_subscriber_why(const dli_subscriber_t *subscriber);
-
 #endif

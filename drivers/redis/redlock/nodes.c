@@ -72,14 +72,13 @@ static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err
     if (has_changed) {
         report_twin(node, twin);
     }
-    return twin == NULL ? DL_OK
-                        : dl_driver_fail(
-                              err, DL_ECONFIG, 0,
-                              "nodes %zu and %zu are the same server: %s and %s; list 3 or 5 different ones",
-                              (twin->index < node->index ? twin : node)->index + 1,
-                              (twin->index < node->index ? node : twin)->index + 1,
-                              (twin->index < node->index ? twin : node)->redis.endpoint.label,
-                              (twin->index < node->index ? node : twin)->redis.endpoint.label);
+    if (twin == NULL) {
+        return DL_OK;
+    }
+    const dli_node_t *first = twin->index < node->index ? twin : node, *next = first == twin ? node : twin;
+    return dl_driver_fail(
+        err, DL_ECONFIG, 0, "nodes %zu and %zu are the same server: %s and %s; list 3 or 5 different ones",
+        first->index + 1, next->index + 1, first->redis.endpoint.label, next->redis.endpoint.label);
 }
 
 dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
