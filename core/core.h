@@ -109,7 +109,6 @@ struct dli_park {
 typedef struct dli_entry {
     TAILQ_ENTRY(dli_entry) turn;
     bool is_event; /* a dli_event_t, else a dli_op_t; it is the first member of both */
-    bool of_hold;  /* an event of a hold, else of a client */
 } dli_entry_t;
 typedef TAILQ_HEAD(dli_entries, dli_entry) dli_entries_t;
 
@@ -119,10 +118,8 @@ typedef struct dli_event {
     dl_status_t status;
     int64_t valid_ms;
     const char *text; /* static, or behind it */
-    union {
-        dli_hold_t *hold; /* a reference while it is queued */
-        dl_client_t *client;
-    } of;
+    dl_client_t *client;
+    dli_hold_t *hold; /* a reference while it is queued; NULL: it is of the client */
 } dli_event_t;
 
 /* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */
@@ -868,7 +865,6 @@ void dli_event_route(dli_event_t *event); /* to who reads the client's events no
 bool dli_event_take(dl_client_t *client, dl_event_t *event);
 void dli_event_give(dli_event_t *event, dl_event_t *out); /* and it is gone */
 void dli_event_discard(dli_event_t *event);
-dl_client_t *dli_event_client(const dli_event_t *event);
 void dli_events_free(dl_client_t *client);
 /* To the descriptor or the callback: whether events wait. */
 void dli_events_show(dl_client_t *client);

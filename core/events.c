@@ -33,17 +33,13 @@ static dli_event_t *pop(dl_client_t *client) {
     return (dli_event_t *)(void *)entry;
 }
 
-dl_client_t *dli_event_client(const dli_event_t *event) {
-    return event->entry.of_hold ? event->of.hold->gate->client : event->of.client;
-}
-
 /* Else malloc'ed. */
 static bool is_embedded(const dli_event_t *event) {
-    return event->entry.of_hold && event == &event->of.hold->lost_event;
+    return event->hold != NULL && event == &event->hold->lost_event;
 }
 
 void dli_event_discard(dli_event_t *event) {
-    dli_hold_t *hold = event->entry.of_hold ? event->of.hold : NULL;
+    dli_hold_t *hold = event->hold;
     if (!is_embedded(event)) {
         free(event);
     }
@@ -51,34 +47,36 @@ void dli_event_discard(dli_event_t *event) {
 }
 
 void dli_event_route(dli_event_t *event) {
-    dl_client_t *client = dli_event_client(event);
-    if (client->event_queue != NULL && (is_embedded(event) || client->event_count < QUEUE_MAX)) {
+    dl_client_t *client = event->client;
+    if (client->event_queue == NULL) {
+        TAILQ_INSERT_TAIL(&client->events, &event->entry, turn);
+        if (++client->event_count > QUEUE_MAX && TAILQ_FIRST(&client->events) != &event->entry) {
+            dli_event_discard(pop(client));
+            client->stats.events_dropped++;
+        }
+        dli_events_show(client);
+    } else if (is_embedded(event) || client->event_count < QUEUE_MAX) {
         dli_queue_put_event(client->event_queue, event);
-        return;
-    }
-    if (client->event_queue != NULL) {
+    } else {
         dli_event_discard(event);
         client->stats.events_dropped++;
-        return;
     }
-    TAILQ_INSERT_TAIL(&client->events, &event->entry, turn);
-    if (++client->event_count > QUEUE_MAX && TAILQ_FIRST(&client->events) != &event->entry) {
-        dli_event_discard(pop(client));
-        client->stats.events_dropped++;
-    }
-    dli_events_show(client);
 }
 
-static void push_of_hold(dli_event_t *event, dli_hold_t *hold) {
-    event->entry = (dli_entry_t){.is_event = true, .of_hold = true};
-    event->of.hold = hold;
-    hold->refs++;
+/* hold NULL: it is of the client. */
+static void push(dli_event_t *event, dl_client_t *client, dli_hold_t *hold) {
+    event->entry.is_event = true;
+    event->client = client;
+    event->hold = hold;
+    if (hold != NULL) {
+        hold->refs++;
+    }
     dli_event_route(event);
 }
 
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
     hold->lost_event = (dli_event_t){.kind = DL_EVENT_LOST, .status = why, .text = text};
-    push_of_hold(&hold->lost_event, hold);
+    push(&hold->lost_event, hold->gate->client, hold);
     dli_log(hold->gate->client, DL_LOG_WARNING, "lost '%s' (hold %llu): %s", hold->gate->name,
             (unsigned long long)hold->hold_id, text);
 }
@@ -103,7 +101,7 @@ void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, 
     dli_event_t *event = new_event(client, kind, status, text);
     if (event != NULL) {
         event->valid_ms = dli_hold_valid_ms(hold);
-        push_of_hold(event, hold);
+        push(event, client, hold);
     }
     dli_log(client, kind == DL_EVENT_RENEWAL_RECOVERED ? DL_LOG_INFO : DL_LOG_WARNING, "'%s' (hold %llu): %s",
             hold->gate->name, (unsigned long long)hold->hold_id, text);
@@ -112,9 +110,7 @@ void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, 
 void dli_event_warning(dl_client_t *client, const char *text) {
     dli_event_t *event = new_event(client, DL_EVENT_WARNING, DL_OK, text);
     if (event != NULL) {
-        event->entry.is_event = true;
-        event->of.client = client;
-        dli_event_route(event);
+        push(event, client, NULL);
     }
 }
 
@@ -123,10 +119,10 @@ void dli_event_give(dli_event_t *event, dl_event_t *out) {
     out->status = event->status;
     out->valid_ms = event->valid_ms;
     (void)snprintf(out->text, sizeof out->text, "%s", event->text);
-    if (event->entry.of_hold) {
-        const dli_hold_t *hold = event->of.hold;
+    const dli_hold_t *hold = event->hold;
+    if (hold != NULL) {
         memcpy(out->name, hold->gate->name, hold->gate->name_len + 1);
-        dli_owner_text(&hold->owner, hold->gate->client->uuid, out->owner, sizeof out->owner);
+        dli_owner_text(&hold->owner, event->client->uuid, out->owner, sizeof out->owner);
         out->hold_id = hold->hold_id;
         out->token = hold->token;
     }

@@ -64,7 +64,7 @@ void dli_queue_put_op(dli_op_t *op) {
 }
 
 void dli_queue_put_event(dl_queue_t *queue, dli_event_t *event) {
-    dl_client_t *client = dli_event_client(event);
+    dl_client_t *client = event->client;
     client->refs++;
     client->event_count++;
     pthread_mutex_lock(&queue->mutex);
@@ -206,7 +206,7 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
 
 /* False: its client was closed meanwhile. */
 static bool give_event(dli_event_t *event, dl_completion_t *out) {
-    dl_client_t *client = dli_event_client(event);
+    dl_client_t *client = event->client;
     *out = (dl_completion_t){.kind = DL_OP_EVENT, .client = client, .with.event = DL_EVENT_INIT};
     dli_lock_client(client);
     bool is_open = !client->closed;
@@ -366,7 +366,7 @@ static void take_events(dl_queue_t *queue, const dl_client_t *client, dli_entrie
     dli_entry_t *next;
     for (dli_entry_t *entry = TAILQ_FIRST(&queue->entries); entry != NULL; entry = next) {
         next = TAILQ_NEXT(entry, turn);
-        if (entry->is_event && dli_event_client((dli_event_t *)(void *)entry) == client) {
+        if (entry->is_event && ((dli_event_t *)(void *)entry)->client == client) {
             take_out(queue, entry);
             TAILQ_INSERT_TAIL(taken, entry, turn);
         }
@@ -377,7 +377,7 @@ static void take_events(dl_queue_t *queue, const dl_client_t *client, dli_entrie
 /* To who reads the client's events now, or to nobody. */
 static void give_back(dli_entry_t *entry, bool discard) {
     dli_event_t *event = (dli_event_t *)(void *)entry;
-    dl_client_t *client = dli_event_client(event);
+    dl_client_t *client = event->client;
     client->refs--; /* not the last: the caller has one, or the client is not closed */
     client->event_count--;
     if (discard) {
@@ -412,7 +412,7 @@ static void drop_entries(dl_queue_t *queue) {
     dli_entry_t *entry;
     while ((entry = take(queue)) != NULL) {
         if (entry->is_event) { /* it had waited here when its client was given to another queue */
-            dl_client_t *client = dli_event_client((dli_event_t *)(void *)entry);
+            dl_client_t *client = ((dli_event_t *)(void *)entry)->client;
             dli_lock_client(client);
             client->refs++;
             give_back(entry, client->closed);
