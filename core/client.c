@@ -181,12 +181,7 @@ dl_status_t dli_client_make(const dli_chosen_t *chosen, dl_client_t **out, dl_er
         return status;
     }
     client->exit_hook.heard = dli_hear_thread_exit;
-    client->hooked = dli_exit_hook_add(&client->exit_hook) == 0;
-    if (!client->hooked) {
-        dli_env_report(client, DL_LOG_WARNING,
-                       "threads that end while they hold will not be noticed before their "
-                       "lease is over: no hook for thread ends");
-    }
+    dli_exit_hook_add(&client->exit_hook);
     *out = client;
     return DL_OK;
 }

@@ -152,9 +152,7 @@ void dl_client_close(dl_client_t *client) {
     dli_op_end_left(client);
     (void)dli_be_punctual(false); /* a call of another client may have been left by a jump */
     client->close_began_ns = dli_now();
-    if (client->hooked) {
-        dli_exit_hook_remove(&client->exit_hook);
-    }
+    dli_exit_hook_remove(&client->exit_hook);
     dli_lock_client(client);
     end_calls(client);
     dli_unlock_client(client);

@@ -449,7 +449,6 @@ struct dl_client {
     bool passes; /* locks on, within this process */
     dli_spin_t spin;
     dli_exit_hook_t exit_hook;
-    bool hooked;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* calls == 0; a poke without a park; a callback returned */

@@ -2,7 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "owner.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,7 @@ static atomic_uint_fast64_t last_number;
 static _Thread_local dli_thread_t *self;
 
 static pthread_key_t exit_key;
-static int setup_error = EAGAIN; /* until then */
+static bool is_set_up; /* else no thread has a record, and none can hold */
 
 /* Guards the list of hooks. Before any client's mutex. Held over fork(), so that the child finds it free. */
 static pthread_mutex_t hooks_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -69,10 +68,8 @@ static void in_child(void) {
 
 /* As the library is loaded, before a thread can fork: in the midst of it, a child would do it once more. */
 __attribute__((constructor(101))) static void setup(void) {
-    setup_error = pthread_key_create(&exit_key, end_thread);
-    if (setup_error == 0) {
-        setup_error = pthread_atfork(before_fork, after_fork, in_child);
-    }
+    is_set_up = pthread_key_create(&exit_key, end_thread) == 0 &&
+                pthread_atfork(before_fork, after_fork, in_child) == 0;
 }
 
 dli_origin_t dli_origin(void) {
@@ -92,10 +89,7 @@ dli_thread_t *dli_thread_self(void) {
     if (self != NULL) {
         return self;
     }
-    if (setup_error != 0) {
-        return NULL;
-    }
-    dli_thread_t *thread = calloc(1, sizeof *thread);
+    dli_thread_t *thread = is_set_up ? calloc(1, sizeof *thread) : NULL;
     if (thread == NULL) {
         return NULL;
     }
@@ -110,14 +104,10 @@ dli_thread_t *dli_thread_self(void) {
     return thread;
 }
 
-int dli_exit_hook_add(dli_exit_hook_t *hook) {
-    if (setup_error != 0) {
-        return setup_error;
-    }
+void dli_exit_hook_add(dli_exit_hook_t *hook) {
     pthread_mutex_lock(&hooks_mutex);
     LIST_INSERT_HEAD(&hooks, hook, next);
     pthread_mutex_unlock(&hooks_mutex);
-    return 0;
 }
 
 void dli_exit_hook_remove(dli_exit_hook_t *hook) {

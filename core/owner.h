@@ -56,8 +56,7 @@ typedef struct dli_exit_hook {
     LIST_ENTRY(dli_exit_hook) next;
     void (*heard)(struct dli_exit_hook *hook);
 } dli_exit_hook_t;
-/* 0 or an errno. */
-int dli_exit_hook_add(dli_exit_hook_t *hook);
+void dli_exit_hook_add(dli_exit_hook_t *hook);
 /* After its return `heard` is not running and not called again. */
 void dli_exit_hook_remove(dli_exit_hook_t *hook);
 
