@@ -16,7 +16,6 @@
 /* How long it is tried to leave the line on a server. */
 #define LINE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
-static dli_next_t try_step(dli_op_t *op);
 static dli_next_t tried_step(dli_op_t *op);
 
 void dli_acquire_init(dli_op_t *op) {
@@ -88,11 +87,6 @@ static uint64_t try_deadline(const dli_op_t *op, uint64_t now) {
     /* A last try may begin when patience has just ended; it gets a moment. */
     uint64_t patience = dli_max(patience_ns(op, now), now + 1u * DLI_NS_PER_MS);
     return dli_min(exchange_deadline(op), patience);
-}
-
-uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now) {
-    int64_t max_hold_ms = op->opts.max_hold_ms > 0 ? op->opts.max_hold_ms : op->client->max_hold_ms;
-    return max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
 }
 
 /* ---- the end --------------------------------------------------------------------------------------- */
@@ -293,10 +287,7 @@ static dli_next_t try_step(dli_op_t *op) {
 static dl_status_t take(dli_op_t *op) {
     uint64_t now = dli_now();
     dl_status_t status = dli_op_stop_reason(op);
-    if (status == DL_OK && has_turn(op) &&
-        dli_hold_begin(op->hold, op->claim, &op->with.grant, op->lease_ms, op->automatic,
-                       dli_acquire_max_hold_until(op, now), now)) {
-        op->claim = NULL;
+    if (status == DL_OK && has_turn(op) && dli_hold_begin(op, now)) {
         return DL_OK;
     }
     abandon(op, false, now);

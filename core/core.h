@@ -709,8 +709,6 @@ dli_next_t dli_inspect_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
 void dli_acquire_init(dli_op_t *op); /* from checked options */
-/* The instant at which a hold that begins now ends, whatever is renewed. */
-uint64_t dli_acquire_max_hold_until(const dli_op_t *op, uint64_t now);
 /* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
@@ -788,11 +786,11 @@ void dli_free_all(dl_client_t *client);
 /* hold.c */
 dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
 void dli_hold_unref(dli_hold_t *hold);                                /* NULL: nothing */
-/* TRYING -> LIVE, and the claim's reference is its. False: no validity is left, and nothing has changed. */
-bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
-                    bool automatic, uint64_t max_hold_until_ns, uint64_t now);
+/* TRYING -> LIVE by a grant, and the claim's reference is the hold's. False: no validity is left, and nothing
+ * has changed. */
+bool dli_hold_begin(dli_op_t *op, uint64_t now);
 /* TRYING -> LIVE on the claim that was passed to its gate. */
-void dli_hold_take_over(dli_hold_t *hold, uint64_t max_hold_until_ns, uint64_t now);
+void dli_hold_take_over(dli_op_t *op, uint64_t now);
 /* LIVE -> RELEASING, and the claim is without a hold, its session still watched. */
 void dli_hold_leave_claim(dli_hold_t *hold);
 /* The instant at which it ends, unless it is renewed; and the loss, once that has come. */

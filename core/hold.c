@@ -33,13 +33,19 @@ int64_t dli_hold_valid_ms(const dli_hold_t *hold) {
     return is_valid ? (int64_t)((dli_hold_ends_ns(hold) - now) / DLI_NS_PER_MS) : 0;
 }
 
-static void stand_on(dli_hold_t *hold, dli_claim_t *claim, bool automatic, uint64_t max_hold_until_ns,
-                     uint64_t now) {
+/* Whatever is renewed. */
+static uint64_t max_hold_until(const dli_op_t *op, uint64_t now) {
+    int64_t max_hold_ms = op->opts.max_hold_ms > 0 ? op->opts.max_hold_ms : op->client->max_hold_ms;
+    return max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
+}
+
+static void stand_on(dli_op_t *op, dli_claim_t *claim, uint64_t now) {
+    dli_hold_t *hold = op->hold;
     hold->state = DLI_HOLD_LIVE;
     hold->levels = 1;
-    hold->auto_level = automatic ? 1 : 0;
+    hold->auto_level = op->automatic ? 1 : 0;
     hold->acquired_ns = now;
-    hold->max_hold_until_ns = max_hold_until_ns;
+    hold->max_hold_until_ns = max_hold_until(op, now);
     hold->claim = claim;
     hold->hold_id = claim->hold_id;
     claim->hold = hold;
@@ -55,30 +61,33 @@ static void begun(dli_hold_t *hold) {
     dli_gate_look_again(hold);
 }
 
-bool dli_hold_begin(dli_hold_t *hold, dli_claim_t *claim, const dl_grant_t *grant, int64_t lease_ms,
-                    bool automatic, uint64_t max_hold_until_ns, uint64_t now) {
-    uint64_t valid_until_ns = dli_valid_until(grant->sent_ns, lease_ms);
+bool dli_hold_begin(dli_op_t *op, uint64_t now) {
+    dli_claim_t *claim = op->claim;
+    const dl_grant_t *grant = &op->with.grant;
+    uint64_t valid_until_ns = dli_valid_until(grant->sent_ns, op->lease_ms);
     if (now >= valid_until_ns) {
         return false;
     }
-    stand_on(hold, claim, automatic, max_hold_until_ns, now);
-    hold->token = claim->token = grant->token;
+    op->claim = NULL;
+    stand_on(op, claim, now);
+    op->hold->token = claim->token = grant->token;
     claim->tokens = (uint16_t)(dli_grant_tokens(grant) - 1);
     claim->granted_ns = now;
     claim->trip_us = (uint32_t)(dli_min(now - grant->sent_ns, DLI_PASS_NS) / DLI_NS_PER_US);
     claim->valid_until_ns = valid_until_ns;
-    claim->lease_ms = lease_ms;
+    claim->lease_ms = op->lease_ms;
     claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
     dli_claim_watch_session(claim, grant->session_fd);
-    begun(hold);
+    begun(op->hold);
     return true;
 }
 
-void dli_hold_take_over(dli_hold_t *hold, uint64_t max_hold_until_ns, uint64_t now) {
-    dl_client_t *client = hold->gate->client;
-    dli_claim_t *claim = hold->gate->passed;
-    hold->gate->passed = NULL;
-    stand_on(hold, claim, true, max_hold_until_ns, now);
+void dli_hold_take_over(dli_op_t *op, uint64_t now) {
+    dl_client_t *client = op->client;
+    dli_hold_t *hold = op->hold;
+    dli_claim_t *claim = op->gate->passed;
+    op->gate->passed = NULL;
+    stand_on(op, claim, now);
     hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1; /* the server has the claim's */
     claim->passes++;
     if (claim->token != 0) {

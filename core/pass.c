@@ -72,7 +72,7 @@ dl_status_t dli_pass_take(dli_op_t *op) {
     if (op->hold == NULL) {
         return DL_ENOMEM;
     }
-    dli_hold_take_over(op->hold, dli_acquire_max_hold_until(op, now), now);
+    dli_hold_take_over(op, now);
     return DL_OK;
 }
 
