@@ -246,20 +246,6 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
     }
 }
 
-void dli_calls_watch(dl_client_t *client) {
-    dli_op_t *op;
-    while ((op = TAILQ_FIRST(&client->to_watch)) != NULL) {
-        TAILQ_REMOVE(&client->to_watch, op, in);
-        make_request(op);
-        dli_call_prepare(op);
-        dli_release_client(client);
-        dl_status_t answer = ask_table(client, &op->request);
-        pthread_mutex_lock(&client->mutex);
-        dli_call_answered(op, answer);
-        dli_op_watched(op);
-    }
-}
-
 bool dli_call_is_stopped(const dli_op_t *op) {
     return op->ask == DLI_ASK_TRY &&
            (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
@@ -279,7 +265,7 @@ void dli_call_withdraw(dli_op_t *op) {
     dli_call_answered(op, answer);
 }
 
-/* ---- a blocking call asks ------------------------------------------------------------------------------ */
+/* ---- asked by this thread ------------------------------------------------------------------------------ */
 
 static void ask_backend(dli_op_t *op) {
     DLI_PUNCTUAL; /* nor is its own time spent there */

@@ -676,7 +676,8 @@ void dli_op_start(dli_op_t *op);
 /* dli_request_t: its request is about to be carried out, or has ended. */
 bool dli_op_started(dli_request_t *request, dli_park_t *park);
 void dli_op_ended(dli_request_t *request, dl_status_t status);
-void dli_op_watched(dli_op_t *op); /* the driver's watch was called for it */
+/* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
+void dli_ops_watch(dl_client_t *client);
 void dli_run_ready(dl_client_t *client);
 /* Something has changed for this operation; it looks again. */
 void dli_op_poke(dli_op_t *op);
@@ -826,7 +827,7 @@ void dli_pass_end(dli_gate_t *gate);
 /* call.c */
 uint64_t dli_call_deadline(const dl_client_t *client);
 bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
-/* Carries out what the operation of a blocking call asks. With the mutex; released meanwhile. */
+/* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
 void dli_call_ask(dli_op_t *op);
 void dli_call_begin(dli_op_t *op);   /* begins to; it ends later */
 void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried out */
@@ -834,8 +835,6 @@ void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
 bool dli_call_is_stopped(const dli_op_t *op); /* a try is not to go on: it was poked */
 void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any more */
-/* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
-void dli_calls_watch(dl_client_t *client);
 /* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
  * depends on that moment; false: it is over instead. A worker gives its park. Its timer comes at its
  * deadline, unless that is DLI_NEVER then; the timer of one that is not in a lane is to withdraw it. timer

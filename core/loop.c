@@ -469,7 +469,7 @@ static uint64_t turn(dl_client_t *client) {
     if (client->threads_exited && !client->closing) {
         free_left_behind(client);
     }
-    dli_calls_watch(client);
+    dli_ops_watch(client);
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);

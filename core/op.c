@@ -391,8 +391,13 @@ void dli_op_ended(dli_request_t *request, dl_status_t status) {
     go_on(op);
 }
 
-void dli_op_watched(dli_op_t *op) {
-    make_ready(op);
+void dli_ops_watch(dl_client_t *client) {
+    dli_op_t *op;
+    while ((op = TAILQ_FIRST(&client->to_watch)) != NULL) {
+        TAILQ_REMOVE(&client->to_watch, op, in);
+        dli_call_ask(op);
+        make_ready(op);
+    }
 }
 
 static uint64_t may_queue_until(const dli_op_t *op, uint64_t now) {
