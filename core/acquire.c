@@ -23,7 +23,6 @@ void dli_acquire_init(dli_op_t *op) {
     op->deadline_ns = op->opts.wait_ms < 0 ? DLI_NEVER : op->started_ns + dli_ms(op->opts.wait_ms);
     op->automatic = op->opts.lease_ms == DL_LEASE_AUTO;
     op->lease_ms = op->automatic ? op->client->lease_ms : op->opts.lease_ms;
-    op->cancel = op->opts.cancel;
     op->step = dli_acquire_step;
 }
 
@@ -235,7 +234,7 @@ void dli_acquire_ask_now(dli_op_t *op) {
 
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
     uint64_t alive_ns = atomic_load(&op->client->last_answer_ns) + dli_ms(op->client->call_timeout_ms);
-    if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
+    if (op->ask != DLI_ASK_TRY || op->opts.wait_ms == 0 || now >= op->deadline_ns) {
         return now;
     }
     return op->deadline_ns == DLI_NEVER ? alive_ns : dli_min(alive_ns, op->deadline_ns + DLI_GRACE_NS);

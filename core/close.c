@@ -149,7 +149,7 @@ void dl_client_close(dl_client_t *client) {
         close_forked(client);
         return;
     }
-    dli_op_end_left(client);
+    dli_end_calls(dli_thread_known(), client);
     (void)dli_be_punctual(false); /* a call of another client may have been left by a jump */
     client->close_began_ns = dli_now();
     dli_exit_hook_remove(&client->exit_hook);

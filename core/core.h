@@ -287,7 +287,7 @@ struct dli_op {
     dli_entry_t entry;
     dl_op_kind_t kind;
     dl_client_t *client;
-    dl_lock_t *lock;           /* a reference; NULL: nobody called */
+    dl_lock_t *lock;           /* a reference; NULL: nobody called, it frees what an ended thread has left */
     dli_gate_t *gate;          /* of the handle, or of the hold */
     LIST_ENTRY(dli_op) beside; /* in client->ops, while it runs */
     TAILQ_ENTRY(dli_op) turn;  /* in gate->queue */
@@ -298,13 +298,12 @@ struct dli_op {
     dli_owner_t owner;         /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
-    dli_park_t *park;          /* of the thread that carries it; NULL: none */
-    const dl_cancel_t *cancel; /* of a blocking call */
-    bool async;                /* not carried on by a caller: its place is of interest */
-    bool asks, waits;          /* of a blocking call: its thread is in the driver; there, or asleep */
-    dli_op_t *outer;           /* in thread->calls */
-    uint64_t due_ns;           /* when its thread should go on at the latest */
-    uint64_t term;             /* it reads its own reply; 0: it does not */
+    dli_park_t *park; /* of the thread that carries it; NULL: none */
+    bool async;       /* not carried on by a caller: its place is of interest */
+    bool asks, waits; /* of a blocking call: its thread is in the driver; there, or asleep */
+    dli_op_t *outer;  /* in thread->calls */
+    uint64_t due_ns;  /* when its thread should go on at the latest */
+    uint64_t term;    /* it reads its own reply; 0: it does not */
     bool cancelled;
     bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
@@ -326,7 +325,7 @@ struct dli_op {
     dli_hold_t *hold;   /* a reference */
 
     /* acquire.c */
-    dl_acquire_opts_t opts;
+    dl_acquire_opts_t opts; /* cancel: of a blocking call, until its thread has left it */
     bool automatic;
     bool queued, was_queued; /* at the gate */
     bool counted;            /* in stats.waiting_now */
@@ -345,7 +344,6 @@ struct dli_op {
     uint64_t started_ns;
     uint64_t deadline_ns; /* DLI_NEVER: it waits for ever */
     uint64_t trouble_ns;  /* when the first try without an answer began; 0: the last one had an answer */
-    bool thread_exited;   /* unlock.c: frees what an ended thread has left */
 
     /* queue.c */
     dl_queue_t *queue; /* NULL: nobody takes its completion */
@@ -669,8 +667,6 @@ dli_op_t *dli_op_new(const dli_asked_t *asked);
 dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
 /* A blocking call. What an inspection learns goes to info. */
 dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
-/* Ends what this thread has left by a jump; before a call that waits for all others of the client. */
-void dli_op_end_left(const dl_client_t *client);
 /* An operation of a queue, or of nobody; room for its timer is reserved. */
 void dli_op_start(dli_op_t *op);
 /* dli_request_t: its request is about to be carried out, or has ended. */
@@ -716,7 +712,7 @@ void dli_acquire_ask_now(dli_op_t *op);
 /* Whether its try keeps this process in line on the server (backend.h). */
 bool dli_acquire_joins(dli_op_t *op);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
- * others, until then; in the past: no longer. */
+ * others, until then; in the past: no longer, as all that is no try. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
 /* extend.c: the server is told of op->hold, until op->until_ns: that it has so many levels, and how long its
  * lease is. `then` has the outcome for the caller in op->answer. */

@@ -356,10 +356,11 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
         sleep_without_park(op, until_ns);
         return;
     }
+    const dl_cancel_t *cancel = op->opts.cancel;
     struct pollfd fds[2 + DL_LISTEN_MAX] = {
         {.fd = op->park->fd, .events = POLLIN},
         /* What a cancel does not end would spin on it. */
-        {.fd = op->cancel != NULL && (!op->request.pending || op->ask == DLI_ASK_TRY) ? op->cancel->fd : -1,
+        {.fd = cancel != NULL && (!op->request.pending || op->ask == DLI_ASK_TRY) ? cancel->fd : -1,
          .events = POLLIN},
     };
     if (op->listens || op->request.pending) {

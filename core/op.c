@@ -81,7 +81,7 @@ dl_status_t dli_op_stop_reason(const dli_op_t *op) {
     if (op->client->closing || (op->lock != NULL && op->lock->closed)) {
         return DL_ECLOSED;
     }
-    bool triggered = op->cancel != NULL && atomic_load(&op->cancel->triggered);
+    bool triggered = op->opts.cancel != NULL && atomic_load(&op->opts.cancel->triggered);
     return op->cancelled || triggered ? DL_ECANCELED : DL_OK;
 }
 
@@ -143,15 +143,10 @@ dl_status_t dli_op_can_wait(dli_op_t *op) {
                            : dli_fail(&op->err, DL_ELIMIT, "no descriptor is left to wait with");
 }
 
-/* When its thread is to go on. */
-static uint64_t due(const dli_op_t *op, dli_next_t next) {
-    return next == DLI_ASK ? op->ask_until_ns : op->until_ns;
-}
-
 static void run(dli_op_t *op) {
     dli_next_t next;
     while ((next = advance(op)) != DLI_DONE) {
-        op->due_ns = due(op, next);
+        op->due_ns = next == DLI_ASK ? op->ask_until_ns : op->until_ns;
         op->waits = true;
         if (next == DLI_ASK) {
             dli_call_ask(op);
@@ -176,7 +171,7 @@ static void end_left(dli_op_t *op) {
     }
     dli_lock_client(op->client);
     dli_loop_forget(op);
-    op->cancel = NULL;
+    op->opts.cancel = NULL;
     op->cancelled = true;
     if (op->request.pending) {
         dli_call_withdraw(op);
@@ -193,7 +188,7 @@ static void end_left(dli_op_t *op) {
 static bool end_one_left(dli_thread_t *thread, const dl_client_t *client) {
     for (dli_op_t **at = &thread->calls; *at != NULL; at = &(*at)->outer) {
         dli_op_t *op = *at;
-        if (op->client == client && op->waits) {
+        if (client == NULL || (op->client == client && op->waits)) {
             *at = op->outer;
             end_left(op);
             return true;
@@ -202,19 +197,9 @@ static bool end_one_left(dli_thread_t *thread, const dl_client_t *client) {
     return false;
 }
 
-void dli_op_end_left(const dl_client_t *client) {
-    dli_thread_t *thread = dli_thread_known();
+void dli_end_calls(dli_thread_t *thread, const dl_client_t *client) {
     dli_end_waking(client);
     while (thread != NULL && end_one_left(thread, client)) {}
-}
-
-void dli_end_calls(dli_thread_t *thread) {
-    dli_end_waking(NULL);
-    while (thread->calls != NULL) {
-        dli_op_t *op = thread->calls;
-        thread->calls = op->outer;
-        end_left(op);
-    }
 }
 
 static void keep(dli_thread_t *thread, dli_op_t *op) {
@@ -250,7 +235,7 @@ dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_
         return dli_fail_plain(err, DL_ENOMEM);
     }
     if (lock != NULL) {
-        dli_op_end_left(lock->client);
+        dli_end_calls(thread, lock->client);
     }
     dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
     thread->spare = NULL;
@@ -400,10 +385,6 @@ void dli_ops_watch(dl_client_t *client) {
     }
 }
 
-static uint64_t may_queue_until(const dli_op_t *op, uint64_t now) {
-    return op->ask == DLI_ASK_TRY ? dli_acquire_may_queue_until(op, now) : now;
-}
-
 static void end_queueing(dli_op_t *op, uint64_t now) {
     if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
         answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
@@ -416,7 +397,7 @@ bool dli_op_started(dli_request_t *request, dli_park_t *park) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
     if (park != NULL) {
         uint64_t now = dli_now();
-        if (now >= op->ask_until_ns && may_queue_until(op, now) <= now) {
+        if (now >= op->ask_until_ns && dli_acquire_may_queue_until(op, now) <= now) {
             end_queueing(op, now);
             return false;
         }
@@ -425,7 +406,7 @@ bool dli_op_started(dli_request_t *request, dli_park_t *park) {
         if (op->ask == DLI_ASK_TRY) {
             dli_acquire_ask_now(op);
         }
-        op->due_ns = due(op, DLI_ASK);
+        op->due_ns = op->ask_until_ns;
     }
     dli_call_prepare(op);
     return true;
@@ -437,8 +418,8 @@ static void fire(dli_timer_t *timer, uint64_t now) {
         stop_waiting(op);
     } else if (!op->request.in_lane) {
         withdraw(op);
-    } else if (may_queue_until(op, now) > now) {
-        dli_loop_at(op->client, timer, may_queue_until(op, now));
+    } else if (dli_acquire_may_queue_until(op, now) > now) {
+        dli_loop_at(op->client, timer, dli_acquire_may_queue_until(op, now));
     } else {
         end_queueing(op, now);
     }

@@ -34,7 +34,7 @@ void dli_thread_unref(dli_thread_t *thread) {
 static void end_thread(void *arg) {
     DLI_NO_THREAD_CANCEL;
     dli_thread_t *thread = arg;
-    dli_end_calls(thread);
+    dli_end_calls(thread, NULL);
     free(thread->spare);
     self = NULL;
     atomic_store(&thread->exited, true);

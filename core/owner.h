@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+struct dl_client;
 struct dli_op;
 
 /* One thread that called the library. It lives until the thread has ended and no hold refers to it. */
@@ -30,8 +31,9 @@ typedef struct dli_owner {
 dli_thread_t *dli_thread_self(void);
 /* The same; NULL: it has none yet. */
 dli_thread_t *dli_thread_known(void);
-/* op.c: the thread ends, and has left its calls by a jump. */
-void dli_end_calls(dli_thread_t *thread);
+/* op.c: ends what the thread has left by a jump: before a call that waits for all others of the client, and
+ * with the thread (client NULL: of any). */
+void dli_end_calls(dli_thread_t *thread, const struct dl_client *client);
 void dli_thread_ref(dli_thread_t *thread); /* NULL: nothing, as of every unref */
 void dli_thread_unref(dli_thread_t *thread);
 

@@ -10,7 +10,7 @@ static dli_next_t level_left(dli_op_t *op) {
 }
 
 static void tell_of_exit(const dli_op_t *op) {
-    if (op->thread_exited) {
+    if (op->lock == NULL) {
         dli_event_hold(op->hold, DL_EVENT_THREAD_EXITED, op->answer,
                        "the thread that held it has ended; the lock was released");
     }
@@ -80,7 +80,6 @@ bool dli_unlock_left_behind(dli_hold_t *hold) {
     op->kind = DL_OP_UNLOCK;
     op->client = hold->gate->client;
     op->gate = hold->gate;
-    op->thread_exited = true;
     (void)release(op, hold);
     dli_op_start(op);
     return true;
