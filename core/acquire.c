@@ -106,7 +106,7 @@ static void leave_line(dli_op_t *op) {
     dli_claim_t *claim = dli_claim_new(op->client, op->gate, &op->owner);
     op->gate->in_line = false;
     if (claim != NULL) {
-        claim->hold_id = atomic_fetch_add(&op->client->last_hold_id, 1) + 1; /* new to the server */
+        claim->hold_id = ++op->client->last_hold_id; /* new to the server */
         dli_free_add(claim, false, dli_now() + LINE_NS);
         dli_claim_unref(claim);
     }
@@ -222,7 +222,7 @@ static void ask_now(dli_op_t *op) {
 
 void dli_acquire_ask_now(dli_op_t *op) {
     uint64_t began_ns = op->began_ns, until_ns = op->ask_until_ns;
-    bool is_answering = atomic_load(&op->client->last_answer_ns) >= began_ns;
+    bool is_answering = op->client->last_answer_ns >= began_ns;
     ask_now(op);
     if (!is_answering) {
         int64_t half_ms = (int64_t)((until_ns - op->began_ns) / DLI_NS_PER_MS) / 2;
@@ -233,7 +233,7 @@ void dli_acquire_ask_now(dli_op_t *op) {
 }
 
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
-    uint64_t alive_ns = atomic_load(&op->client->last_answer_ns) + dli_ms(op->client->call_timeout_ms);
+    uint64_t alive_ns = op->client->last_answer_ns + dli_ms(op->client->call_timeout_ms);
     if (op->ask != DLI_ASK_TRY || op->opts.wait_ms == 0 || now >= op->deadline_ns) {
         return now;
     }

@@ -8,7 +8,7 @@ uint64_t dli_call_deadline(const dl_client_t *client) {
 
 void dli_call_note(dl_client_t *client, dl_status_t status) {
     if (status != DL_EUNKNOWN && status != DL_EIO && status != DL_ECANCELED) {
-        atomic_store(&client->last_answer_ns, dli_now());
+        client->last_answer_ns = dli_now();
     }
     client->stats.unknown_outcomes += status == DL_EUNKNOWN;
 }
@@ -20,7 +20,7 @@ dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t
         .owner = claim->owner_text,
         .hold_id = claim->hold_id,
         .level = level,
-        .token_floor = atomic_load(&claim->client->token_floor),
+        .token_floor = claim->client->token_floor,
         .deadline_ns = deadline_ns,
         .stop = {{-1, -1}},
         .tokens = 1,
@@ -38,11 +38,6 @@ dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
         .hold = dli_claim_driver_hold(claim),
         .status = DL_EIO,
     };
-}
-
-static void raise_floor(dl_client_t *client, uint64_t token) {
-    uint_fast64_t seen = atomic_load(&client->token_floor);
-    while (token > seen && !atomic_compare_exchange_weak(&client->token_floor, &seen, token)) {}
 }
 
 /* Validity counts from the instant before the request was sent. A driver that names none, or one in the
@@ -165,7 +160,7 @@ static void prepare_try(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     if (op->ask == DLI_ASK_TRY) {
         /* A new number for every attempt: an older request that comes late never replaces a newer one. */
-        claim->hold_id = atomic_fetch_add(&op->client->last_hold_id, 1) + 1;
+        claim->hold_id = ++op->client->last_hold_id;
         claim->attempted = true;
     }
     dli_request_t *request = &op->request;
@@ -235,7 +230,7 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
         grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
         if (answer == DL_OK) {
             grant->tokens = dli_min(dli_grant_tokens(grant), op->request.with.tokens);
-            raise_floor(op->client, grant->token + grant->tokens - 1);
+            op->client->token_floor = dli_max(op->client->token_floor, grant->token + grant->tokens - 1);
         }
     } else if (op->ask == DLI_ASK_RENEW) {
         dli_call_renewed(&op->with.renewal, 1, op->called_ns);

@@ -473,12 +473,12 @@ struct dl_client {
     dli_loop_t loop;
     dli_lane_t lanes[DLI_LANES];
 
-    atomic_uint_fast64_t last_hold_id;
-    atomic_uint_fast64_t token_floor;
-    dli_claim_t *dead;                   /* without references, to be dropped outside the mutex */
-    unsigned busy_outside;               /* threads that do so, or hand out log lines, now */
-    atomic_uint_fast64_t last_answer_ns; /* when the server was last heard of */
-    uint32_t level_limit;                /* DL_LEVEL_MAX; tests lower it */
+    uint64_t last_hold_id;
+    uint64_t token_floor;
+    dli_claim_t *dead;       /* without references, to be dropped outside the mutex */
+    unsigned busy_outside;   /* threads that do so, or hand out log lines, now */
+    uint64_t last_answer_ns; /* when the server was last heard of */
+    uint32_t level_limit;    /* DL_LEVEL_MAX; tests lower it */
     bool threads_exited;
     uint64_t close_began_ns;
 

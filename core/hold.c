@@ -88,7 +88,7 @@ void dli_hold_take_over(dli_op_t *op, uint64_t now) {
     dli_claim_t *claim = op->gate->passed;
     op->gate->passed = NULL;
     stand_on(op, claim, now);
-    hold->hold_id = atomic_fetch_add(&client->last_hold_id, 1) + 1; /* the server has the claim's */
+    hold->hold_id = ++client->last_hold_id; /* the server has the claim's */
     claim->passes++;
     if (claim->token != 0) {
         hold->token = claim->token + claim->passes;
