@@ -229,7 +229,8 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
         dl_grant_t *grant = &op->with.grant;
         grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
         if (answer == DL_OK) {
-            grant->tokens = dli_min(dli_grant_tokens(grant), op->request.with.tokens);
+            /* A driver that draws no more than one may say none. */
+            grant->tokens = dli_min(dli_max(grant->tokens, 1), op->request.with.tokens);
             op->client->token_floor = dli_max(op->client->token_floor, grant->token + grant->tokens - 1);
         }
     } else if (op->ask == DLI_ASK_RENEW) {

@@ -156,8 +156,8 @@ struct dli_claim {
     bool last_try;   /* the client closes, and it was tried before */
     /* pass.c */
     uint16_t passes;     /* so often it was passed on */
-    uint16_t tokens;     /* how many more holds have one */
-    uint32_t trip_us;    /* from its request to the answer; at most DLI_PASS_NS */
+    uint16_t passes_max; /* at most, and as long as holds have tokens */
+    uint32_t trip_ns;    /* from its request to the answer; at most DLI_PASS_NS */
     uint64_t granted_ns; /* when its first hold began */
     uint64_t renew_due_ns;
     uint64_t free_until_ns;
@@ -531,11 +531,6 @@ static inline uint64_t dli_min(uint64_t a, uint64_t b) {
 }
 static inline uint64_t dli_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
-}
-
-/* Of a grant, also by a driver that draws no more than one. */
-static inline uint64_t dli_grant_tokens(const dl_grant_t *grant) {
-    return grant->tokens > 0 ? grant->tokens : 1;
 }
 
 /* mutex.c */

@@ -71,9 +71,9 @@ bool dli_hold_begin(dli_op_t *op, uint64_t now) {
     op->claim = NULL;
     stand_on(op, claim, now);
     op->hold->token = claim->token = grant->token;
-    claim->tokens = (uint16_t)(dli_grant_tokens(grant) - 1);
+    claim->passes_max = (uint16_t)(grant->token != 0 ? grant->tokens - 1 : DLI_PASS_MAX);
     claim->granted_ns = now;
-    claim->trip_us = (uint32_t)(dli_min(now - grant->sent_ns, DLI_PASS_NS) / DLI_NS_PER_US);
+    claim->trip_ns = (uint32_t)dli_min(now - grant->sent_ns, DLI_PASS_NS);
     claim->valid_until_ns = valid_until_ns;
     claim->lease_ms = op->lease_ms;
     claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
@@ -90,10 +90,7 @@ void dli_hold_take_over(dli_op_t *op, uint64_t now) {
     stand_on(op, claim, now);
     hold->hold_id = ++client->last_hold_id; /* the server has the claim's */
     claim->passes++;
-    if (claim->token != 0) {
-        hold->token = claim->token + claim->passes;
-        claim->tokens--;
-    }
+    hold->token = claim->token != 0 ? claim->token + claim->passes : 0;
     client->stats.passed++;
     begun(hold);
 }

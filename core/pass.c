@@ -34,11 +34,6 @@ static bool is_wanted(const dli_hold_t *hold) {
     return hold->gate->client->passes && hold->auto_level > 0 && next != NULL && dli_pass_suits(next);
 }
 
-static bool is_at_its_bound(const dli_claim_t *claim, uint64_t now) {
-    bool has_token = claim->token == 0 || claim->tokens > 0;
-    return claim->passes >= DLI_PASS_MAX || now >= claim->granted_ns + DLI_PASS_NS || !has_token;
-}
-
 bool dli_pass(dli_hold_t *hold) {
     dli_claim_t *claim = hold->claim;
     dli_gate_t *gate = hold->gate;
@@ -46,9 +41,9 @@ bool dli_pass(dli_hold_t *hold) {
     if (!is_wanted(hold) || !is_sound(claim, now)) {
         return false;
     }
-    if (is_at_its_bound(claim, now)) {
+    if (claim->passes >= claim->passes_max || now >= claim->granted_ns + DLI_PASS_NS) {
         bool is_in_line = (gate->client->driver->caps & DL_CAP_NATIVE_WAIT) != 0; /* the others, there */
-        gate->rest_ns = claim->passes > 0 && !is_in_line ? claim->trip_us * (uint64_t)DLI_NS_PER_US : 0;
+        gate->rest_ns = claim->passes > 0 && !is_in_line ? claim->trip_ns : 0;
         gate->turn_ns = dli_min(now - claim->granted_ns, DLI_PASS_NS);
         return false;
     }
