@@ -766,6 +766,8 @@ void dli_renew_stop(dl_client_t *client);
 void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
 /* Its request has ended, and the backend may have left something (`owes`): the same, after a while. */
 void dli_free_rest(dli_claim_t *claim, uint64_t until_ns);
+/* One or the other, by the answer to a release or the reason of a loss, until the lease must be over. */
+void dli_free_left(dli_claim_t *claim, dl_status_t answer);
 bool dli_claim_owes(dli_claim_t *claim);
 /* dli_backend_env_t.settled */
 void dli_free_settled(dli_claim_t *claim);
@@ -797,7 +799,7 @@ bool dli_hold_expire(dli_hold_t *hold, uint64_t now);
 void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text);
 /* The same, with DL_ELOST and the words for what was seen. */
 void dli_hold_lose_as(dli_hold_t *hold, dl_loss_t loss);
-/* LIVE or LOST -> ENDED (LIVE: through RELEASING); takes it from its gate and drops the gate's reference. */
+/* RELEASING or LOST -> ENDED; takes it from its gate and drops the gate's reference. */
 void dli_hold_end(dli_hold_t *hold);
 /* LIVE -> RELEASING: nothing is renewed any more. */
 void dli_hold_disarm(dli_hold_t *hold);

@@ -145,6 +145,15 @@ void dli_free_rest(dli_claim_t *claim, uint64_t until_ns) {
     }
 }
 
+void dli_free_left(dli_claim_t *claim, dl_status_t answer) {
+    uint64_t until_ns = dli_now() + dli_ms(claim->lease_ms);
+    if (answer == DL_OK || answer == DL_ELOST) {
+        dli_free_rest(claim, until_ns);
+    } else {
+        dli_free_add(claim, false, until_ns);
+    }
+}
+
 void dli_free_settled(dli_claim_t *claim) {
     if (claim->freeing && !is_asked(claim)) {
         dli_timer_clear(&claim->client->loop.timers, &claim->timer);

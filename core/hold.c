@@ -125,11 +125,8 @@ void dli_hold_lose(dli_hold_t *hold, dl_status_t why, const char *text) {
     client->stats.lost++;
     count_end(hold, now);
     dli_event_lost(hold, why, text);
-    if (why != DL_ELOST) {
-        /* By our arithmetic only: the server may still keep it, or a late renewal may. */
-        dli_free_add(hold->claim, false, now + dli_ms(hold->claim->lease_ms));
-    }
-    dli_free_rest(hold->claim, now + dli_ms(hold->claim->lease_ms));
+    /* Not ELOST: by our arithmetic only, and the server may still keep it, or a late renewal may. */
+    dli_free_left(hold->claim, why);
     dli_gate_look_again(hold);
     dli_gate_next(gate);
 }
@@ -160,9 +157,6 @@ void dli_hold_end(dli_hold_t *hold) {
     if (hold->state == DLI_HOLD_LOST) {
         LIST_REMOVE(hold, beside);
     } else {
-        if (hold->state == DLI_HOLD_LIVE) {
-            dli_hold_disarm(hold);
-        }
         gate->current = NULL;
         client->stats.released++;
         count_end(hold, dli_now());

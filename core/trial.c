@@ -81,12 +81,7 @@ static dl_status_t take(dli_op_t *op, dli_claim_t *claim, dl_error_t *err) {
 }
 
 static void give_back(dli_op_t *op, dli_claim_t *claim, dl_error_t *err) {
-    dl_status_t status = ask(op, DLI_ASK_RELEASE, claim, 0, err);
-    uint64_t over_ns = dli_now() + dli_ms(claim->lease_ms);
-    if (status != DL_OK && status != DL_ELOST) {
-        dli_free_add(claim, false, over_ns);
-    }
-    dli_free_rest(claim, over_ns);
+    dli_free_left(claim, ask(op, DLI_ASK_RELEASE, claim, 0, err));
 }
 
 /* ---- all of them --------------------------------------------------------------------------------------- */

@@ -26,14 +26,10 @@ static dli_next_t released(dli_op_t *op) {
     if (op->request.in_line) {
         op->gate->rest_ns = 0; /* no other has to ask first */
     }
-    uint64_t over_ns = dli_now() + dli_ms(op->claim->lease_ms);
     if (op->answer == DL_ELOST) {
         dli_hold_lose(hold, DL_ELOST, "found lost at its release");
-    } else if (op->answer != DL_OK) {
-        dli_free_add(op->claim, false, over_ns);
-    }
-    dli_free_rest(op->claim, over_ns);
-    if (op->answer != DL_ELOST) {
+    } else {
+        dli_free_left(op->claim, op->answer);
         tell_of_exit(op);
     }
     dli_hold_end(hold);
