@@ -117,11 +117,15 @@ static dl_status_t begin(const dli_asked_t *asked, dl_lock_t *lock, dl_queue_t *
                          dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
     DLI_PUNCTUAL;
+    dl_status_t status = check(lock, queue, err);
+    if (status != DL_OK) {
+        return status;
+    }
     dli_op_t *op = dli_op_new(asked);
     if (op == NULL) {
         return dli_fail_plain(err, DL_ENOMEM);
     }
-    dl_status_t status = dli_op_enter(op, lock, err);
+    status = dli_op_enter(op, lock, err);
     if (status != DL_OK) {
         free(op);
         return status;
@@ -145,10 +149,7 @@ static dl_status_t begin(const dli_asked_t *asked, dl_lock_t *lock, dl_queue_t *
 dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_queue_t *queue, void *tag,
                              uint64_t *id, dl_error_t *err) {
     dli_asked_t asked = {.kind = DL_OP_ACQUIRE, .tag = tag};
-    dl_status_t status = check(lock, queue, err);
-    if (status == DL_OK) {
-        status = dli_take_opts(opts, &asked.opts, err);
-    }
+    dl_status_t status = dli_take_opts(opts, &asked.opts, err);
     if (status == DL_OK && asked.opts.cancel != NULL) {
         status = dli_fail(err, DL_EINVAL, "an operation of a queue is cancelled by dl_op_cancel");
     }
@@ -157,24 +158,19 @@ dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_
 
 dl_status_t dl_unlock_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
     dli_asked_t asked = {.kind = DL_OP_UNLOCK, .step = dli_unlock_step, .tag = tag};
-    dl_status_t status = check(lock, queue, err);
-    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
+    return begin(&asked, lock, queue, id, err);
 }
 
 dl_status_t dl_extend_begin(dl_lock_t *lock, int64_t lease_ms, dl_queue_t *queue, void *tag, uint64_t *id,
                             dl_error_t *err) {
     dli_asked_t asked = {.kind = DL_OP_EXTEND, .step = dli_extend_step, .lease_ms = lease_ms, .tag = tag};
-    dl_status_t status = check(lock, queue, err);
-    if (status == DL_OK) {
-        status = dli_check_lease(lease_ms, err);
-    }
+    dl_status_t status = dli_check_lease(lease_ms, err);
     return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
 }
 
 dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
     dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .tag = tag};
-    dl_status_t status = check(lock, queue, err);
-    return status == DL_OK ? begin(&asked, lock, queue, id, err) : status;
+    return begin(&asked, lock, queue, id, err);
 }
 
 /* ---- take ------------------------------------------------------------------------------------------- */
