@@ -31,6 +31,7 @@ dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owne
     dli_owner_text(owner, client->uuid, claim->owner_text, sizeof claim->owner_text);
     claim->refs = 1;
     claim->session_fd = -1;
+    TAILQ_INIT(&claim->users);
     claim->timer.fire = fire;
     return claim;
 }

@@ -138,10 +138,10 @@ struct dli_claim {
     dli_hold_t *hold; /* who has it while it is LIVE; NULL: nobody */
     uint64_t token;   /* of its first hold */
     uint64_t valid_until_ns;
-    int64_t lease_ms;      /* the longest lease asked for, what the server may keep it for */
-    dli_timer_t timer;     /* its end or renewal; later its next free */
-    dli_claim_t *next_due; /* in client->due; at its end in client->dead */
-    dli_chain_t users;     /* SESSION: operations that want to use it next */
+    int64_t lease_ms;           /* the longest lease asked for, what the server may keep it for */
+    dli_timer_t timer;          /* its end or renewal; later its next free */
+    dli_claim_t *next_due;      /* in client->due; at its end in client->dead */
+    TAILQ_HEAD(, dli_op) users; /* SESSION: operations that want to use it next */
     int session_fd;
     bool busy;      /* SESSION: an exchange uses driver_hold */
     bool hung_up;   /* SESSION: its descriptor has hung up since the last ping began */
@@ -292,10 +292,10 @@ struct dli_op {
     LIST_ENTRY(dli_op) beside; /* in client->ops, while it runs */
     TAILQ_ENTRY(dli_op) turn;  /* in gate->queue */
     TAILQ_ENTRY(dli_op) in;    /* client->ready or to_watch, or loop.sleepers */
-    dli_chained_t by_claim;    /* in claim->users */
-    dli_chained_t by_owner;    /* in client->queued, while it is in the queue of its gate */
-    dli_chained_t by_id;       /* in its queue, until it is taken */
-    dli_owner_t owner;         /* no reference: the caller, or a task */
+    TAILQ_ENTRY(dli_op) by_claim; /* in claim->users */
+    dli_chained_t by_owner;       /* in client->queued, while it is in the queue of its gate */
+    dli_chained_t by_id;          /* in its queue, until it is taken */
+    dli_owner_t owner;            /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
     dli_park_t *park; /* of the thread that carries it; NULL: none */
@@ -597,8 +597,6 @@ void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer);
 
 /* table.c */
 uint64_t dli_hash(const void *bytes, size_t len);
-void dli_chain_add(dli_chain_t *chain, dli_chained_t *link);
-void dli_chain_remove(dli_chain_t *chain, dli_chained_t *link);
 void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash);
 void dli_table_remove(dli_table_t *table, dli_chained_t *link);
 /* The oldest with this hash, and the next with the same. */

@@ -468,7 +468,7 @@ void dli_op_free_and_unlock(dli_op_t *op) {
 static void leave_users(dli_op_t *op) {
     if (op->is_user) {
         op->is_user = false;
-        dli_chain_remove(&op->claim->users, &op->by_claim);
+        TAILQ_REMOVE(&op->claim->users, op, by_claim);
     }
 }
 
@@ -493,7 +493,7 @@ dli_next_t dli_claim_use(dli_op_t *op) {
     }
     if (!op->is_user) {
         op->is_user = true;
-        dli_chain_add(&claim->users, &op->by_claim);
+        TAILQ_INSERT_TAIL(&claim->users, op, by_claim);
     }
     return DLI_WAIT;
 }
@@ -501,8 +501,8 @@ dli_next_t dli_claim_use(dli_op_t *op) {
 /* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
 void dli_claim_idle(dli_claim_t *claim) {
     claim->busy = false;
-    for (dli_chained_t *at = claim->users.first; at != NULL; at = at->next) {
-        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_claim, at);
+    dli_op_t *op;
+    TAILQ_FOREACH(op, &claim->users, by_claim) {
         dli_op_poke(op);
         if (op->async) {
             return;

@@ -21,14 +21,14 @@ static dli_chain_t *chain_of(dli_table_t *table, uint64_t hash) {
     return table->count == 0 ? &table->only : &table->chains[i];
 }
 
-void dli_chain_add(dli_chain_t *chain, dli_chained_t *link) {
+static void chain_add(dli_chain_t *chain, dli_chained_t *link) {
     link->next = NULL;
     link->prev = chain->last;
     *(chain->last != NULL ? &chain->last->next : &chain->first) = link;
     chain->last = link;
 }
 
-void dli_chain_remove(dli_chain_t *chain, dli_chained_t *link) {
+static void chain_remove(dli_chain_t *chain, dli_chained_t *link) {
     *(link->prev != NULL ? &link->prev->next : &chain->first) = link->next;
     *(link->next != NULL ? &link->next->prev : &chain->last) = link->prev;
 }
@@ -62,7 +62,7 @@ static void split(dli_table_t *table) {
     table->chains[table->count++] = *from = (dli_chain_t){NULL, NULL};
     while (link != NULL) {
         dli_chained_t *next = link->next;
-        dli_chain_add(chain_of(table, link->hash), link);
+        chain_add(chain_of(table, link->hash), link);
         link = next;
     }
 }
@@ -72,12 +72,12 @@ void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash) {
         split(table);
     }
     link->hash = hash;
-    dli_chain_add(chain_of(table, hash), link);
+    chain_add(chain_of(table, hash), link);
     table->len++;
 }
 
 void dli_table_remove(dli_table_t *table, dli_chained_t *link) {
-    dli_chain_remove(chain_of(table, link->hash), link);
+    chain_remove(chain_of(table, link->hash), link);
     table->len--;
 }
 
