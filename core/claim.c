@@ -43,7 +43,7 @@ void dli_claim_unref(dli_claim_t *claim) {
     dl_client_t *client = claim->client;
     dli_gate_unref(claim->gate);
     dli_heap_give_back(&client->loop.timers);
-    if (client->driver->hold_size == 0) {
+    if (client->driver->hold_size == 0 || !claim->attempted) {
         free(claim); /* the driver has nothing to drop */
         return;
     }

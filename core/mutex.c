@@ -57,10 +57,7 @@ static void drop(dl_client_t *client, dli_claim_t *dead) {
     while (dead != NULL) {
         dli_claim_t *claim = dead;
         dead = claim->next_due;
-        void *driver_hold = dli_claim_driver_hold(claim);
-        if (driver_hold != NULL && claim->attempted) {
-            client->driver->drop(client->state, driver_hold);
-        }
+        client->driver->drop(client->state, claim->driver_hold);
         free(claim);
     }
 }
