@@ -257,7 +257,7 @@ typedef enum dli_next {
 } dli_next_t;
 typedef dli_next_t (*dli_step_fn)(dli_op_t *op);
 
-/* Where an operation of a queue is; one of a blocking call is always CARRIED. */
+/* Where an operation of a queue is; one of a blocking call is CARRIED, or WAITING among loop.sleepers. */
 typedef enum dli_op_place {
     DLI_OP_CARRIED, /* a thread carries it on */
     DLI_OP_READY,   /* in client->ready: to be carried on by whoever releases the mutex next */
@@ -393,7 +393,7 @@ typedef struct dli_loop {
     bool reading;                     /* it is in listen */
     bool look_anew;                   /* it was told to begin anew */
     uint64_t round;                   /* of listening: one that is late finds another */
-    uint64_t late_round, late_ns;     /* the first time */
+    uint64_t late_ns;                 /* since then who listens is late; 0: it was not, when last looked at */
     dli_op_t *listener;               /* of the caller that listens; NULL: the loop does, or nobody */
     struct pollfd fds[DL_LISTEN_MAX]; /* that are polled, once listens_to_ns is set */
     size_t fd_count;

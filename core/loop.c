@@ -106,6 +106,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     uint64_t due_ns = DLI_NEVER, round = ++loop->round;
     loop->listening = true;
     loop->look_anew = false;
+    loop->late_ns = 0;
     loop->listener = op;
     atomic_store(&loop->listens_to_ns, 0);
     if (op != NULL) {
@@ -220,9 +221,8 @@ static void look_at_listener(dl_client_t *client) {
     if (loop->round != round || !loop->listening || loop->reading) {
         return;
     }
-    if (!is_late || loop->late_round != round) {
-        loop->late_round = is_late ? round : 0;
-        loop->late_ns = dli_now();
+    if (!is_late || loop->late_ns == 0) {
+        loop->late_ns = is_late ? dli_now() : 0;
     } else if (dli_now() >= loop->late_ns + PATIENCE_NS) {
         end_round(client);
     }
