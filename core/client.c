@@ -180,7 +180,6 @@ dl_status_t dli_client_make(const dli_chosen_t *chosen, dl_client_t **out, dl_er
         dli_client_free(client);
         return status;
     }
-    client->exit_hook.heard = dli_hear_thread_exit;
     dli_exit_hook_add(&client->exit_hook);
     *out = client;
     return DL_OK;

@@ -633,7 +633,6 @@ void dli_loop_end_lead(dli_op_t *op);
 void dli_loop_listen_anew(dl_client_t *client);
 /* dl_driver_env_t.woken; without the mutex. core NULL: nobody waits. */
 void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
-void dli_hear_thread_exit(dli_exit_hook_t *hook); /* without the mutex */
 
 /* spin.c */
 /* Until when the thread of this operation is to look for its reply without sleeping; 0: not at all. */

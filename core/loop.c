@@ -373,7 +373,7 @@ void dli_loop_sleep(dli_op_t *op, uint64_t until_ns) {
 
 /* ---- threads that have ended --------------------------------------------------------------------- */
 
-void dli_hear_thread_exit(dli_exit_hook_t *hook) {
+void dli_exit_hook_hear(dli_exit_hook_t *hook) {
     dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, exit_hook, hook);
     if (dli_forked(client)) {
         return;

@@ -43,7 +43,7 @@ static void end_thread(void *arg) {
         pthread_mutex_lock(&hooks_mutex);
         dli_exit_hook_t *hook;
         LIST_FOREACH(hook, &hooks, next) {
-            hook->heard(hook);
+            dli_exit_hook_hear(hook);
         }
         pthread_mutex_unlock(&hooks_mutex);
     }

@@ -53,13 +53,14 @@ typedef struct dli_origin {
 dli_origin_t dli_origin(void);
 bool dli_is_inherited(const dli_origin_t *origin); /* async-signal-safe */
 
-/* The clients that want to hear of ended threads. `heard` is called on the ending thread. */
+/* The clients that want to hear of ended threads. */
 typedef struct dli_exit_hook {
     LIST_ENTRY(dli_exit_hook) next;
-    void (*heard)(struct dli_exit_hook *hook);
 } dli_exit_hook_t;
 void dli_exit_hook_add(dli_exit_hook_t *hook);
-/* After its return `heard` is not running and not called again. */
+/* After its return it hears no more. */
 void dli_exit_hook_remove(dli_exit_hook_t *hook);
+/* loop.c: called on the ending thread. */
+void dli_exit_hook_hear(dli_exit_hook_t *hook);
 
 #endif
