@@ -53,13 +53,13 @@ typedef struct dli_worker dli_worker_t;
 
 struct dli_timer {
     uint64_t at_ns;
-    size_t place; /* in the heap, from 1; 0: it is not set */
+    size_t place; /* in the heap; 0: it is not set */
     void (*fire)(dli_timer_t *timer, uint64_t now);
 };
 
 /* Timers by their instants. Room is reserved before a timer is needed, so that setting one cannot fail. */
 typedef struct dli_heap {
-    dli_timer_t **at;
+    dli_timer_t **at; /* from 1, so that a zeroed timer is not set; the first in time is the first */
     size_t len, cap, reserved;
 } dli_heap_t;
 

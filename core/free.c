@@ -177,7 +177,7 @@ void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
 static void try_all(dl_client_t *client) {
     dli_heap_t *timers = &client->loop.timers;
     dli_claim_t *first = NULL, *claim;
-    for (size_t i = 0; i < timers->len; i++) {
+    for (size_t i = 1; i <= timers->len; i++) {
         claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
         claim->last_try = is_asked(claim) || claim->is_rest || has_been_tried(claim);
         if (!is_asked(claim)) {
@@ -202,7 +202,7 @@ void dli_free_all(dl_client_t *client) {
         if (timers->len == 0) {
             return;
         }
-        dli_loop_listen_alone(client, timers->at[0]->at_ns);
+        dli_loop_listen_alone(client, timers->at[1]->at_ns);
         dli_loop_fire(client);
     }
 }

@@ -4,39 +4,34 @@
 
 #include "core.h"
 
-/* Places count from 1, so that a zeroed timer is not set. */
 static void place(dli_heap_t *heap, size_t i, dli_timer_t *timer) {
-    heap->at[i - 1] = timer;
+    heap->at[i] = timer;
     timer->place = i;
 }
 
-static uint64_t at_ns(const dli_heap_t *heap, size_t i) {
-    return heap->at[i - 1]->at_ns;
-}
-
 static void sift_up(dli_heap_t *heap, size_t i) {
-    dli_timer_t *timer = heap->at[i - 1];
-    while (i > 1 && at_ns(heap, i / 2) > timer->at_ns) {
-        place(heap, i, heap->at[i / 2 - 1]);
+    dli_timer_t *timer = heap->at[i];
+    while (i > 1 && heap->at[i / 2]->at_ns > timer->at_ns) {
+        place(heap, i, heap->at[i / 2]);
         i /= 2;
     }
     place(heap, i, timer);
 }
 
 static void sift_down(dli_heap_t *heap, size_t i) {
-    dli_timer_t *timer = heap->at[i - 1];
+    dli_timer_t *timer = heap->at[i];
     for (;;) {
         size_t child = 2 * i;
         if (child > heap->len) {
             break;
         }
-        if (child < heap->len && at_ns(heap, child + 1) < at_ns(heap, child)) {
+        if (child < heap->len && heap->at[child + 1]->at_ns < heap->at[child]->at_ns) {
             child++;
         }
-        if (timer->at_ns <= at_ns(heap, child)) {
+        if (timer->at_ns <= heap->at[child]->at_ns) {
             break;
         }
-        place(heap, i, heap->at[child - 1]);
+        place(heap, i, heap->at[child]);
         i = child;
     }
     place(heap, i, timer);
@@ -45,7 +40,7 @@ static void sift_down(dli_heap_t *heap, size_t i) {
 bool dli_heap_reserve(dli_heap_t *heap) {
     if (heap->reserved == heap->cap) {
         size_t cap = heap->cap == 0 ? 16 : heap->cap * 2;
-        dli_timer_t **at = realloc(heap->at, cap * sizeof(dli_timer_t *));
+        dli_timer_t **at = realloc(heap->at, (cap + 1) * sizeof(dli_timer_t *));
         if (at == NULL) {
             return false;
         }
@@ -75,7 +70,7 @@ void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer) {
         return;
     }
     timer->place = 0;
-    dli_timer_t *last = heap->at[--heap->len];
+    dli_timer_t *last = heap->at[heap->len--];
     if (last != timer) {
         place(heap, i, last);
         sift_up(heap, i);

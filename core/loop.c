@@ -452,8 +452,8 @@ static bool has_to_listen(const dli_loop_t *loop) {
 void dli_loop_fire(dl_client_t *client) {
     dli_heap_t *timers = &client->loop.timers;
     uint64_t now = dli_now();
-    while (timers->len > 0 && timers->at[0]->at_ns <= now) {
-        dli_timer_t *timer = timers->at[0];
+    while (timers->len > 0 && timers->at[1]->at_ns <= now) {
+        dli_timer_t *timer = timers->at[1];
         dli_timer_clear(timers, timer);
         timer->fire(timer, now);
     }
@@ -474,7 +474,7 @@ static uint64_t turn(dl_client_t *client) {
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);
-    uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[0]->at_ns : DLI_NEVER;
+    uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[1]->at_ns : DLI_NEVER;
     until_ns = dli_min(until_ns, lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
     return has_to_listen(loop) && !loop->listening ? until_ns : dli_min(until_ns, loop->tend_ns);
 }

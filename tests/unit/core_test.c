@@ -133,7 +133,7 @@ Test(acquire, pauses_grow_to_the_maximum_and_are_never_nothing) {
 
 static bool is_sound(const dli_heap_t *heap) {
     for (size_t i = 1; i <= heap->len; i++) {
-        const dli_timer_t *timer = heap->at[i - 1], *above = i > 1 ? heap->at[i / 2 - 1] : timer;
+        const dli_timer_t *timer = heap->at[i], *above = i > 1 ? heap->at[i / 2] : timer;
         if (timer->place != i || above->at_ns > timer->at_ns) {
             return false;
         }
@@ -162,7 +162,7 @@ Test(heap, timers_come_out_by_their_instants_whatever_was_moved_or_cleared) {
     cr_assert_eq(heap.len, TIMERS - TIMERS / 5);
     uint64_t last = 0;
     while (heap.len > 0) {
-        dli_timer_t *timer = heap.at[0];
+        dli_timer_t *timer = heap.at[1];
         cr_assert_geq(timer->at_ns, last);
         last = timer->at_ns;
         dli_timer_clear(&heap, timer);
@@ -186,7 +186,7 @@ Test(heap, room_is_kept_for_all_that_reserved_it) {
         dli_timer_set(&heap, &timers[i], 100 - i);
     }
     cr_assert(is_sound(&heap));
-    cr_assert_eq(heap.at[0], &timers[19]);
+    cr_assert_eq(heap.at[1], &timers[19]);
     free(heap.at);
 }
 
