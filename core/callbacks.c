@@ -4,9 +4,7 @@
 
 static void run_callback(dl_client_t *client) {
     dl_event_t event = DL_EVENT_INIT;
-    if (!dli_event_take(client, &event)) {
-        return;
-    }
+    (void)dli_event_take(client, &event); /* one waits */
     dl_event_fn fn = client->event_fn;
     void *arg = client->event_arg;
     client->callback_running = true;

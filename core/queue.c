@@ -339,9 +339,6 @@ static void link_client(dl_queue_t *queue, dl_client_t *client) {
 
 dl_status_t dl_queue_events(dl_queue_t *queue, dl_client_t *client) {
     DLI_NO_THREAD_CANCEL;
-    if (client == NULL) {
-        return DL_EINVAL;
-    }
     if (queue != NULL && dli_is_inherited(&queue->origin)) {
         return DL_EFORKED;
     }
