@@ -11,7 +11,7 @@
 
 /* More calls than any case looks at; beyond it they are only counted. */
 #define RECORD_MAX 65536u
-#define FAULTS_MAX 64
+#define FAULTS_MAX 4096
 #define HOOKS_MAX 32
 
 typedef struct planned {
