@@ -36,6 +36,7 @@ typedef struct walk {
     ct_t *ct;
     unsigned seed, step, random;
     int64_t slow_ms; /* how long each answer takes */
+    bool is_short;   /* nothing ends while it lasts, and the server is looked at, too */
     hold_t holds[HOLDS];
     uint64_t last_token[NAMES];
     int64_t taken_until_ms[NAMES];   /* a lease that was lost or left may last so long on the server */
@@ -55,7 +56,8 @@ static int64_t draw(walk_t *w, int64_t below) {
 
 /* From 100 ms to 30 s, short ones more often; so long that a slow yes is not too late. */
 static int64_t draw_lease(walk_t *w) {
-    return DL_LEASE_MIN_MS + 2 * w->slow_ms + draw(w, (int64_t)100 << draw(w, 9));
+    int64_t least_ms = w->is_short ? LASTING_MS : DL_LEASE_MIN_MS + 2 * w->slow_ms;
+    return least_ms + draw(w, (int64_t)100 << draw(w, 9));
 }
 
 static int64_t now_ms(const walk_t *w) {
@@ -74,9 +76,10 @@ static bool is_lost(const hold_t *h, int64_t at_ms) {
 /* ---- what is promised at any time -------------------------------------------------------------------- */
 
 static void look_at(walk_t *w, hold_t *h) {
-    int64_t now = now_ms(w), valid_ms = dl_valid_ms(h->lock);
+    int64_t before_ms = now_ms(w), valid_ms = dl_valid_ms(h->lock);
     uint64_t token = dl_token(h->lock);
     NEED(w, dl_hold_count(h->lock) == h->levels);
+    int64_t now = now_ms(w);
     if (is_live(h, now)) {
         /* A renewal is behind the batch before it. */
         int64_t renewed_ms = validity_of(h->rules->lease_ms) - h->rules->every_ms - 4 * w->slow_ms - 2;
@@ -84,9 +87,10 @@ static void look_at(walk_t *w, hold_t *h) {
         NEED(w, token == h->token);
     }
     if (h->auto_level == 0) {
-        NEED(w, valid_ms <= (h->levels > 0 && h->ends_until_ms > now ? h->ends_until_ms - now : 0));
+        NEED(w,
+             valid_ms <= (h->levels > 0 && h->ends_until_ms > before_ms ? h->ends_until_ms - before_ms : 0));
     }
-    if (h->levels == 0 || is_lost(h, now)) {
+    if (h->levels == 0 || is_lost(h, before_ms)) {
         NEED(w, valid_ms == 0 && token == 0);
     }
 }
@@ -99,6 +103,24 @@ static void look_at_all(walk_t *w) {
     }
     for (int name = 0; name < NAMES; name++) {
         NEED(w, live[name] <= 1);
+    }
+}
+
+static void look_at_server(walk_t *w) {
+    char name[32];
+    for (int i = 0; i < NAMES; i++) {
+        const hold_t *h = w->holds;
+        while (h < w->holds + HOLDS && (h->name != i || h->levels == 0)) {
+            h++;
+        }
+        snprintf(name, sizeof name, "walk %u, %d", w->seed, i);
+        dl_lock_info_t info = ct_server_info(w->ct, name);
+        NEED(w, info.held == (h < w->holds + HOLDS));
+        if (info.held) {
+            NEED(w, info.token == 0 || info.token >= h->token);
+            NEED(w, (ct_caps(w->ct) & DL_CAP_SERVER_COUNT) == 0 || info.holds == h->levels);
+            NEED(w, (ct_caps(w->ct) & DL_CAP_LEASE) == 0 || info.remaining_ms >= dl_valid_ms(h->lock));
+        }
     }
 }
 
@@ -240,8 +262,8 @@ static void leave(walk_t *w, hold_t *h) {
 static void take_step(walk_t *w) {
     hold_t *h = &w->holds[draw(w, HOLDS)];
     int64_t lease_ms = draw(w, 2) ? DL_LEASE_AUTO : draw_lease(w);
-    int64_t wait_ms = draw(w, 4) ? 0 : 1 + draw(w, 2000);
-    int what = (int)draw(w, 10);
+    int64_t wait_ms = draw(w, 4) || w->is_short ? 0 : 1 + draw(w, 2000);
+    int what = (int)draw(w, w->is_short ? 8 : 10);
     snprintf(w->said, sizeof w->said, "%s of hold %d (%u levels, automatic from %u), %lld ms, waits %lld ms",
              what < 4   ? "acquire"
              : what < 6 ? "extend"
@@ -319,7 +341,9 @@ static void look_at_any(walk_t *w) {
 /* ---- walks ------------------------------------------------------------------------------------------- */
 
 static void open_locks(walk_t *w, dl_client_t *clients[2]) {
-    static const rules_t rules[2] = {{30000, 10000}, {8000, 4000}};
+    static const rules_t long_rules[2] = {{30000, 10000}, {8000, 4000}};
+    static const rules_t short_rules[2] = {{LASTING_MS, LASTING_MS / 3}, {LASTING_MS, LASTING_MS / 3}};
+    const rules_t *rules = w->is_short ? short_rules : long_rules;
     char name[32];
     for (int i = 0; i < HOLDS; i++) {
         hold_t *h = &w->holds[i];
@@ -333,6 +357,9 @@ static void walk_in_health(walk_t *w) {
     for (w->step = 0; w->step < STEPS; w->step++) {
         take_step(w);
         look_at_all(w);
+        if (w->is_short) {
+            look_at_server(w);
+        }
     }
     for (hold_t *h = w->holds; h < w->holds + HOLDS; h++) {
         while (h->levels > 0) {
@@ -385,6 +412,17 @@ CT_CASE(model, holds_whatever_owners_do, .traits = CT_VIRTUAL) {
 
 CT_CASE(model, holds_where_every_answer_is_slow, .traits = CT_VIRTUAL) {
     walk_often(ct, 400, walk_in_health);
+}
+
+/* In real time, too. */
+CT_CASE(model, holds_on_the_server, .traits = CT_CAN_INSPECT) {
+    static const char options[] = "lease: 60s\ncall_timeout: 10s";
+    dl_client_t *clients[2] = {ct_open(ct, options), ct_open(ct, options)};
+    for (unsigned seed = 1; seed <= WALKS / 4; seed++) {
+        walk_t w = {.ct = ct, .seed = seed, .random = seed, .is_short = true};
+        open_locks(&w, clients);
+        walk_in_health(&w);
+    }
 }
 
 CT_CASE(model, one_owner_is_valid_at_most_whatever_fails, .traits = CT_VIRTUAL) {
