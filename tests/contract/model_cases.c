@@ -303,7 +303,9 @@ static void take_any_step(walk_t *w, hold_t *h) {
     int what = (int)draw(w, 10);
     dl_status_t status = DL_OK;
     if (what < 4) {
-        status = dl_trylock_for(h->lock, wait_ms, lease_ms, NULL);
+        int64_t max_hold_ms = draw(w, 4) ? 0 : draw_lease(w);
+        dl_acquire_opts_t opts = {sizeof opts, wait_ms, lease_ms, max_hold_ms, NULL};
+        status = dl_acquire(h->lock, &opts, NULL);
         h->levels += status == DL_OK;
     } else if (what < 6) {
         status = dl_extend(h->lock, lease_ms, NULL);
@@ -311,8 +313,10 @@ static void take_any_step(walk_t *w, hold_t *h) {
         status = dl_unlock(h->lock, NULL);
         NEED(w, (status == DL_ENOTOWNER) == (h->levels == 0));
         h->levels -= h->levels > 0;
-    } else {
+    } else if (what < 9 || draw(w, 4)) {
         ct_sleep_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
+    } else {
+        ct_suspend_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
     }
     snprintf(w->said, sizeof w->said, "%s of hold %d, %lld ms, waits %lld ms: %s",
              what < 4   ? "acquire"
