@@ -1,10 +1,8 @@
 /* model_cases.c - contract: whatever owners do in whatever order, it is as a model of a page has it. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "callers.h"
+#include "walks.h"
 
 /*
  * Owners of two clients take, enter, extend and leave the locks of two names at random. The model knows of
@@ -16,8 +14,6 @@
 #define HOLDS (2 * NAMES * OWNERS)
 #define WALKS 40
 #define STEPS 120
-/* More than all leases here. */
-#define LONGEST_MS 40000
 
 typedef struct rules {
     int64_t lease_ms, every_ms;
@@ -33,35 +29,22 @@ typedef struct hold {
 } hold_t;
 
 typedef struct walk {
-    ct_t *ct;
-    unsigned seed, step, random;
+    way_t way;
     int64_t slow_ms; /* how long each answer takes */
     bool is_short;   /* nothing ends while it lasts, and the server is looked at, too */
     hold_t holds[HOLDS];
     uint64_t last_token[NAMES];
     int64_t taken_until_ms[NAMES];   /* a lease that was lost or left may last so long on the server */
     int64_t unknown_until_ms[NAMES]; /* or what was asked for, and not answered */
-    char said[128];
 } walk_t;
 
-#define NEED(w, cond)                                                                                \
-    ((cond) ? (void)0                                                                                \
-            : ct_fail((w)->ct, __FILE__, __LINE__, "seed %u, step %u, %s: %s", (w)->seed, (w)->step, \
-                      (w)->said, #cond))
-
-static int64_t draw(walk_t *w, int64_t below) {
-    w->random = w->random * 1664525u + 1013904223u;
-    return (int64_t)(w->random >> 8) % below;
-}
-
-/* From 100 ms to 30 s, short ones more often; so long that a slow yes is not too late. */
-static int64_t draw_lease(walk_t *w) {
-    int64_t least_ms = w->is_short ? LASTING_MS : DL_LEASE_MIN_MS + 2 * w->slow_ms;
-    return least_ms + draw(w, (int64_t)100 << draw(w, 9));
+/* So long that a slow yes is not too late. */
+static int64_t a_lease(walk_t *w) {
+    return draw_lease(&w->way, w->is_short ? LASTING_MS : DL_LEASE_MIN_MS + 2 * w->slow_ms);
 }
 
 static int64_t now_ms(const walk_t *w) {
-    return ct_now_ms(w->ct);
+    return ct_now_ms(w->way.ct);
 }
 
 /* By what a hold is surely still valid, or surely no more. */
@@ -113,13 +96,13 @@ static void look_at_server(walk_t *w) {
         while (h < w->holds + HOLDS && (h->name != i || h->levels == 0)) {
             h++;
         }
-        snprintf(name, sizeof name, "walk %u, %d", w->seed, i);
-        dl_lock_info_t info = ct_server_info(w->ct, name);
+        snprintf(name, sizeof name, "walk %u, %d", w->way.seed, i);
+        dl_lock_info_t info = ct_server_info(w->way.ct, name);
         NEED(w, info.held == (h < w->holds + HOLDS));
         if (info.held) {
             NEED(w, info.token == 0 || info.token >= h->token);
-            NEED(w, (ct_caps(w->ct) & DL_CAP_SERVER_COUNT) == 0 || info.holds == h->levels);
-            NEED(w, (ct_caps(w->ct) & DL_CAP_LEASE) == 0 || info.remaining_ms >= dl_valid_ms(h->lock));
+            NEED(w, (ct_caps(w->way.ct) & DL_CAP_SERVER_COUNT) == 0 || info.holds == h->levels);
+            NEED(w, (ct_caps(w->way.ct) & DL_CAP_LEASE) == 0 || info.remaining_ms >= dl_valid_ms(h->lock));
         }
     }
 }
@@ -206,7 +189,7 @@ static void acquire(walk_t *w, hold_t *h, int64_t wait_ms, int64_t lease_ms) {
         h->token = dl_token(h->lock);
         lengthen(w, h, wait_ms > 0 ? ended_ms - w->slow_ms : began_ms,
                  automatic ? h->rules->lease_ms : lease_ms, automatic ? h->rules->lease_ms : lease_ms);
-        if ((ct_caps(w->ct) & DL_CAP_FENCE) != 0) {
+        if ((ct_caps(w->way.ct) & DL_CAP_FENCE) != 0) {
             NEED(w, h->token > w->last_token[h->name]);
         }
         w->last_token[h->name] = h->token;
@@ -260,11 +243,12 @@ static void leave(walk_t *w, hold_t *h) {
 /* ---- a healthy server -------------------------------------------------------------------------------- */
 
 static void take_step(walk_t *w) {
-    hold_t *h = &w->holds[draw(w, HOLDS)];
-    int64_t lease_ms = draw(w, 2) ? DL_LEASE_AUTO : draw_lease(w);
-    int64_t wait_ms = draw(w, 4) || w->is_short ? 0 : 1 + draw(w, 2000);
-    int what = (int)draw(w, w->is_short ? 8 : 10);
-    snprintf(w->said, sizeof w->said, "%s of hold %d (%u levels, automatic from %u), %lld ms, waits %lld ms",
+    hold_t *h = &w->holds[draw(&w->way, HOLDS)];
+    int64_t lease_ms = draw(&w->way, 2) ? DL_LEASE_AUTO : a_lease(w);
+    int64_t wait_ms = draw(&w->way, 4) || w->is_short ? 0 : 1 + draw(&w->way, 2000);
+    int what = (int)draw(&w->way, w->is_short ? 8 : 10);
+    snprintf(w->way.said, sizeof w->way.said,
+             "%s of hold %d (%u levels, automatic from %u), %lld ms, waits %lld ms",
              what < 4   ? "acquire"
              : what < 6 ? "extend"
              : what < 8 ? "unlock"
@@ -280,30 +264,20 @@ static void take_step(walk_t *w) {
     } else if (what < 8) {
         leave(w, h);
     } else {
-        ct_sleep_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
+        ct_sleep_ms(w->way.ct, draw_sleep(&w->way));
     }
 }
 
 /* ---- and where exchanges fail ------------------------------------------------------------------------ */
 
-/* One of the next exchanges does not go well. */
-static void break_one(walk_t *w) {
-    static const ct_op_t ops[] = {CT_OP_TRY, CT_OP_TRY, CT_OP_RELEASE, CT_OP_RENEW};
-    static const ct_mode_t modes[] = {CT_FAIL_BEFORE, CT_LOSE_REPLY, CT_LATE,
-                                      CT_LATE_REPLY,  CT_NEVER,      CT_NEVER_ACTED};
-    ct_fault_t fault = {.op = ops[draw(w, 4)], .mode = modes[draw(w, 6)], .count = 1 + (int)draw(w, 3)};
-    fault.delay_ms = 1 + draw(w, 3000);
-    ct_fault_add(w->ct, &fault);
-}
-
 /* What is true of any outcome: levels are what was said, and a new hold's token is larger than all before. */
 static void take_any_step(walk_t *w, hold_t *h) {
-    int64_t lease_ms = draw(w, 2) ? DL_LEASE_AUTO : draw_lease(w);
-    int64_t wait_ms = draw(w, 3) ? 0 : 1 + draw(w, 3000);
-    int what = (int)draw(w, 10);
+    int64_t lease_ms = draw(&w->way, 2) ? DL_LEASE_AUTO : a_lease(w);
+    int64_t wait_ms = draw(&w->way, 3) ? 0 : 1 + draw(&w->way, 3000);
+    int what = (int)draw(&w->way, 10);
     dl_status_t status = DL_OK;
     if (what < 4) {
-        int64_t max_hold_ms = draw(w, 4) ? 0 : draw_lease(w);
+        int64_t max_hold_ms = draw(&w->way, 4) ? 0 : a_lease(w);
         dl_acquire_opts_t opts = {sizeof opts, wait_ms, lease_ms, max_hold_ms, NULL};
         status = dl_acquire(h->lock, &opts, NULL);
         h->levels += status == DL_OK;
@@ -313,12 +287,12 @@ static void take_any_step(walk_t *w, hold_t *h) {
         status = dl_unlock(h->lock, NULL);
         NEED(w, (status == DL_ENOTOWNER) == (h->levels == 0));
         h->levels -= h->levels > 0;
-    } else if (what < 9 || draw(w, 4)) {
-        ct_sleep_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
+    } else if (what < 9 || draw(&w->way, 4)) {
+        ct_sleep_ms(w->way.ct, draw_sleep(&w->way));
     } else {
-        ct_suspend_ms(w->ct, 1 + draw(w, (int64_t)50 << draw(w, 10)));
+        ct_suspend_ms(w->way.ct, draw_sleep(&w->way));
     }
-    snprintf(w->said, sizeof w->said, "%s of hold %d, %lld ms, waits %lld ms: %s",
+    snprintf(w->way.said, sizeof w->way.said, "%s of hold %d, %lld ms, waits %lld ms: %s",
              what < 4   ? "acquire"
              : what < 6 ? "extend"
              : what < 8 ? "unlock"
@@ -352,13 +326,13 @@ static void open_locks(walk_t *w, dl_client_t *clients[2]) {
     for (int i = 0; i < HOLDS; i++) {
         hold_t *h = &w->holds[i];
         *h = (hold_t){.rules = &rules[i % 2], .name = i / 2 % NAMES};
-        snprintf(name, sizeof name, "walk %u, %d", w->seed, h->name);
-        h->lock = ct_lock_owned(w->ct, clients[i % 2], name, (uint64_t)(1 + i / 2 / NAMES));
+        snprintf(name, sizeof name, "walk %u, %d", w->way.seed, h->name);
+        h->lock = ct_lock_owned(w->way.ct, clients[i % 2], name, (uint64_t)(1 + i / 2 / NAMES));
     }
 }
 
 static void walk_in_health(walk_t *w) {
-    for (w->step = 0; w->step < STEPS; w->step++) {
+    for (w->way.step = 0; w->way.step < STEPS; w->way.step++) {
         take_step(w);
         look_at_all(w);
         if (w->is_short) {
@@ -373,14 +347,14 @@ static void walk_in_health(walk_t *w) {
 }
 
 static void walk_among_faults(walk_t *w) {
-    for (w->step = 0; w->step < STEPS; w->step++) {
-        if (draw(w, 3) == 0) {
-            break_one(w);
+    for (w->way.step = 0; w->way.step < STEPS; w->way.step++) {
+        if (draw(&w->way, 3) == 0) {
+            break_some(&w->way);
         }
-        take_any_step(w, &w->holds[draw(w, HOLDS)]);
+        take_any_step(w, &w->holds[draw(&w->way, HOLDS)]);
         look_at_any(w);
     }
-    ct_fault_end(w->ct, -1);
+    ct_fault_end(w->way.ct, -1);
     for (hold_t *h = w->holds; h < w->holds + HOLDS; h++) {
         for (; h->levels > 0; h->levels--) {
             NEED(w, dl_unlock(h->lock, NULL) != DL_ENOTOWNER);
@@ -388,8 +362,8 @@ static void walk_among_faults(walk_t *w) {
     }
     char name[32];
     for (int i = 0; i < NAMES; i++) {
-        snprintf(name, sizeof name, "walk %u, %d", w->seed, i);
-        ct_expect_free(w->ct, name, LONGEST_MS);
+        snprintf(name, sizeof name, "walk %u, %d", w->way.seed, i);
+        ct_expect_free(w->way.ct, name, LONGEST_MS);
     }
 }
 
@@ -401,7 +375,7 @@ static void walk_often(ct_t *ct, int64_t slow_ms, void (*walk)(walk_t *w)) {
         ct_fault_add(ct, &late);
     }
     for (unsigned seed = 1; seed <= WALKS; seed++) {
-        walk_t w = {.ct = ct, .seed = seed, .random = seed, .slow_ms = slow_ms};
+        walk_t w = {.way = {.ct = ct, .seed = seed, .random = seed}, .slow_ms = slow_ms};
         open_locks(&w, clients);
         walk(&w);
         for (hold_t *h = w.holds; h < w.holds + HOLDS; h++) {
@@ -423,7 +397,7 @@ CT_CASE(model, holds_on_the_server, .traits = CT_CAN_INSPECT) {
     static const char options[] = "lease: 60s\ncall_timeout: 10s";
     dl_client_t *clients[2] = {ct_open(ct, options), ct_open(ct, options)};
     for (unsigned seed = 1; seed <= WALKS / 4; seed++) {
-        walk_t w = {.ct = ct, .seed = seed, .random = seed, .is_short = true};
+        walk_t w = {.way = {.ct = ct, .seed = seed, .random = seed}, .is_short = true};
         open_locks(&w, clients);
         walk_in_health(&w);
     }
