@@ -89,7 +89,6 @@ static void take_one(walk_t *w, const dl_completion_t *done) {
                           done->status == DL_ECANCELED;
     NEED(w, is_healthy_end || !w->is_healthy);
     if (done->kind == DL_OP_ACQUIRE && done->status == DL_OK) {
-        NEED(w, done->valid_ms > 0);
         t->hold_id = done->hold_id;
         if (t->levels++ == 0 && done->token != 0) {
             NEED(w, done->token > w->last_token[t->name]);
