@@ -234,6 +234,9 @@ static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_
     a->wire.count = (uint32_t)count;
     a->wire.pipe = (uint32_t)pipe;
     dli_mux_begin(a->redis->mux, &a->wire);
+    if (a->wire.leads) { /* it sleeps beside who has read for it, and may have to read here by itself */
+        a->redis->mux->core->look_again(a->redis->mux->core->core, a->wire.asked);
+    }
 }
 
 static const dli_redis_kind_t refuse_kind;

@@ -9,6 +9,7 @@
 
 static char relay_path[96];
 static atomic_int relay_held[PAIRS], relay_open[PAIRS], relay_stop, relay_pairs;
+static atomic_int relay_holds_new; /* connections, from now on */
 static int relay_listener, relay_fds[PAIRS][2];
 static pthread_t relay_thread;
 
@@ -19,6 +20,7 @@ static inline void relay_accept(void) {
     relay_fds[at][0] = accept4(relay_listener, NULL, NULL, SOCK_CLOEXEC);
     relay_fds[at][1] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(relay_fds[at][1], (struct sockaddr *)&address, sizeof address) == 0) {
+        atomic_store(&relay_held[at], atomic_load(&relay_holds_new));
         atomic_store(&relay_open[at], 1);
     }
     atomic_store(&relay_pairs, at + 1);

@@ -485,3 +485,67 @@ Test(redis_mux, who_takes_over_after_it_has_gone_elsewhere_does_not_lead) {
     (void)withdraw_line(&a);
     (void)withdraw_line(&b);
 }
+
+/* What it polled for comes, and nobody does it: the leader has left by a jump. */
+static void take_over(line_t *line) {
+    uint64_t term = 0, until_ns = env.now_ns() + 5000 * MS;
+    begin_leading(line);
+    while (!line->over) {
+        int n = lead_fds(line, &term, true, NULL);
+        (void)env.poll(led, n > 0 ? (nfds_t)n : 0, env.now_ns() + 10 * MS);
+        lock_core(&core_mutex);
+        if (n > 0) {
+            (void)dli_mux_lead(&mux, term, led, (size_t)n);
+        }
+        unlock_core(&core_mutex);
+        cr_assert_lt(env.now_ns(), until_ns, "nobody takes over");
+    }
+    cr_assert_eq(line->status, DL_OK, "%s", line->err.message);
+}
+
+Test(redis_mux, a_leader_that_has_left_a_silent_connection_is_replaced) {
+    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    open_mux_over_relay();
+    run_line(&first);
+    atomic_store(&relay_held[0], 1);
+    begin_leading(&a);
+    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
+    (void)poll(NULL, 0, 300); /* by now it is late */
+    take_over(&b);
+    (void)withdraw_line(&a);
+}
+
+Test(redis_mux, a_leader_that_has_left_a_connection_as_it_was_made_is_replaced) {
+    line_t a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    atomic_store(&relay_holds_new, 1);
+    open_mux_over_relay();
+    begin_leading(&a);
+    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
+    AWAIT_THAT(atomic_load(&relay_pairs), ==, 1);
+    atomic_store(&relay_holds_new, 0);
+    atomic_store(&relay_held[0], 0);
+    take_over(&b);
+    (void)withdraw_line(&a);
+}
+
+/* The way is slow by now, and each new connection takes longer than the one before was given. */
+Test(redis_mux, a_successor_whose_greeting_is_slow_takes_over_all_the_same) {
+    line_t get;
+    uint64_t seen_ns[PAIRS] = {0}, until_ns = env.now_ns() + 5000 * MS;
+    fall_silent(&get);
+    atomic_store(&relay_holds_new, 1);
+    while (!get.over) {
+        cr_assert_lt(env.now_ns(), until_ns, "%d connections", atomic_load(&relay_pairs));
+        listen_once(env.now_ns() + 10 * MS);
+        for (int i = 1; i < atomic_load(&relay_pairs); i++) {
+            seen_ns[i] = seen_ns[i] == 0 ? env.now_ns() : seen_ns[i];
+            if (env.now_ns() - seen_ns[i] >= 300 * MS) {
+                atomic_store(&relay_held[i], 0);
+            }
+        }
+    }
+    cr_assert_eq(get.status, DL_EUNKNOWN);
+    get = line_of(&plain, "ECHO on");
+    run_line(&get);
+    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
+}

@@ -273,9 +273,11 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
 }
 
 /* A successor that takes much longer than the last greeting did is made anew: what swallowed its first words
- * may be gone. */
+ * may be gone. Each gets as long as the silence had lasted when it began, as the way may be slow by now. */
 static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
+    uint64_t least_ns = later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
+    uint64_t ns = pipe->next_began_ns, silent_ns = late_ns(pipe) < ns ? ns - late_ns(pipe) : 0;
+    ns += later(least_ns, silent_ns);
     return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
 }
 
@@ -532,7 +534,8 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
 
 bool dli_mux_flush(dli_mux_t *mux) {
     bool look_again = false;
-    for (size_t i = 0; i < mux->count; i++) {
+    /* Downwards: what an end begins, it begins on a pipe further down. */
+    for (size_t i = mux->count; i-- > 0;) {
         dli_pipe_t *pipe = &mux->pipes[i];
         bool nobody_looks = pipe->conn != NULL && !pipe->ready && TAILQ_EMPTY(&pipe->queue);
         if (!TAILQ_EMPTY(&pipe->queue) || pipe->wanted || nobody_looks) {
@@ -599,15 +602,16 @@ size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns
     return n;
 }
 
-/* Another caller reads, and has left unread what can be read, both times that it was looked at. */
+/* Another caller reads, and has left undone what it polls for, both times that it was looked at. */
 static bool is_leader_late(dli_pipe_t *pipe) {
-    struct pollfd fd = {.fd = pipe->fd, .events = POLLIN};
-    uint64_t term = pipe->term;
-    if (pipe->busy || !pipe->ready) {
+    struct pollfd fds[2];
+    uint64_t term = pipe->term, until_ns;
+    if (pipe->busy || pipe->conn == NULL) {
         return false;
     }
+    size_t n = want_pipe(pipe, fds, &until_ns);
     pipe->mux->core->unlock(pipe->mux->core->core);
-    bool is_late = poll(&fd, 1, 0) > 0;
+    bool is_late = pipe->mux->env->now_ns() >= until_ns || poll(fds, n, 0) > 0;
     pipe->mux->core->lock(pipe->mux->core->core);
     is_late = is_late && pipe->term == term;
     bool again = is_late && pipe->late_term == term;
