@@ -609,6 +609,7 @@ dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link);
 int dli_loop_start(dl_client_t *client); /* if it does not run; 0 or an errno */
 void dli_loop_wake(dl_client_t *client);
 bool dli_loop_is_awake(const dl_client_t *client); /* it will look at everything, and flush */
+void dli_loop_call_again(dl_client_t *client);     /* a worker could not be had */
 /* Sets a timer of the client's; the loop, once it runs, sees it in time. */
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns);
 /* The operation of a blocking call sleeps until this instant, an answer or a poke. If it waits for a release

@@ -34,6 +34,10 @@ static void look_at(dl_client_t *client, uint64_t at_ns) {
     }
 }
 
+void dli_loop_call_again(dl_client_t *client) {
+    look_at(client, dli_now() + AGAIN_NS);
+}
+
 void dli_loop_at(dl_client_t *client, dli_timer_t *timer, uint64_t at_ns) {
     dli_timer_set(&client->loop.timers, timer, at_ns);
     look_at(client, at_ns);

@@ -116,7 +116,7 @@ static void call_worker(dl_client_t *client, dli_lane_kind_t kind) {
     }
     if (lane->count < worker_max[kind]) {
         if (start_worker(client, kind) != 0 && lane->count == 0) {
-            dli_loop_wake(client);
+            dli_loop_call_again(client);
         }
         return;
     }
