@@ -79,7 +79,9 @@ static int poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
         int rc = ppoll(fds, n, timeout, NULL);
         if (rc < 0 && errno != EINTR) {
             /* More descriptors than the process may have by now, or no memory: nobody is to spin for that. */
+            int error = errno;
             (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            errno = error;
             return rc;
         }
         if (rc > 0) {

@@ -26,6 +26,9 @@ static dli_next_t released(dli_op_t *op) {
     if (op->request.in_line) {
         op->gate->rest_ns = 0; /* no other has to ask first */
     }
+    if (op->answer == DL_ENOMEM) { /* which would say that nothing was done */
+        op->answer = op->err.status = DL_EIO;
+    }
     if (op->answer == DL_ELOST) {
         dli_hold_lose(hold, DL_ELOST, "found lost at its release");
     } else {

@@ -185,12 +185,14 @@ static bool delete_old(purge_t *p) {
     return carry_out(p);
 }
 
-/* mysql-pessimistic: nobody needs the rows that are locked by now. */
+/* mysql-pessimistic: of the rows that are locked by now, those whose tokens are gone. */
 static bool delete_locked(purge_t *p) {
     begin_sql(p);
     dli_mysql_sql_add(&p->sql, "DELETE k");
     add_named(p, p->mysql->table);
-    dli_mysql_sql_add(&p->sql, " WHERE " DLI_MYSQL_WRITABLE "=0");
+    dli_mysql_sql_add(&p->sql,
+                      " LEFT JOIN $t t ON t.name=n.name WHERE t.name IS NULL AND " DLI_MYSQL_WRITABLE "=0",
+                      p->table);
     return carry_out(p);
 }
 

@@ -64,12 +64,16 @@ static int identify(dli_store_t *store) {
     return rc == SQLITE_OK && moved ? DLI_RC_MOVED : rc;
 }
 
-/* And which index of the log; files.c has noted the rest. */
+/* And which index of the log; files.c has noted the rest. Where the program itself has the file open by
+ * SQLite, that has opened the index for all of the process. */
 static int identify_index(dli_store_t *store) {
     struct stat file;
-    store->parts[DLI_INDEX] = dli_files_index(store->parts[DLI_MAIN]);
-    bool is_at_path = dli_store_stat(store, DLI_INDEX, &file) && dli_file_is(&file, store->parts[DLI_INDEX]);
-    return is_at_path ? SQLITE_OK : DLI_RC_MOVED;
+    if (!dli_store_stat(store, DLI_INDEX, &file)) {
+        return DLI_RC_MOVED;
+    }
+    dli_file_id_t noted = dli_files_index(store->parts[DLI_MAIN]);
+    store->parts[DLI_INDEX] = noted.ino != 0 ? noted : dli_file_id(&file);
+    return dli_file_is(&file, store->parts[DLI_INDEX]) ? SQLITE_OK : DLI_RC_MOVED;
 }
 
 static int look_once(dli_connection_t *c, void *unused) {

@@ -315,3 +315,15 @@ CT_CASE(unknown, yes_that_comes_after_its_validity_is_no_yes) {
     ct_no_event(ct, c, 0, NULL, 0);
     CT_OK(dl_trylock(lock, CT_ERR));
 }
+
+/* The status of a call that had no memory itself, and changed nothing. */
+CT_CASE(unknown, no_memory_of_a_backend_for_an_unlock_is_a_failure_of_the_backend) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    ct_fault_t fault = {.op = CT_OP_RELEASE, .mode = CT_FAIL_BEFORE, .status = DL_ENOMEM, .count = 1};
+    ct_fault_add(ct, &fault);
+    CT_OK(dl_trylock_for(lock, 0, 60000, CT_ERR));
+    CT_STATUS(dl_unlock(lock, CT_ERR), DL_EIO);
+    CT_EQ(dl_hold_count(lock), 0);
+    ct_expect_free(ct, "orders", 5000);
+}

@@ -38,6 +38,11 @@ static inline void stop_clock(void) {
     atomic_store(&stopped_ns, ran_ns());
 }
 
+/* Of a clock that is stopped. */
+static inline void jump(uint64_t ms) {
+    atomic_fetch_add(&stopped_ns, ms * MS);
+}
+
 static inline uint64_t in_ms(uint64_t ms) {
     return show_ns() + ms * MS;
 }

@@ -457,6 +457,26 @@ Test(sqlite_faults, beside_a_client_of_the_process_another_file_is_not_opened) {
     }
 }
 
+/* It has opened the index for all of the process. */
+Test(sqlite_faults, a_program_may_have_the_lock_file_open_by_the_same_sqlite) {
+    client_t c;
+    sqlite3 *db;
+    must_open(&c, UUID_A);
+    cr_assert_eq(sqlite3_open(path, &db), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(db, "SELECT * FROM dlock_locks", NULL, NULL, NULL), SQLITE_OK);
+    must_close(&c);
+    must_open(&c, UUID_B);
+    cr_assert_eq(take(&c, "orders", B, 1, 30000, NULL), DL_OK, "%s", c.err.message);
+    cr_assert_eq(sqlite3_close(db), SQLITE_OK);
+    cr_assert_eq(drop(&c, "orders", B, 1), DL_OK, "%s", c.err.message);
+    must_close(&c);
+    cr_assert_eq(sqlite3_open(path, &db), SQLITE_OK);
+    cr_assert_eq(sqlite3_exec(db, "SELECT * FROM dlock_locks", NULL, NULL, NULL), SQLITE_OK);
+    must_open(&c, UUID_B);
+    must_close(&c);
+    cr_assert_eq(sqlite3_close(db), SQLITE_OK);
+}
+
 static dli_file_id_t id_of(const char *ending) {
     char name[256];
     struct stat file;

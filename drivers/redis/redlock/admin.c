@@ -7,7 +7,7 @@
 /* What such a round has beside its parts, whose votes are YES where nobody has the lock, or it was freed. */
 typedef struct admin {
     size_t freed, unanswered;
-    dl_lock_info_t holder;
+    dl_lock_info_t was[DLI_NODES_MAX]; /* before it was freed */
     /* What to free; a part's `text` may come to say what is wrong with the node while its free is still to be
      * sent. */
     char seen[DLI_NODES_MAX][DLI_VALUE_SHOWN];
@@ -57,14 +57,24 @@ static dl_status_t sum_up(const dli_tally_t *tally, dl_error_t *err) {
 
 /* ---- inspect ---------------------------------------------------------------------------------------- */
 
-/* By what these nodes have, and so many that may have it, too. */
+static bool was_seen(const admin_t *admin, const dl_lock_info_t *info) {
+    const dl_lock_info_t *was = admin->was, *end = was + DLI_NODES_MAX;
+    while (was < end &&
+           (was->held == 0 || was->hold_id != info->hold_id || strcmp(was->owner, info->owner) != 0)) {
+        was++;
+    }
+    return was < end;
+}
+
+/* By what these nodes have, and so many that may have it, too; of those who were freed, once any were. */
 static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size_t unanswered,
                         dl_lock_info_t *holder) {
     const admin_t *admin = round->extra;
     dl_lock_info_t seen[DLI_NODES_MAX];
     size_t n = 0;
     for (size_t i = 0; i < tally->n; i++) {
-        if (tally->ballots[i].vote == DLI_VOTE_BUSY) {
+        if (tally->ballots[i].vote == DLI_VOTE_BUSY &&
+            (!round->is_forced || was_seen(admin, &admin->infos[i]))) {
             seen[n++] = admin->infos[i];
         }
     }
@@ -130,16 +140,13 @@ static void look_again(dli_round_t *round, const dli_tally_t *tally) {
 }
 
 static void look_at_freed(dli_round_t *round) {
-    const admin_t *admin = round->extra;
-    const dl_lock_info_t *was = &admin->holder;
     dli_tally_t tally;
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
     dl_error_t unread, *err = dli_round_err(round, &unread);
     dli_round_count(round, &tally);
     find_holder(round, &tally, tally.n - count_answers(&tally), &holder);
     dl_status_t status = sum_up(&tally, err) == DL_OK ? DL_OK : fail_unknown(&tally, err);
-    if (status == DL_OK && holder.held != 0 && holder.hold_id == was->hold_id &&
-        strcmp(holder.owner, was->owner) == 0) {
+    if (status == DL_OK && holder.held != 0) {
         status = dl_driver_fail(err, DL_EUNKNOWN, 0, "its holder renewed it while it was freed");
     }
     dli_round_end(round, status);
@@ -192,11 +199,11 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
         return;
     }
     admin->unanswered = tally.n - count_answers(&tally);
-    find_holder(round, &tally, admin->unanswered, &admin->holder);
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < tally.n; i++) { /* those that are not asked have said what they say */
         bool is_asked = tally.ballots[i].vote == DLI_VOTE_BUSY;
         nodes |= is_asked ? 1u << i : 0;
+        admin->was[i] = is_asked ? admin->infos[i] : admin->was[i];
         round->parts[i].vote = tally.ballots[i];
         round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : tally.ballots[i].vote;
         round->parts[i].is_overdue = false;
