@@ -426,8 +426,10 @@ static bool is_troubled(const dli_op_t *op) {
 /* The server did not answer, or too late: worth another try for call_timeout. */
 static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     uint64_t now = dli_now();
-    if (op->interrupted && op->opts.wait_ms != 0 && now < op->deadline_ns) {
-        return try_step(op); /* the machine resumed, or the like: simply again */
+    /* The machine slept, or this process was stopped, and nobody has waited for the server: simply again. */
+    bool was_away = op->interrupted || now >= op->ask_until_ns + dli_ms(op->client->call_timeout_ms);
+    if (was_away && op->opts.wait_ms != 0 && now < op->deadline_ns) {
+        return try_step(op);
     }
     if (op->trouble_ns == 0) {
         /* A yes that came too late is an answer after all: patience begins now. */

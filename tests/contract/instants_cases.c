@@ -156,7 +156,9 @@ static int play(ct_t *ct, const happening_t *what, int at) {
     ct_await_waiting(ct, s.client, WORKERS, 5000);
     looks_on = what->act == NULL; /* this thread is the one that acts */
     atomic_store(&everywhere, &s.places);
-    CT_OK(dl_unlock(theirs, CT_ERR));
+    dl_error_t err;
+    dl_status_t unlocked = dl_unlock(theirs, &err); /* the machine may sleep by now */
+    check(ct, &s, "dl_unlock of theirs", unlocked, &err);
     int pending = begin_tasks(ct, &s);
     if (what->act != NULL) {
         end_tasks(ct, &s, pending);
@@ -176,7 +178,6 @@ static int play(ct_t *ct, const happening_t *what, int at) {
         dl_queue_free(s.queue);
     }
     if (what->ends_calls != DL_ECLOSED) {
-        dl_error_t err;
         check(ct, &s, "dl_unlock of what was kept", dl_unlock(s.kept, &err), &err);
         CT_AWAIT_THAT(ct_stats(ct, s.client).held_now, ==, 0, KEEP_MS);
         CT_EQ(ct_stats(ct, s.client).waiting_now, 0);

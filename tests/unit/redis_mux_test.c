@@ -527,25 +527,3 @@ Test(redis_mux, a_leader_that_has_left_a_connection_as_it_was_made_is_replaced) 
     take_over(&b);
     (void)withdraw_line(&a);
 }
-
-/* The way is slow by now, and each new connection takes longer than the one before was given. */
-Test(redis_mux, a_successor_whose_greeting_is_slow_takes_over_all_the_same) {
-    line_t get;
-    uint64_t seen_ns[PAIRS] = {0}, until_ns = env.now_ns() + 5000 * MS;
-    fall_silent(&get);
-    atomic_store(&relay_holds_new, 1);
-    while (!get.over) {
-        cr_assert_lt(env.now_ns(), until_ns, "%d connections", atomic_load(&relay_pairs));
-        listen_once(env.now_ns() + 10 * MS);
-        for (int i = 1; i < atomic_load(&relay_pairs); i++) {
-            seen_ns[i] = seen_ns[i] == 0 ? env.now_ns() : seen_ns[i];
-            if (env.now_ns() - seen_ns[i] >= 300 * MS) {
-                atomic_store(&relay_held[i], 0);
-            }
-        }
-    }
-    cr_assert_eq(get.status, DL_EUNKNOWN);
-    get = line_of(&plain, "ECHO on");
-    run_line(&get);
-    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
-}

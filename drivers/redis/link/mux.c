@@ -273,11 +273,9 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
 }
 
 /* A successor that takes much longer than the last greeting did is made anew: what swallowed its first words
- * may be gone. Each gets as long as the silence had lasted when it began, as the way may be slow by now. */
+ * may be gone. */
 static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t least_ns = later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
-    uint64_t ns = pipe->next_began_ns, silent_ns = late_ns(pipe) < ns ? ns - late_ns(pipe) : 0;
-    ns += later(least_ns, silent_ns);
+    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
     return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
 }
 
