@@ -271,9 +271,10 @@ Test(command_end, killing_what_is_named_dlock_ends_everything_at_once) {
     family_t family;
     start(&program, "run", "x", "--lease", "10m", "--", "sh", "-c", stubborn, NULL);
     meet(&program, &family);
-    pid_t both[] = {program.pid, family.keeper_pid};
+    /* Neither acts in between: dlock is stopped, and while it lives its keeper has no cause. */
+    pid_t both[] = {family.keeper_pid, program.pid};
     bool named[] = {is_named_dlock(both[0]), is_named_dlock(both[1])};
-    (void)kill(program.pid, SIGSTOP); /* so that neither acts in between */
+    (void)kill(program.pid, SIGSTOP);
     for (size_t i = 0; i < 2; i++) {
         (void)(named[i] ? kill(both[i], SIGKILL) : 0);
     }
