@@ -10,6 +10,8 @@
 static char relay_path[96];
 static atomic_int relay_held[PAIRS], relay_open[PAIRS], relay_stop, relay_pairs;
 static atomic_int relay_holds_new; /* connections, from now on */
+static atomic_int relay_slow_ms;   /* new connections hear nothing for so long */
+static uint64_t relay_until_ns[PAIRS];
 static int relay_listener, relay_fds[PAIRS][2];
 static pthread_t relay_thread;
 
@@ -21,6 +23,7 @@ static inline void relay_accept(void) {
     relay_fds[at][1] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(relay_fds[at][1], (struct sockaddr *)&address, sizeof address) == 0) {
         atomic_store(&relay_held[at], atomic_load(&relay_holds_new));
+        relay_until_ns[at] = env.now_ns() + (uint64_t)atomic_load(&relay_slow_ms) * MS;
         atomic_store(&relay_open[at], 1);
     }
     atomic_store(&relay_pairs, at + 1);
@@ -40,19 +43,24 @@ static inline void relay_pass(int at, int from) {
     }
 }
 
+/* Descriptor i: of the client, if even. */
+static inline bool relay_holds(int i) {
+    return i % 2 == 0 && (atomic_load(&relay_held[i / 2]) || env.now_ns() < relay_until_ns[i / 2]);
+}
+
 static void *relay(void *arg) {
     (void)arg;
     while (!atomic_load(&relay_stop)) {
         struct pollfd fds[1 + 2 * PAIRS] = {{.fd = relay_listener, .events = POLLIN}};
         int n = atomic_load(&relay_pairs);
         for (int i = 0; i < 2 * n; i++) {
-            bool wanted = atomic_load(&relay_open[i / 2]) && !(i % 2 == 0 && atomic_load(&relay_held[i / 2]));
+            bool wanted = atomic_load(&relay_open[i / 2]) && !relay_holds(i);
             fds[1 + i] = (struct pollfd){.fd = wanted ? relay_fds[i / 2][i % 2] : -1, .events = POLLIN};
         }
         (void)poll(fds, 1 + 2 * (nfds_t)n, 1);
         for (int i = 0; i < 2 * n; i++) {
-            bool held = i % 2 == 0 && atomic_load(&relay_held[i / 2]); /* perhaps only now */
-            if (fds[1 + i].revents != 0 && atomic_load(&relay_open[i / 2]) && !held) {
+            /* perhaps it holds only now */
+            if (fds[1 + i].revents != 0 && atomic_load(&relay_open[i / 2]) && !relay_holds(i)) {
                 relay_pass(i / 2, i % 2);
             }
         }

@@ -187,6 +187,28 @@ Test(redis_mux, without_the_kill_a_late_claim_would_come_behind_its_free) {
     AWAIT_THAT(on_server("EXISTS lock"), ==, 1);
 }
 
+Test(redis_mux, a_successor_on_a_way_that_is_slow_takes_over_all_the_same) {
+    line_t get, next = line_of(&plain, "ECHO next");
+    env.call_timeout_ms = 60000; /* nobody waits for that */
+    atomic_store(&relay_slow_ms, 300);
+    fall_silent(&get);
+    await_line(&get);
+    cr_assert_eq(get.status, DL_EUNKNOWN);
+    run_line(&next);
+    cr_assert_eq(next.status, DL_OK, "%s", next.err.message);
+}
+
+Test(redis_mux, a_successor_on_a_way_that_has_become_slow_takes_over_once_nobody_waits) {
+    line_t get, next = line_of(&plain, "ECHO next");
+    env.call_timeout_ms = 500;
+    fall_silent(&get);
+    atomic_store(&relay_slow_ms, 400);
+    await_line(&get);
+    cr_assert_eq(get.status, DL_EUNKNOWN);
+    run_line(&next);
+    cr_assert_eq(next.status, DL_OK, "%s", next.err.message);
+}
+
 static int meetings;
 
 static dl_status_t count_meeting(void *arg, const dli_facts_t *facts, dl_error_t *err) {

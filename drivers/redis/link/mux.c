@@ -185,6 +185,7 @@ static void become_ready(dli_pipe_t *pipe) {
     dli_facts_t facts = *dli_conn_facts(pipe->conn);
     bool was_down = dli_breaker_mend(&mux->breaker, mux->env->now_ns());
     pipe->is_probe = false;
+    pipe->made_ns = mux->env->now_ns() - pipe->began_ns;
     if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
         meet_other(mux, &facts);
     }
@@ -210,6 +211,10 @@ static uint64_t bound_trip(uint64_t ns) {
     return later(earlier(ns, TRIP_MAX_NS), TRIP_MIN_NS);
 }
 
+static uint64_t call_timeout_ns(const dli_pipe_t *pipe) {
+    return (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS;
+}
+
 /* When the oldest reply is late, or the connection; DL_NO_DEADLINE: none is due. */
 static uint64_t late_ns(const dli_pipe_t *pipe) {
     if (pipe->conn == NULL || (pipe->ready && !dli_pipe_owes(pipe))) {
@@ -220,9 +225,9 @@ static uint64_t late_ns(const dli_pipe_t *pipe) {
     }
     const dli_slot_t *oldest = dli_pipe_slot(pipe, pipe->head);
     bool is_awaited = oldest->request != NULL || oldest->kind != DLI_SLOT_REQUEST;
-    uint64_t half_ns = (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS / 2;
     uint64_t ns = later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
-    return later(oldest->sent_ns, pipe->heard_ns) + earlier(ns, half_ns) + oldest->slow_ms * NS_PER_MS;
+    return later(oldest->sent_ns, pipe->heard_ns) + earlier(ns, call_timeout_ns(pipe) / 2) +
+           oldest->slow_ms * NS_PER_MS;
 }
 
 /* When a successor is due. */
@@ -272,11 +277,19 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
     }
 }
 
-/* A successor that takes much longer than the last greeting did is made anew: what swallowed its first words
- * may be gone. */
+/* A successor that takes much longer than the last connection did is made anew: what swallowed its first
+ * words may be gone. */
 static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t ns = pipe->next_began_ns + later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), SILENCE_NS);
+    uint64_t ns = pipe->next_began_ns + later(2 * pipe->made_ns, SILENCE_NS);
     return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
+}
+
+/* When the successor takes over: once it is ready; in any case once nobody waits any more for what the silent
+ * one owes. The way may be slower by now: what is being made then has all of its time, and others are made
+ * beside. */
+static uint64_t replace_ns(const dli_pipe_t *pipe) {
+    uint64_t ns = pipe->ready ? late_ns(pipe) + call_timeout_ns(pipe) : DL_NO_DEADLINE;
+    return pipe->next_ready ? pipe->replace_ns : ns;
 }
 
 static void drop_successor(dli_pipe_t *pipe) {
@@ -314,7 +327,7 @@ static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
     if (pipe->next != NULL && !pipe->next_ready && dli_conn_is_ready(pipe->next)) {
         step_successor(pipe, 0); /* a server nearby has answered already */
     }
-    if (pipe->next != NULL && pipe->next_ready && pipe->replace_ns <= now_ns) {
+    if (pipe->next != NULL && replace_ns(pipe) <= now_ns) {
         replace(pipe);
         pipe->again = true;
     }
@@ -559,7 +572,8 @@ static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns
         return 1;
     }
     dli_conn_want(pipe->next, &fds[1]);
-    *until_ns = earlier(*until_ns, pipe->next_ready ? pipe->replace_ns : next_until_ns(pipe));
+    uint64_t ns = pipe->next_ready ? DL_NO_DEADLINE : next_until_ns(pipe);
+    *until_ns = earlier(*until_ns, earlier(replace_ns(pipe), ns));
     return 2;
 }
 

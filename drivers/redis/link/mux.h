@@ -17,8 +17,8 @@
  *   order      giving up costs a request its place and nothing else: the reply is dropped when it comes.
  *   combining  what begins while somebody writes or reads goes out with the next write.
  *   silence    a pipe whose oldest reply is late dials a successor beside it. It takes over only if the reply
- *              is still missing one round trip after it was ready. What had not left goes out there; what had
- *              is DL_EUNKNOWN.
+ *              is still missing one round trip after it was ready, or once call_timeout is over for all that
+ *              was sent. What had not left goes out there; what had is DL_EUNKNOWN.
  *   kills      if claims had left on a connection that is over, the next free first says CLIENT KILL ID of
  *              it, on whatever connection to the same server: no such claim can come behind its free. Where
  *              the user may not, or the run id is not known, a late claim lasts until its lease ends.
@@ -149,6 +149,7 @@ struct dli_pipe {
     uint64_t heard_ns;           /* when something came last */
     uint64_t trip_ns;            /* the fastest reply's, or the greeting's */
     uint64_t began_ns, next_began_ns; /* dialling */
+    uint64_t made_ns;                 /* how long that took, the last time that a connection became ready */
     uint64_t retry_ns;                /* no successor is dialled before */
     bool wanted;                      /* a connection, although nothing is to be sent on it yet */
     uint64_t replace_ns;              /* once the successor is ready; with watched */
