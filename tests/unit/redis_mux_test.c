@@ -209,6 +209,24 @@ Test(redis_mux, a_successor_on_a_way_that_has_become_slow_takes_over_once_nobody
     cr_assert_eq(next.status, DL_OK, "%s", next.err.message);
 }
 
+Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_time) {
+    line_t first = line_of(&plain, "ECHO first"), later = line_of(&plain, "ECHO later");
+    atomic_store(&relay_holds_new, 1);
+    open_mux_over_relay();
+    begin_line(&first);
+    AWAIT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs) > 1)); /* it has a successor */
+    begin_line(&later);
+    await_line(&first);
+    cr_assert_eq(first.status, DL_EIO);
+    cr_assert_not(later.over);
+    atomic_store(&relay_holds_new, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        atomic_store(&relay_held[i], 0);
+    }
+    await_line(&later);
+    cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
+}
+
 static int meetings;
 
 static dl_status_t count_meeting(void *arg, const dli_facts_t *facts, dl_error_t *err) {

@@ -321,7 +321,7 @@ static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
         dl_status_t status = dial(pipe, &pipe->next, &err);
         pipe->retry_ns = now_ns + RETRY_NS;
         if (status != DL_OK && pipe->ready) {
-            dli_pipe_refuse(pipe, status, &err);
+            dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
         }
     }
     if (pipe->next != NULL && !pipe->next_ready && dli_conn_is_ready(pipe->next)) {
@@ -345,7 +345,7 @@ static void connect_pipe(dli_pipe_t *pipe) {
     pipe->began_ns = pipe->mux->env->now_ns();
     dl_status_t status = dial(pipe, &pipe->conn, &err);
     if (status != DL_OK) {
-        dli_pipe_refuse(pipe, status, &err);
+        dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
     }
 }
 
@@ -364,8 +364,10 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
         close_conn(mux, &pipe->conn);
     }
     bool is_ready = pipe->conn != NULL && dli_conn_is_ready(pipe->conn);
-    if (!overdue && !is_ready) { /* nobody waits longer than connect_timeout */
-        dli_pipe_refuse(pipe, status, &err);
+    if (!overdue && !is_ready) { /* who came later has the successor's time */
+        uint64_t timeout_ns = (uint64_t)mux->endpoint->connect_timeout_ms * NS_PER_MS;
+        dli_pipe_refuse(pipe, pipe->conn != NULL ? mux->env->now_ns() - timeout_ns : UINT64_MAX, status,
+                        &err);
     }
 }
 
@@ -382,7 +384,7 @@ static void greet(dli_pipe_t *pipe) {
     }
     note_failure(pipe, true, &err);
     close_conn(mux, &pipe->conn);
-    dli_pipe_refuse(pipe, status, &err);
+    dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
 }
 
 /* Is a connection alive that was idle, by what can be seen from here? A PING goes ahead where that is little.
@@ -486,9 +488,9 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
 
 void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request) {
     request->with_source = request->forgotten = false;
-    request->sent_ns = 0;
-    request->got = 0;
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
+    request->sent_ns = pipe->ready ? 0 : mux->env->now_ns();
+    request->got = 0;
     pipe->unled += !request->leads;
     dli_redis_queue_push(&pipe->queue, request);
 }

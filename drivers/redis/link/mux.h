@@ -96,8 +96,8 @@ struct dli_redis_request {
     redisReply **kept;    /* room for the replies, which are the owner's then; NULL: they are not kept */
     /* The multiplexer's */
     TAILQ_ENTRY(dli_redis_request) of_queue;
-    uint64_t place; /* of its slot, once it was sent */
-    uint64_t sent_ns;
+    uint64_t place;   /* of its slot, once it was sent */
+    uint64_t sent_ns; /* before that: since when it waits for a connection; 0: there was one */
     uint32_t got;
     uint32_t rest_ms; /* by the owner: the rest may come so long after the first reply; 0: no bound */
     bool queued, with_source, forgotten; /* the server does not know the script */

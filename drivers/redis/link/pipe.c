@@ -101,10 +101,10 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
     request->kind->ended(request, status, why);
 }
 
-void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
+void dli_pipe_refuse(dli_pipe_t *pipe, uint64_t since_ns, dl_status_t status, const dl_error_t *why) {
     dli_redis_request_t *request;
     dli_redis_queue_push(&pipe->queue, &pipe->end);
-    while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end) {
+    while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end && request->sent_ns <= since_ns) {
         dli_redis_queue_remove(&pipe->queue, request);
         end_with(pipe, request, status, why);
     }

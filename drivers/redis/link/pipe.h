@@ -12,8 +12,8 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked);
 
 void dli_redis_queue_push(dli_redis_queue_t *queue, dli_redis_request_t *request);
 void dli_redis_queue_remove(dli_redis_queue_t *queue, dli_redis_request_t *request);
-/* All that is to be sent ends like this. */
-void dli_pipe_refuse(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why);
+/* All that is to be sent, and has waited since then or longer, ends like this. */
+void dli_pipe_refuse(dli_pipe_t *pipe, uint64_t since_ns, dl_status_t status, const dl_error_t *why);
 static inline bool dli_pipe_owes(const dli_pipe_t *pipe) {
     return pipe->head != pipe->tail;
 }
