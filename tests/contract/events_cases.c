@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "callers.h"
+#include "core/core.h"
 
 static int is_readable(dl_client_t *c) {
     struct pollfd fd = {.fd = dl_event_fd(c), .events = POLLIN};
@@ -219,4 +220,52 @@ CT_CASE(events, of_a_closed_client_are_nobodys) {
     ct_close(ct, c);
     ct_sleep_ms(ct, ct_lease_ms(ct));
     CT_EQ(count_of(&seen), 1); /* a close is no loss */
+}
+
+/* ---- lines of the log ------------------------------------------------------------------------- */
+
+static _Thread_local int looks;
+
+typedef struct heard {
+    atomic_int lines, by_who_looks;
+} heard_t;
+
+static void hear(void *arg, dl_log_level_t level, const char *line) {
+    heard_t *heard = arg;
+    (void)level;
+    (void)line;
+    atomic_fetch_add(&heard->by_who_looks, looks);
+    atomic_fetch_add(&heard->lines, 1);
+}
+
+static void look(dl_lock_t *lock, int at) {
+    looks = 1;
+    if (at == 0) {
+        (void)dl_valid_ms(lock);
+    } else if (at == 1) {
+        (void)dl_token(lock);
+    } else {
+        (void)dl_hold_count(lock);
+    }
+    looks = 0;
+}
+
+/* It may take long. */
+CT_CASE(events, log_function_is_never_run_by_who_only_looks_at_a_hold) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock(ct, c, "orders");
+    heard_t heard = {0};
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_EQ(dl_client_set_log(c, hear, &heard), DL_OK);
+    for (int i = 0; i < 3; i++) {
+        int before = atomic_load(&heard.lines);
+        dli_lock_client(c);
+        dli_log(c, DL_LOG_INFO, "a line that another thread puts aside");
+        dli_release_client(c);
+        look(lock, i);
+        CT_AWAIT_THAT(atomic_load(&heard.lines), >, before, 5000);
+    }
+    CT_EQ(atomic_load(&heard.by_who_looks), 0);
+    CT_EQ(dl_client_set_log(c, NULL, NULL), DL_OK);
+    CT_OK(dl_unlock(lock, CT_ERR));
 }

@@ -153,6 +153,19 @@ CT_CASE(outages, a_call_is_never_kept_waiting_by_its_own_lost_grant) {
     come_back_in_time(ct, CT_LOSE_REPLY);
 }
 
+/* Nobody waits for the server while the process is stopped or the machine sleeps. */
+CT_CASE(outages, time_that_the_caller_was_away_is_none_of_the_patience, .traits_not = CT_BACKEND) {
+    caller_t caller = CALLER(ct_lock(ct, ct_open(ct, NULL), "orders"), DL_WAIT_FOREVER);
+    ct_pause_t *asking = ct_pause(ct, CT_OP_TRY, CT_BEFORE, NULL, NULL);
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    start_caller(ct, &caller);
+    ct_pause_await(ct, asking, 5000);
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    ct_pause_go(ct, asking);
+    end_caller(ct, &caller, DL_OK);
+    CT_EQ(ct_fault_hits(ct, fault), 1);
+}
+
 static void get_it(ct_t *ct, void *lock) {
     CT_OK(dl_lock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));

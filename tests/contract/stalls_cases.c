@@ -456,3 +456,22 @@ CT_CASE(stalls, who_jumps_as_it_wakes_another_before_it_sleeps_has_left_its_call
     put_finds_between();
     while (!jump_before_it_sleeps(ct)) {}
 }
+
+static void stand_long(places_t *places) {
+    ct_t *ct = places->ct;
+    ct_sleep_ms(ct, 3 * ct_call_timeout_ms(ct));
+}
+
+/* Nobody else would have told it of an answer. */
+CT_CASE(stalls, who_stops_before_it_reads_for_longer_than_a_call_has_asks_again,
+        .traits = CT_BACKEND | CT_BLOCKING | CT_VIRTUAL) {
+    places_t places = {.ct = ct, .client = ct_open(ct, NULL), .come = stand_long};
+    dl_lock_t *lock = ct_lock(ct, places.client, "orders");
+    int fault = ct_fault(ct, CT_OP_TRY, CT_NEVER, 1);
+    put_places_between();
+    here = &places;
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_CHECK(here == NULL);
+    CT_EQ(ct_fault_hits(ct, fault), 1);
+    CT_OK(dl_unlock(lock, CT_ERR));
+}

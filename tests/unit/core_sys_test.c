@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -133,6 +134,34 @@ Test(sys, a_poll_ends_at_its_instant_whatever_the_wall_clock_does, .timeout = 30
     bool right = poll_is_right();
     pthread_join(turning, NULL);
     cr_assert(right, "%s", wrong);
+}
+
+/* How often this thread has given its processor away by itself: a spin never does. */
+static long rests(void) {
+    struct rusage usage;
+    cr_assert_eq(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_nvcsw;
+}
+
+/* It has more descriptors than the process may have by now. */
+Test(sys, a_poll_that_is_refused_does_not_spin) {
+    enum { TIMES = 20 };
+    struct pollfd none[2] = {{.fd = -1}, {.fd = -1}};
+    struct rlimit before;
+    int rc = 0, error = 0;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, before.rlim_max}), 0);
+    long rested = -rests();
+    for (int i = 0; i < TIMES; i++) {
+        errno = 0;
+        rc = dli_sys_real.poll(none, 2, DLI_NEVER);
+        error = errno;
+    }
+    rested += rests();
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_eq(rc, -1);
+    cr_assert_eq(error, EINVAL);
+    cr_assert_geq(rested, TIMES);
 }
 
 Test(sys, a_condition_wait_ends_at_its_instant_whatever_the_wall_clock_does, .timeout = 30) {
