@@ -302,6 +302,49 @@ Test(mysql_pessimistic, names_long_unused_are_forgotten_and_their_tokens_never_f
     shut(&c);
 }
 
+static atomic_bool is_unused_watched, is_unused_kept;
+
+static void age_token(const char *name, int hours) {
+    (void)mysql_ask(
+        server, "UPDATE %s." TABLE "_tokens SET drawn_at=UTC_TIMESTAMP(6)-INTERVAL %d HOUR WHERE name='%s'",
+        database, hours, name);
+}
+
+/* A purge that has found the token old keeps the row, and the token is drawn anew; until then it is old. */
+static void draw_during_purge(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    (void)what;
+    (void)n;
+    bool is_kept = atomic_load(&is_unused_watched) && !is_row_free("unused");
+    if (is_kept != atomic_exchange(&is_unused_kept, is_kept)) {
+        age_token("unused", is_kept ? 0 : 2);
+    }
+}
+
+/* Purges look for tokens: one without its row would stay for ever. */
+Test(mysql_pessimistic, a_name_whose_token_is_not_purged_keeps_its_row) {
+    client_t c;
+    prepare(&c, UUID_A);
+    set_number(&c, DLI_MYSQL_OPT_PURGE_AFTER, 3600000);
+    c.env.count = draw_during_purge;
+    open_prepared(&c);
+    uint64_t id = 0;
+    (void)token_of(&c, "gone", &id);
+    (void)token_of(&c, "unused", &id);
+    age_token("gone", 2);
+    age_token("unused", 2);
+    atomic_store(&is_unused_watched, true);
+    static const char count[] = "SELECT COUNT(*) FROM %s." TABLE "%s WHERE name='%s'";
+    for (int i = 0; i < 64 * 12 && mysql_number(server, count, database, "_tokens", "gone") > 0; i++) {
+        (void)token_of(&c, "fresh", &id);
+    }
+    atomic_store(&is_unused_watched, false);
+    cr_assert_eq(mysql_number(server, count, database, "_tokens", "gone"), 0, "nothing was purged");
+    cr_assert_eq(mysql_number(server, count, database, "_tokens", "unused"), 1);
+    cr_assert_eq(mysql_number(server, count, database, "", "unused"), 1);
+    shut(&c);
+}
+
 static atomic_bool is_purge_awaited;
 static waiter_t purge_waiter;
 
