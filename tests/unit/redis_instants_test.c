@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "drivers/redis/link/pipe.h"
 #include "drivers/redis/lock.h"
 
 TestSuite(redis_instants, .init = set_up, .fini = tear_down, .timeout = 60);
@@ -93,6 +94,100 @@ Test(redis_instants, a_renewal_does_not_wait_for_a_connection_of_the_calls) {
     cr_assert_gt(left_ms(), 59000);
     pthread_join(thread, NULL);
     shut(&c);
+}
+
+/* A caller who reads its own replies, where nobody else does. */
+typedef struct asker {
+    dli_request_t request; /* first */
+    dl_grant_t grant;
+    dl_error_t err;
+    dl_status_t status;
+    uint64_t term;
+    int told; /* so often, to look anew for what to read */
+} asker_t;
+
+static pthread_mutex_t core_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void lock_core(void *mutex) {
+    pthread_mutex_lock(mutex);
+}
+
+static void unlock_core(void *mutex) {
+    pthread_mutex_unlock(mutex);
+}
+
+static void tell_asker(void *core, dli_request_t *request) {
+    (void)core;
+    ((asker_t *)(void *)request)->told++;
+}
+
+static void asker_ended(dli_request_t *request, dl_status_t status) {
+    request->pending = false;
+    ((asker_t *)(void *)request)->status = status;
+}
+
+static void begin_to_ask(dli_redis_t *redis, asker_t *asker, const char *name, uint64_t hold_id) {
+    *asker = (asker_t){.request = {.kind = DLI_ASK_TRY,
+                                   .with = request(name, A, hold_id),
+                                   .grant = &asker->grant,
+                                   .err = &asker->err,
+                                   .ended = asker_ended,
+                                   .leads = true,
+                                   .pending = true}};
+    lock_core(&core_mutex);
+    dli_redis_begin(redis, &asker->request);
+    (void)dli_redis_flush(redis);
+    unlock_core(&core_mutex);
+}
+
+/* Reads once. It goes on to lead. */
+static void read_for_all(dli_redis_t *redis, asker_t *asker) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t until_ns = in_ms(2000), due_ns = until_ns;
+    lock_core(&core_mutex);
+    int n = dli_redis_lead_fds(redis, &asker->request, fds, false, &asker->term, &due_ns);
+    unlock_core(&core_mutex);
+    cr_assert_gt(n, 0, "another reads there");
+    (void)redis->env->poll(fds, (nfds_t)n, due_ns < until_ns ? due_ns : until_ns);
+    lock_core(&core_mutex);
+    (void)dli_redis_lead(redis, asker->term, fds, (size_t)n);
+    unlock_core(&core_mutex);
+}
+
+Test(redis_instants, who_is_refused_by_what_another_reads_is_told_to_read_on) {
+    static const dli_backend_env_t core = {.core = &core_mutex,
+                                           .lock = lock_core,
+                                           .unlock = unlock_core,
+                                           .look_again = tell_asker,
+                                           .report = note_report};
+    client_t c;
+    asker_t mine, theirs;
+    prepare(&c, drivers[0], UUID_A);
+    set_number(&c, DLI_REDIS_OPT_MIN_REPLICAS, 1);
+    set_number(&c, DLI_REDIS_OPT_REPLICA_TIMEOUT, 1);
+    dli_redis_t *redis = calloc(1, dli_redis_string_driver.state_size);
+    dli_redis_attach(redis, &core);
+    cr_assert_eq(dli_redis_string_driver.open(redis, c.values, &c.env, in_ms(2000), &c.err), DL_OK, "%s",
+                 c.err.message);
+    begin_to_ask(redis, &mine, "mine", 1);
+    begin_to_ask(redis, &theirs, "theirs", 2);
+    /* What frees the lock that is refused is answered elsewhere, where nobody reads. */
+    for (uint64_t until_ns = in_ms(5000); !dli_pipe_owes(&redis->mux->pipes[0]);) {
+        cr_assert_lt(ran_ns(), until_ns);
+        read_for_all(redis, &theirs);
+    }
+    cr_assert(mine.request.pending);
+    cr_assert_eq(mine.told, 1);
+    while (mine.request.pending) {
+        read_for_all(redis, &mine);
+    }
+    cr_assert_eq(mine.status, DL_EIO, "%s", mine.err.message);
+    cr_assert(mine.request.refused);
+    lock_core(&core_mutex);
+    (void)(theirs.request.pending && dli_redis_withdraw(redis, &theirs.request));
+    unlock_core(&core_mutex);
+    dli_redis_close(redis, 0);
+    free(redis);
 }
 
 /* ---- an answer that cannot be its own ---------------------------------------------------------------- */

@@ -148,6 +148,33 @@ Test(redis_mux, what_is_withdrawn_as_the_one_before_ends_without_memory_is_not_s
     cr_assert_eq(on_server("EXISTS lock"), 0);
 }
 
+static line_t *follows;
+
+static void end_and_go_on(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
+    line_ended(wire, status, why);
+    dli_mux_begin(&mux, &follows->wire);
+}
+
+/* As the free of a claim that too few replicas know of. */
+Test(redis_mux, what_an_end_begins_further_down_is_sent_by_the_same_flush) {
+    static const dli_redis_kind_t poor = {
+        .encode = encode_without_memory, .replied = line_replied, .ended = end_and_go_on};
+    line_t first = line_of(&poor, ""), second = line_of(&plain, "ECHO second");
+    open_mux(server.path);
+    for (uint32_t i = 0; i < 2; i++) {
+        line_t warm = line_of(&plain, "PING");
+        warm.wire.pipe = i;
+        run_line(&warm);
+    }
+    first.wire.pipe = 1;
+    follows = &second;
+    begin_line(&first);
+    cr_assert_eq(first.status, DL_ENOMEM);
+    cr_assert_not(second.wire.queued, "it waits for another flush");
+    await_line(&second);
+    cr_assert_str_eq(second.answer, "second");
+}
+
 /* The relay keeps back what the first connection says. */
 static void fall_silent(line_t *get) {
     open_mux_over_relay();
