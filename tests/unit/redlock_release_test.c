@@ -208,12 +208,15 @@ Test(redlock, a_force_that_leaves_late_frees_what_was_seen) {
     hold(&relays[0], REPLIES, 1);
     begin_asking(&asked, &force);
     AWAIT_THAT(pending(), ==, 1);
+    long long before = runs(2);
     freeze(2);
     cut_all(&relays[2]);
     hold(&relays[0], REPLIES, 0);
     AWAIT(asked.is_over);
     cr_assert_eq(asked.status, DL_OK, "%s", err.message);
     thaw(2);
+    AWAIT_THAT(runs(2), >, before);
+    cr_assert(!node_has(2, KEY, OTHER ":1"));
     AWAIT(is_free());
 }
 
