@@ -394,7 +394,7 @@ Test(command_redis, a_server_that_does_not_say_who_holds_the_lock_keeps_no_signa
 
 /* The server carries out the claim after the signal: nobody would free the lock until its lease is over. */
 Test(command_redis, what_is_given_up_on_a_terminal_is_freed) {
-    char answer[64], text[256];
+    char answer[128], text[256];
     screen_t waiter;
     (void)snprintf(text, sizeof text,
                    "use: test\ndefaults: {call_timeout: 10s}\n"
@@ -411,7 +411,10 @@ Test(command_redis, what_is_given_up_on_a_terminal_is_freed) {
     (void)poll(NULL, 0, 300); /* the end is under way */
     (void)kill(server.pid, SIGCONT);
     cr_assert_eq(screen_end(&waiter), 128 + SIGTERM, "%s", waiter.text);
-    cr_assert_str_eq(ask("EXISTS dlock:x\r\n", answer, sizeof answer), ":0");
+    cr_assert_str_eq(ask("EVAL \"return {ok = tostring(redis.call('get', KEYS[1])) .. ' for ' .. "
+                         "redis.call('pttl', KEYS[1])}\" 1 dlock:x\r\n",
+                         answer, sizeof answer),
+                     "+false for -2");
 }
 
 /* ---- a server that does not answer -------------------------------------------------------------------- */

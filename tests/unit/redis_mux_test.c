@@ -317,6 +317,40 @@ Test(redis_mux, what_had_not_left_goes_out_on_the_successor) {
     cr_assert_str_eq(next.answer, "next");
 }
 
+static dl_driver_env_t real; /* without a sleep */
+static uint64_t slept_ns;
+
+static uint64_t now_after_sleep(void) {
+    return real.now_ns() + slept_ns;
+}
+
+static int poll_after_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    return real.poll(fds, n, deadline_ns != DL_NO_DEADLINE ? deadline_ns - slept_ns : deadline_ns);
+}
+
+/* This process was stopped while it made a successor, until that had just missed its time. */
+Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_the_claim) {
+    line_t get, give = line_of(&release, "DEL lock");
+    real = env;
+    env.now_ns = now_after_sleep;
+    env.poll = poll_after_sleep;
+    fall_silent(&get);
+    atomic_store(&relay_holds_new, 1);
+    cr_assert(withdraw_line(&get));
+    slept_ns = 300 * MS; /* the reply is late */
+    begin_line(&give);
+    cr_assert_not_null(mux.pipes[0].next);
+    slept_ns += dli_conn_until(mux.pipes[0].next) + MS - env.now_ns();
+    listen_once(env.now_ns());
+    listen_once(env.now_ns() + MS);
+    cr_assert(!give.over, "%s", give.err.message);
+    cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
+    atomic_store(&relay_held[0], 0);
+    await_line(&give);
+    cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
+    cr_assert_str_eq(give.answer, "1");
+}
+
 Test(redis_mux, a_server_that_is_gone_refuses_at_once_and_is_found_again) {
     open_mux(server.path);
     line_t warm = line_of(&plain, "PING");

@@ -112,11 +112,10 @@ static bool blames_server(dl_status_t status, bool had_begun) {
     return status != DL_ENOMEM && (had_begun || status != DL_ELIMIT);
 }
 
-/* A connection that is being made. One whose time was over long ago is nobody's failure: nobody looked at it,
- * for nobody wanted it. */
-static dl_status_t step_dial(dli_mux_t *mux, dli_conn_t *conn, short revents, bool *overdue,
-                             dl_error_t *err) {
-    uint64_t until_ns = dli_conn_until(conn);
+/* A connection that is being made, and looked at until then. One whose time was over long ago is nobody's
+ * failure: nobody looked at it, for nobody wanted it, or this process was stopped. */
+static dl_status_t step_dial(dli_mux_t *mux, dli_conn_t *conn, uint64_t until_ns, short revents,
+                             bool *overdue, dl_error_t *err) {
     *overdue = until_ns != DL_NO_DEADLINE && mux->env->now_ns() >= until_ns + OVERDUE_NS;
     mux->core->unlock(mux->core->core);
     dl_status_t status = dli_conn_step(conn, *overdue ? POLLIN | POLLOUT : revents, err);
@@ -257,6 +256,13 @@ static void replace(dli_pipe_t *pipe) {
     close_conn(pipe->mux, &old);
 }
 
+/* A successor that takes much longer than the last connection did is made anew: what swallowed its first
+ * words may be gone. */
+static uint64_t next_until_ns(const dli_pipe_t *pipe) {
+    uint64_t ns = pipe->next_began_ns + later(2 * pipe->made_ns, SILENCE_NS);
+    return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
+}
+
 static void step_successor(dli_pipe_t *pipe, short revents) {
     dli_mux_t *mux = pipe->mux;
     dl_error_t err;
@@ -264,7 +270,7 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
     if (pipe->next_ready) {
         return;
     }
-    dl_status_t status = step_dial(mux, pipe->next, revents, &overdue, &err);
+    dl_status_t status = step_dial(mux, pipe->next, next_until_ns(pipe), revents, &overdue, &err);
     if (status != DL_OK) {
         note_failure(pipe, blames_server(status, true) && !overdue, &err);
         close_conn(mux, &pipe->next);
@@ -275,13 +281,6 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
         pipe->replace_ns =
             pipe->ready ? mux->env->now_ns() + bound_trip(dli_conn_facts(pipe->next)->greeting_ns) : 0;
     }
-}
-
-/* A successor that takes much longer than the last connection did is made anew: what swallowed its first
- * words may be gone. */
-static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t ns = pipe->next_began_ns + later(2 * pipe->made_ns, SILENCE_NS);
-    return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
 }
 
 /* When the successor takes over: once it is ready; in any case once nobody waits any more for what the silent
@@ -353,7 +352,7 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
     dli_mux_t *mux = pipe->mux;
     dl_error_t err;
     bool overdue;
-    dl_status_t status = step_dial(mux, pipe->conn, revents, &overdue, &err);
+    dl_status_t status = step_dial(mux, pipe->conn, dli_conn_until(pipe->conn), revents, &overdue, &err);
     if (status == DL_OK) {
         return;
     }
