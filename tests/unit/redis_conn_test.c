@@ -4,6 +4,8 @@
 
 #include <sys/resource.h>
 
+#include "support/alloc_fail.h"
+
 TestSuite(redis_conn, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static char requests[1024];
@@ -299,6 +301,32 @@ Test(redis_conn, what_cannot_be_sent_at_once_is_sent_later) {
     cr_assert_not(fd.events & POLLOUT);
     dli_conn_close(conn, false);
     free(bytes);
+}
+
+/* It reads as much as is sent, a step behind. */
+Test(redis_conn, a_line_that_is_never_empty_asks_for_no_more_memory) {
+    enum { LEN = 65536, WARM = 200, ROUNDS = 1000 };
+    static char bytes[LEN];
+    serve_unix(4);
+    dli_conn_t *conn = ready_with_peer();
+    while (dli_conn_unsent(conn) < LEN) {
+        cr_assert_eq(dli_conn_send(conn, bytes, LEN, &err), DL_OK);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i == WARM) {
+            alloc_fail_at(1, 1);
+        }
+        cr_assert_eq(dli_conn_send(conn, bytes, LEN, &err), DL_OK, "round %d: %s", i, err.message);
+        for (size_t got = 0; got < LEN;) {
+            ssize_t n = recv(peer, bytes, LEN - got, 0);
+            cr_assert_gt(n, 0);
+            got += (size_t)n;
+            cr_assert_eq(turn(conn, 0), DL_OK);
+        }
+        cr_assert_gt(dli_conn_unsent(conn), 0);
+    }
+    alloc_fail_at(0, 0);
+    dli_conn_close(conn, false);
 }
 
 Test(redis_conn, sending_to_nobody_raises_no_signal_and_says_that_nothing_left) {

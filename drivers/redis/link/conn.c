@@ -473,10 +473,21 @@ const dli_facts_t *dli_conn_facts(const dli_conn_t *conn) {
     return &conn->facts;
 }
 
+/* What has left makes room once it is the greater part: a line may never have sent all. */
+static void forget_sent(dli_conn_t *conn) {
+    size_t queued = conn->out.len - conn->left;
+    if (conn->left > queued) {
+        memmove(conn->out.bytes, conn->out.bytes + conn->left, queued);
+        conn->out.len = queued;
+        conn->left = 0;
+    }
+}
+
 dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_error_t *err) {
     if (conn->state != READY) {
         return fail_unready(conn, err);
     }
+    forget_sent(conn);
     dli_commands_append_bytes(&conn->out, bytes, len);
     conn->unqueued += conn->out.out_of_memory ? len : 0;
     dl_status_t status = conn->out.out_of_memory ? fail_memory(err) : flush(conn, err);
