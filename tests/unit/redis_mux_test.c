@@ -328,16 +328,21 @@ static int poll_after_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) 
     return real.poll(fds, n, deadline_ns != DL_NO_DEADLINE ? deadline_ns - slept_ns : deadline_ns);
 }
 
-/* This process was stopped while it made a successor, until that had just missed its time. */
-Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_the_claim) {
-    line_t get, give = line_of(&release, "DEL lock");
+/* The reply is late, and no other connection gets through. */
+static void give_up_late(line_t *get) {
     real = env;
     env.now_ns = now_after_sleep;
     env.poll = poll_after_sleep;
-    fall_silent(&get);
+    fall_silent(get);
     atomic_store(&relay_holds_new, 1);
-    cr_assert(withdraw_line(&get));
-    slept_ns = 300 * MS; /* the reply is late */
+    cr_assert(withdraw_line(get));
+    slept_ns = 300 * MS;
+}
+
+/* This process was stopped while it made a successor, until that had just missed its time. */
+Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_the_claim) {
+    line_t get, give = line_of(&release, "DEL lock");
+    give_up_late(&get);
     begin_line(&give);
     cr_assert_not_null(mux.pipes[0].next);
     slept_ns += dli_conn_until(mux.pipes[0].next) + MS - env.now_ns();
@@ -345,6 +350,22 @@ Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_
     listen_once(env.now_ns() + MS);
     cr_assert(!give.over, "%s", give.err.message);
     cr_assert_eq(atomic_load(&warnings), 0, "%s", reported);
+    atomic_store(&relay_held[0], 0);
+    await_line(&give);
+    cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
+    cr_assert_str_eq(give.answer, "1");
+}
+
+/* No other connection can be made, but this one is there, and so may be the server. */
+Test(redis_mux, the_free_of_a_claim_on_its_way_is_not_refused_with_what_else_is_to_be_sent) {
+    line_t get, give = line_of(&release, "DEL lock"), other = line_of(&release, "DEL other");
+    other.wire.claim = 8;
+    give_up_late(&get);
+    endpoint.connect_timeout_ms = 10;
+    begin_line(&give);
+    run_line(&other);
+    cr_assert_eq(other.status, DL_EIO, "%s", other.err.message);
+    cr_assert(!give.over, "%s", give.err.message);
     atomic_store(&relay_held[0], 0);
     await_line(&give);
     cr_assert_eq(give.status, DL_OK, "%s", give.err.message);

@@ -523,13 +523,9 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
 
 bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe_at) {
     for (size_t i = 0; i < mux->count; i++) {
-        const dli_pipe_t *pipe = &mux->pipes[i];
-        for (uint64_t at = pipe->head; pipe->given_up > 0 && at != pipe->tail; at++) {
-            const dli_slot_t *slot = dli_pipe_slot(pipe, at);
-            if (dli_slot_is_given_up(slot) && slot->claim == claim) {
-                *pipe_at = i;
-                return true;
-            }
+        if (dli_pipe_has_claim(&mux->pipes[i], claim)) {
+            *pipe_at = i;
+            return true;
         }
     }
     return false;

@@ -101,12 +101,26 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
     request->kind->ended(request, status, why);
 }
 
+bool dli_pipe_has_claim(const dli_pipe_t *pipe, uint64_t claim) {
+    for (uint64_t at = pipe->head; pipe->given_up > 0 && at != pipe->tail; at++) {
+        const dli_slot_t *slot = dli_pipe_slot(pipe, at);
+        if (dli_slot_is_given_up(slot) && slot->claim == claim) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void dli_pipe_refuse(dli_pipe_t *pipe, uint64_t since_ns, dl_status_t status, const dl_error_t *why) {
     dli_redis_request_t *request;
     dli_redis_queue_push(&pipe->queue, &pipe->end);
     while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end && request->sent_ns <= since_ns) {
         dli_redis_queue_remove(&pipe->queue, request);
-        end_with(pipe, request, status, why);
+        if (request->kind->intent == DLI_FREE && dli_pipe_has_claim(pipe, request->claim)) {
+            dli_redis_queue_push(&pipe->queue, request);
+        } else {
+            end_with(pipe, request, status, why);
+        }
     }
     dli_redis_queue_remove(&pipe->queue, &pipe->end);
 }
