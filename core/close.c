@@ -101,7 +101,7 @@ static void end_calls(dl_client_t *client) {
     }
 }
 
-/* Without the mutex. In a callback its thread cannot join itself: it leaves by its own way. */
+/* Without the mutex. */
 static void end_threads(dl_client_t *client) {
     dli_lock_client(client);
     client->stop_threads = true;
@@ -112,9 +112,10 @@ static void end_threads(dl_client_t *client) {
         dli_sys->thread_join(client->loop.thread);
     }
     dli_workers_stop(client);
-    dli_lock_client(client);
-    dli_renew_stop(client);
-    dli_unlock_client(client);
+}
+
+/* Without the mutex. In a callback its thread cannot join itself: it leaves by its own way. */
+static void end_callbacks(dl_client_t *client) {
     if (client->closes_inside) {
         pthread_detach(client->callback_thread);
     } else if (client->callbacks_started) {
@@ -124,6 +125,8 @@ static void end_threads(dl_client_t *client) {
 
 static void end_holds(dl_client_t *client) {
     dli_gate_t *next;
+    /* However long it has waited for calls, each free is sent. */
+    client->close_until_ns = dli_max(client->close_until_ns, dli_now() + DLI_GRACE_NS);
     for (dli_gate_t *gate = dli_gate_after(client, NULL); gate != NULL; gate = next) {
         gate->refs++; /* its last hold ends */
         dli_timer_clear(&client->loop.timers, &gate->timer);
@@ -151,7 +154,7 @@ void dl_client_close(dl_client_t *client) {
     }
     dli_end_calls(dli_thread_known(), client);
     (void)dli_be_punctual(false); /* a call of another client may have been left by a jump */
-    client->close_began_ns = dli_now();
+    client->close_until_ns = dli_call_deadline(client);
     dli_exit_hook_remove(&client->exit_hook);
     dli_lock_client(client);
     end_calls(client);
@@ -159,7 +162,12 @@ void dl_client_close(dl_client_t *client) {
     end_threads(client);
 
     dli_lock_client(client);
+    dli_renew_stop(client);
     end_holds(client);
+    dli_unlock_client(client);
+    end_callbacks(client);
+
+    dli_lock_client(client);
     dli_queue_forget_client(client);
     dli_events_free(client);
     client->event_fn = NULL;

@@ -480,7 +480,7 @@ struct dl_client {
     uint64_t last_answer_ns; /* when the server was last heard of */
     uint32_t level_limit;    /* DL_LEVEL_MAX; tests lower it */
     bool threads_exited;
-    uint64_t close_began_ns;
+    uint64_t close_until_ns; /* how long a close asks a server that is silent */
 
     /* renew.c */
     dli_claim_t *due, *due_last; /* to be renewed */

@@ -30,7 +30,7 @@ static bool has_been_tried(const dli_claim_t *claim) {
 /* A client that closes asks for call_timeout from then, or from the last answer of the server if that is
  * later. */
 static uint64_t last_try_until(const dl_client_t *client) {
-    return dli_max(client->close_began_ns, client->last_answer_ns) + dli_ms(client->call_timeout_ms);
+    return dli_max(client->close_until_ns, client->last_answer_ns + dli_ms(client->call_timeout_ms));
 }
 
 /* Giving back needs no memory: where there is none, one after the other has the client's own. */

@@ -386,6 +386,7 @@ void dli_ops_watch(dl_client_t *client) {
 }
 
 static void end_queueing(dli_op_t *op, uint64_t now) {
+    op->ask_until_ns = now; /* it was not away: no thread was free */
     if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
         answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
     } else {
@@ -438,7 +439,8 @@ void dli_op_start(dli_op_t *op) {
 void dli_op_poke(dli_op_t *op) {
     op->interrupted = true;
     if (op->park != NULL || !op->async) {
-        op->due_ns = op->park != NULL ? dli_min(op->due_ns, dli_now()) : op->due_ns;
+        bool goes_on = op->request.pending && op->opts.wait_ms == 0;
+        op->due_ns = op->park != NULL && !goes_on ? dli_min(op->due_ns, dli_now()) : op->due_ns;
         dli_loop_answered(op);
     } else if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);

@@ -224,6 +224,25 @@ CT_CASE(close, with_a_dead_server_and_a_background_free_under_way_ends_in_time) 
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
 }
 
+/* What hangs in a call has no share in the time for what is held. */
+CT_CASE(close, frees_what_is_held_however_long_a_call_kept_it_waiting) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_OK(dl_trylock_for(ct_lock(ct, c, "held"), 0, 60000, CT_ERR));
+    ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "hangs");
+    ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
+    caller_t caller = CALLER(ct_lock(ct, c, "hangs"), DL_WAIT_FOREVER);
+    start_caller(ct, &caller);
+    ct_pause_await(ct, pause, 5000);
+    closer_t closer;
+    ct_thread_t *thread = start_closer(ct, &closer, c);
+    CT_AWAIT(is_closing(c), 5000);
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct));
+    ct_pause_go(ct, pause);
+    end_caller(ct, &caller, DL_ECLOSED);
+    ct_join(ct, thread);
+    ct_expect_free(ct, "held", 0);
+}
+
 /* ---- inside a callback ----------------------------------------------------------------------- */
 
 typedef struct suicide {
@@ -263,6 +282,30 @@ CT_CASE(close, inside_a_callback_is_a_close) {
     ct_expect_free(ct, "kept", 0);
     check_closed(ct, kept);
     check_closed(ct, lost);
+}
+
+static void run_long(void *arg, const dl_event_t *event) {
+    suicide_t *s = arg;
+    (void)event;
+    ct_latch_down(s->ct, s->began);
+    ct_latch_wait(s->ct, s->go_on, KEEP_MS);
+}
+
+CT_CASE(close, frees_what_is_held_while_a_callback_runs) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lost = ct_lock(ct, c, "lost");
+    CT_OK(dl_lock(ct_lock(ct, c, "held"), CT_ERR));
+    suicide_t s = {.ct = ct, .began = ct_latch(ct, 1), .go_on = ct_latch(ct, 1)};
+    CT_EQ(dl_client_on_event(c, run_long, &s), DL_OK);
+    (void)lose_by_renewal(ct, "lost");
+    take(ct, lost, DL_LEASE_AUTO);
+    ct_latch_wait(ct, s.began, 5000);
+    closer_t closer;
+    ct_thread_t *thread = start_closer(ct, &closer, c);
+    ct_expect_free(ct, "held", 5000);
+    CT_CHECK(!ct_thread_done(ct, thread));
+    ct_latch_down(ct, s.go_on);
+    ct_join(ct, thread);
 }
 
 static void remove_callback(ct_t *ct, void *client) {

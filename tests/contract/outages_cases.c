@@ -68,6 +68,27 @@ CT_CASE(outages, a_trylock_does_not_wait_for_a_dead_server) {
     holds_nothing(ct, lock);
 }
 
+static void try_for_five_seconds(ct_t *ct, void *lock) {
+    int64_t start_ms = ct_now_ms(ct);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
+    CT_LE(ct_now_ms(ct) - start_ms, 5000 + ct_tolerance_ms(ct));
+}
+
+/* It is not late for that, and so nobody has its turn meanwhile. */
+CT_CASE(outages, a_trylock_is_no_longer_for_a_sleep_of_the_machine, .traits = CT_VIRTUAL | CT_BLOCKING) {
+    dl_client_t *client = ct_open(ct, "call_timeout: 5s");
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    caller_t other = CALLER(lock, 3000);
+    int silent = ct_fault(ct, CT_OP_TRY, CT_NEVER, CT_ALWAYS);
+    ct_thread_t *tries = ct_thread(ct, try_for_five_seconds, lock);
+    CT_AWAIT_THAT(ct_fault_hits(ct, silent), ==, 1, 1000);
+    start_caller(ct, &other);
+    ct_await_waiting(ct, client, 1, 1000);
+    ct_suspend_ms(ct, 2);
+    ct_join(ct, tries);
+    ct_join(ct, other.thread);
+}
+
 /* ---- many who ask ---------------------------------------------------------------------------- */
 
 /* However many ask for one name, and one after the other: each has one call_timeout. */

@@ -666,3 +666,35 @@ CT_CASE(queue, a_cancel_of_a_level_that_is_asked_for_is_too_late, .traits = CT_B
     CT_EQ(dl_hold_count(lock), 2);
     dl_queue_free(queue);
 }
+
+/* So many that the workers are busy for longer than call_timeout while the server answers; then it is silent.
+ */
+#define SLOW 160
+#define BEHIND 240
+
+CT_CASE(queue, what_waits_for_a_thread_hears_of_a_silent_server_in_time, .traits = CT_BLOCKING | CT_VIRTUAL,
+        .traits_not = CT_BACKEND) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_queue_t *queue = new_queue(ct);
+    ct_fault_t slow = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .delay_ms = 1000, .count = SLOW};
+    ct_fault_add(ct, &slow);
+    ct_op_t all[] = {CT_OP_TRY, CT_OP_RELEASE, CT_OP_RENEW};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        ct_fault(ct, all[i], CT_NEVER, CT_ALWAYS);
+    }
+    for (int i = 0; i < SLOW + BEHIND; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "orders %d", i);
+        (void)begin_lock(ct, queue, ct_lock_owned(ct, c, name, 1));
+    }
+    int64_t answered_ms = 0;
+    for (int yes = 0, no = 0; yes + no < SLOW + BEHIND;) {
+        dl_completion_t done = take_next(ct, queue, KEEP_MS);
+        yes += done.status == DL_OK;
+        no += done.status != DL_OK;
+        answered_ms = done.status == DL_OK ? ct_now_ms(ct) : answered_ms;
+    }
+    /* One may have been asked just before: it has a call_timeout of its own. */
+    CT_LT(ct_now_ms(ct) - answered_ms, 2 * ct_call_timeout_ms(ct));
+    dl_queue_free(queue);
+}

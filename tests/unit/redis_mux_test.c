@@ -241,7 +241,7 @@ Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_t
     atomic_store(&relay_holds_new, 1);
     open_mux_over_relay();
     begin_line(&first);
-    AWAIT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs) > 1)); /* it has a successor */
+    AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), >, 1); /* it has a successor */
     begin_line(&later);
     await_line(&first);
     cr_assert_eq(first.status, DL_EIO);
