@@ -9,7 +9,7 @@
 
 void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *subject, const char *format,
              ...) {
-    char text[1024];
+    char text[1024], whole[64];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
@@ -17,7 +17,8 @@ void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *s
     for (char *at = text; *at != '\0'; at++) {
         *at = (unsigned char)*at < ' ' ? ' ' : *at; /* one line, whatever names and servers have */
     }
-    report->fn(report->arg, level, subject, text);
+    (void)snprintf(whole, sizeof whole, "%s%s", report->whose, subject);
+    report->fn(report->arg, level, whole, text);
 }
 
 bool dli_host_is_here(const char *host) {

@@ -11,6 +11,7 @@
 typedef struct dli_report {
     dl_finding_fn fn;
     void *arg;
+    char whose[16]; /* stands before every subject, where several servers have the same */
 } dli_report_t;
 
 void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *subject, const char *format,

@@ -90,7 +90,7 @@ static void report_guarantee(dli_mysql_check_t *check) {
 }
 
 dl_status_t dli_mysql_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_mysql_check_t check = {.mysql = state, .report = {fn, arg}, .deadline_ns = deadline_ns};
+    dli_mysql_check_t check = {.mysql = state, .report = {.fn = fn, .arg = arg}, .deadline_ns = deadline_ns};
     dl_status_t status = dli_mysql_variables_ask(check.mysql, deadline_ns, &check.settings, err);
     if (status != DL_OK) {
         dli_mysql_answer_free(&check.settings);

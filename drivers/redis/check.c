@@ -145,10 +145,10 @@ static void ask(dli_check_t *check) {
     dli_commands_add_words(commands, "INFO", NULL);
     dli_check_ask_settings(check);
     dli_check_ask_rights(check);
-    if (check->node != NULL) {
+    if (check->redis->voting != NULL) {
         check->vote_at = commands->count;
-        dli_commands_add_words(commands, "GET", check->node->marker_key, NULL);
-        dli_commands_add_words(commands, "PTTL", check->node->quarantine_key, NULL);
+        dli_commands_add_words(commands, "GET", check->redis->voting->marker_key, NULL);
+        dli_commands_add_words(commands, "PTTL", check->redis->voting->quarantine_key, NULL);
         dli_commands_add_words(commands, "GET", check->redis->token_key, NULL);
     }
     check->exchange = (dli_exchange_t){
@@ -195,7 +195,7 @@ static void report(dli_check_t *check) {
 }
 
 dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    dli_check_t check = {.report = {fn, arg}, .deadline_ns = deadline_ns};
+    dli_check_t check = {.report = {.fn = fn, .arg = arg}, .deadline_ns = deadline_ns};
     dl_status_t status = dli_redis_open_alone(state, &check.redis, err);
     if (status == DL_OK) {
         dli_checks_ask(&check, 1);

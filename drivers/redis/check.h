@@ -6,15 +6,6 @@
 #include "drivers/clock.h"
 #include "lock.h"
 
-/* What differs where the server is one node of several. */
-typedef struct dli_check_node {
-    dli_report_t report; /* of all of them; there its name stands before every subject */
-    char name[32];       /* "node 2" */
-    bool durable, quarantines;
-    int64_t max_lease_ms;
-    const char *marker_key, *quarantine_key;
-} dli_check_node_t;
-
 /* As many as are asked at once. */
 #define DLI_CHECK_REPLIES 40
 
@@ -24,7 +15,6 @@ typedef struct dli_check {
     dli_redis_t *redis;      /* alone */
     dli_report_t report;
     uint64_t deadline_ns, patience_ns; /* so long for each answer; 0: until the deadline */
-    const dli_check_node_t *node;      /* NULL: the only server */
     /* What was asked first, and the answers. */
     dli_commands_t commands;
     redisReply *replies[DLI_CHECK_REPLIES];
@@ -43,8 +33,8 @@ typedef struct dli_check {
 #define dli_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)
 
 /* check.c */
-/* Asks all of them, and looks at their clocks a first time. `checks` has redis, fn, arg, node and the
- * instants. A server that does not answer has a status other than DL_OK. */
+/* Asks all of them, and looks at their clocks a first time. `checks` has redis, report and the instants. A
+ * server that does not answer has a status other than DL_OK. */
 void dli_checks_ask(dli_check_t *checks, size_t n);
 /* Waits until that is long enough ago, and looks a last time. */
 void dli_checks_look_again(dli_check_t *checks, size_t n);

@@ -102,9 +102,9 @@ static void add_try(dli_check_t *check, const right_t *right) {
         bool is_braced = word[0] == '%' && word[2] == '{';
         argv[argc] = word[0] != '%'   ? dli_slice(word)
                      : word[1] == 'L' ? dli_slice(check->redis->label_key)
-                     : word[1] == 'M' ? dli_slice(check->node->marker_key)
+                     : word[1] == 'M' ? dli_slice(check->redis->voting->marker_key)
                      : word[1] == 'Q'
-                         ? dli_slice(check->node->quarantine_key)
+                         ? dli_slice(check->redis->voting->quarantine_key)
                          : dli_redis_word(check->redis, is_braced ? &braced : &plain, word[1], &rooms[argc]);
     }
     dli_commands_add(&check->commands, argc, argv);
@@ -147,7 +147,7 @@ static size_t choose(const dli_check_t *check, const right_t *asked[RIGHTS_MAX])
     if (check->redis->also_publish[0] != '\0') {
         asked[n++] = &peers_right;
     }
-    if (check->node != NULL && check->node->quarantines) {
+    if (check->redis->voting != NULL && check->redis->voting->quarantines) {
         asked[n++] = &marker_right;
     } else if (check->redis->min_replicas > 0) {
         asked[n++] = &wait_right;

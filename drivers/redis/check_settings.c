@@ -139,20 +139,20 @@ static void report_persistence_of_node(const dli_check_t *check) {
     if (always) {
         dli_check_say(check, DL_FINDING_OK, "persistence",
                       "an append-only file with appendfsync always: a restart forgets no lock%s",
-                      check->node->durable ? ", as durable says"
-                                           : "; with durable: true it would vote again at once");
-    } else if (check->node->durable) {
+                      check->redis->voting->durable ? ", as durable says"
+                                                    : "; with durable: true it would vote again at once");
+    } else if (check->redis->voting->durable) {
         dli_check_say(check, is_known ? DL_FINDING_ERROR : DL_FINDING_WARNING, "persistence",
                       "durable: true says that this node forgets nothing in a restart, but %s; it needs "
                       "appendonly yes and appendfsync always, or else it votes for a second holder",
                       !is_known          ? "how it keeps its data is not known"
                       : append_only == 0 ? "it has no append-only file"
                                          : "its append-only file is not synced with each write");
-    } else if (check->node->quarantines) {
+    } else if (check->redis->voting->quarantines) {
         dli_check_say(check, DL_FINDING_OK, "persistence",
                       "none is needed: after a restart the node has no vote for %" PRId64
                       " ms (max_lease), so what it forgot has ended by then",
-                      check->node->max_lease_ms);
+                      check->redis->voting->max_lease_ms);
     } else {
         dli_check_say(check, DL_FINDING_WARNING, "persistence",
                       "a restart may forget locks, and with quarantine: false the node then votes for a "
@@ -164,7 +164,7 @@ static void report_persistence(const dli_check_t *check) {
     int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
     const char *save = setting(check, SAVE);
     report_persistence_trouble(check);
-    if (check->node != NULL) {
+    if (check->redis->voting != NULL) {
         report_persistence_of_node(check);
     } else if (append_only < 0) {
         dli_check_say(
@@ -238,7 +238,7 @@ static void report_wanted_replicas(const dli_check_t *check, int64_t count) {
 }
 
 static void report_replicas_of_node(const dli_check_t *check, int64_t count) {
-    bool is_quarantined = check->node->quarantines && !check->node->durable;
+    bool is_quarantined = check->redis->voting->quarantines && !check->redis->voting->durable;
     dli_check_say(check,
                   count == 0       ? DL_FINDING_OK
                   : is_quarantined ? DL_FINDING_NOTE
@@ -264,7 +264,7 @@ static void report_replication(const dli_check_t *check) {
         dli_check_say(
             check, DL_FINDING_NOTE, "replication",
             "not known: where there are replicas, a failover may lose a lock that was just granted");
-    } else if (check->node != NULL) {
+    } else if (check->redis->voting != NULL) {
         report_replicas_of_node(check, count);
     } else if (check->redis->min_replicas > 0) {
         report_wanted_replicas(check, count);
@@ -279,7 +279,7 @@ static void report_replication(const dli_check_t *check) {
             check, DL_FINDING_OK, "replication",
             "no replica, so no failover that could lose a lock; while the server is down nobody can lock");
     }
-    if (check->node == NULL) {
+    if (check->redis->voting == NULL) {
         report_each_replica(check, count);
     }
     int64_t needed = setting_number(check, MIN_REPLICAS, 0);

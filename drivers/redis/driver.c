@@ -27,13 +27,13 @@ dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *va
     redis->prefix_len = strlen(prefix);
     memcpy(redis->prefix, prefix, redis->prefix_len + 1);
     memcpy(redis->token_key, token_key, strlen(token_key) + 1);
+    snprintf(redis->label_key, sizeof redis->label_key, "%s" DLI_LABEL_INFIX "%.36s", token_key,
+             redis->env->client_uuid);
     if (dli_redis_is_own_key(redis, prefix, redis->prefix_len) && redis->prefix_len > strlen(token_key)) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
                               "prefix begins with token_key and '" DLI_LABEL_INFIX
                               "', where clients write who they are");
     }
-    snprintf(redis->label_key, sizeof redis->label_key, "%s" DLI_LABEL_INFIX "%.36s", token_key,
-             redis->env->client_uuid);
     snprintf(redis->prefix_shown, sizeof redis->prefix_shown, "%s",
              dl_driver_shown(redis->env, values, DLI_REDIS_OPT_PREFIX));
     snprintf(redis->token_key_shown, sizeof redis->token_key_shown, "%s",
@@ -267,10 +267,16 @@ void dli_redis_close(void *state, int forked) {
     redis->env = NULL;
 }
 
+static bool is_key(const char *key, size_t len, const char *text) {
+    return len == strlen(text) && memcmp(key, text, len) == 0;
+}
+
 bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len) {
-    size_t counter = strlen(redis->token_key), infix = strlen(DLI_LABEL_INFIX);
-    return len >= counter && memcmp(key, redis->token_key, counter) == 0 &&
-           (len == counter || (len >= counter + infix && memcmp(key + counter, DLI_LABEL_INFIX, infix) == 0));
+    size_t label = dli_redis_label_prefix(redis).len;
+    return is_key(key, len, redis->token_key) ||
+           (len >= label && memcmp(key, redis->label_key, label) == 0) ||
+           (redis->voting != NULL &&
+            (is_key(key, len, redis->voting->marker_key) || is_key(key, len, redis->voting->quarantine_key)));
 }
 
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
@@ -278,8 +284,15 @@ dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len,
     dli_key_t key;
     dli_redis_key(redis, name, name_len, &key);
     if (dli_redis_is_own_key(redis, key.at, key.len)) {
+        const char *tokens = redis->token_key_shown;
+        if (redis->voting != NULL) {
+            return dl_driver_fail(
+                err, DL_EINVAL, 0,
+                "the keys '%s', '%s:node' and '%s:quarantine' are the driver's own; no lock can be there",
+                tokens, tokens, tokens);
+        }
         bool is_counter = key.len == strlen(redis->token_key);
-        return dl_driver_fail(err, DL_EINVAL, 0, "'%s%s' is the key of %s", redis->token_key_shown,
+        return dl_driver_fail(err, DL_EINVAL, 0, "'%s%s' is the key of %s", tokens,
                               is_counter ? "" : DLI_LABEL_INFIX "...",
                               is_counter ? "the token counter" : "a client's name");
     }

@@ -59,8 +59,7 @@ static const char both_commands[] = " +select +ping +info +client|kill +eval +ev
                                     " +del +get +set";
 static const char hash_commands[] = " +hlen +hset +hgetall +hmget +hdel +lrange";
 
-static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *username,
-                      const char *const *more_keys) {
+static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *username) {
     bool hash = strcmp(redis->layout->redis_type, "hash") == 0;
     rule->len = 0;
     append(rule, "ACL SETUSER ");
@@ -73,9 +72,11 @@ static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *userna
         append(rule, " ~");
         append_literally(rule, redis->token_key);
         append(rule, DLI_LABEL_INFIX "*");
-        for (size_t i = 0; more_keys != NULL && more_keys[i] != NULL; i++) {
+        if (redis->voting != NULL) {
             append(rule, " ~");
-            append_literally(rule, more_keys[i]);
+            append_literally(rule, redis->voting->marker_key);
+            append(rule, " ~");
+            append_literally(rule, redis->voting->quarantine_key);
         }
     }
     if (redis->layout->peers_before != NULL && redis->prefix_len > 0) {
@@ -88,12 +89,11 @@ static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *userna
     append(rule, "%s%s%s", both_commands, hash ? hash_commands : "", redis->min_replicas > 0 ? " +wait" : "");
 }
 
-void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys, dl_finding_fn fn,
-                          void *arg) {
+void dli_redis_print_rule(const dli_redis_t *redis, dl_finding_fn fn, void *arg) {
     rule_t rule;
     const char *username = redis->endpoint.username;
     bool is_in_url = username != NULL && redis->endpoint.username_shown == NULL; /* it may be the password */
-    make_rule(&rule, redis, username == NULL ? "dlock" : is_in_url ? "USERNAME" : username, more_keys);
+    make_rule(&rule, redis, username == NULL ? "dlock" : is_in_url ? "USERNAME" : username);
     fn(arg, DL_FINDING_NOTE, "access",
        "a server with access control needs a user with no more than this rule, to be given by its "
        "administrator; "
@@ -119,7 +119,7 @@ static dl_status_t print_rule(const dli_layout_t *layout, const dl_option_value_
     dl_status_t status = dli_redis_configure(&redis, options, err);
     if (status == DL_OK) {
         fn(arg, DL_FINDING_NOTE, "init", "nothing has to be created: the keys come with the first lock");
-        dli_redis_print_rule(&redis, NULL, fn, arg);
+        dli_redis_print_rule(&redis, fn, arg);
     }
     dli_endpoint_free(&redis.endpoint);
     return status;

@@ -48,12 +48,21 @@ typedef struct dli_layout {
 /* tables.c */
 extern const dli_layout_t dli_redis_string_layout;
 
+/* Of a server that is one node of several (redlock/): whether it has a vote. The same for all of them. */
+typedef struct dli_voting {
+    bool quarantines, durable;
+    int64_t max_lease_ms;
+    /* token_key with ":node" and ":quarantine" behind it. */
+    char marker_key[DLI_PREFIX_MAX + 16], quarantine_key[DLI_PREFIX_MAX + 16];
+} dli_voting_t;
+
 typedef enum dli_shortfall { DLI_SHORTFALL_REFUSE, DLI_SHORTFALL_WARN } dli_shortfall_t;
 
 /* The state of a client. */
 struct dli_redis {
     const dl_driver_env_t *env; /* NULL: never opened */
     const dli_layout_t *layout;
+    const dli_voting_t *voting; /* NULL: it is the only server */
     dli_endpoint_t endpoint;
     /* Requests share connections (requests.c). */
     const dli_backend_env_t *core;
@@ -85,7 +94,8 @@ void dli_redis_queue_key(const dli_redis_t *redis, const char *name, size_t name
 /* As the layout says; of no length: nowhere. */
 void dli_redis_channel(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *channel);
 void dli_redis_peers(const dli_redis_t *redis, const char *name, size_t name_len, dli_key_t *peers);
-/* A key of the driver's own, which no lock may have: the counter, or a client's label. */
+/* A key of the driver's own, which no lock may have: the counter, a client's label, what is kept of a node.
+ */
 bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
 bool dli_redis_is_foreign(const redisReply *reply);
@@ -205,10 +215,8 @@ dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err);
 
-/* What a user of the server needs, with these keys beside the lock's and the counter's (ended by NULL; NULL:
- * none). */
-void dli_redis_print_rule(const dli_redis_t *redis, const char *const *more_keys, dl_finding_fn fn,
-                          void *arg);
+/* What a user of the server needs. */
+void dli_redis_print_rule(const dli_redis_t *redis, dl_finding_fn fn, void *arg);
 
 /* The backend of a driver. */
 #define DLI_REDIS_BACKEND(table)                                                            \

@@ -248,7 +248,7 @@ static void report_guarantee(const dli_report_t *report) {
 dl_status_t dli_sqlite_check(void *state, dl_finding_fn fn, void *arg, uint64_t deadline_ns,
                              dl_error_t *err) {
     dli_store_t *store = state;
-    dli_report_t report = {fn, arg};
+    dli_report_t report = {.fn = fn, .arg = arg};
     answers_t answers = {.journal = ""};
     int rc;
     dl_status_t status = dli_connection_run(&store->calls, ask_once, &answers,

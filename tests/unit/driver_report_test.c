@@ -51,7 +51,7 @@ Test(driver_report, a_way_over_a_network_wants_a_verified_certificate_and_a_pass
         heard_t heard = {.misses_password = false};
         dli_way_t way = cases[i].way;
         way.advice = "do so";
-        dli_way_report(&(dli_report_t){hear, &heard}, &way);
+        dli_way_report(&(dli_report_t){.fn = hear, .arg = &heard}, &way);
         cr_expect_eq(heard.level, cases[i].level, "case %zu: %d, %s", i, heard.level, heard.text);
         cr_expect_not_null(strstr(heard.text, cases[i].words), "case %zu: %s", i, heard.text);
         cr_expect_eq(heard.misses_password, cases[i].misses_password, "case %zu", i);
@@ -60,6 +60,6 @@ Test(driver_report, a_way_over_a_network_wants_a_verified_certificate_and_a_pass
 
 Test(driver_report, what_servers_say_stays_one_line) {
     heard_t heard;
-    dli_say(&(dli_report_t){hear, &heard}, DL_FINDING_NOTE, "x", "a%sb", "\n\t");
+    dli_say(&(dli_report_t){.fn = hear, .arg = &heard}, DL_FINDING_NOTE, "x", "a%sb", "\n\t");
     cr_expect_str_eq(heard.text, "a  b");
 }

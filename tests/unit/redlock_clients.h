@@ -135,10 +135,10 @@ static inline void open_client(const plan_t *plan) {
     client.n = plan->n;
     client.quorum = plan->n / 2 + 1;
     client.node_timeout_ms = 500;
-    client.max_lease_ms = 60000;
+    client.voting.max_lease_ms = 60000;
     client.fences = plan->fences;
-    memcpy(client.marker_key, MARKER, sizeof MARKER);
-    memcpy(client.quarantine_key, QUARANTINE, sizeof QUARANTINE);
+    memcpy(client.voting.marker_key, MARKER, sizeof MARKER);
+    memcpy(client.voting.quarantine_key, QUARANTINE, sizeof QUARANTINE);
     for (size_t i = 0; i < client.n; i++) {
         open_node(i, plan);
     }

@@ -165,7 +165,7 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     cr_expect_eq(dli_node_meet(&redlock.nodes[1], "one", &err), DL_OK);
     cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_OK);
     cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH);
-    redlock.durable = true;
+    redlock.voting.durable = true;
     cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH, "it may be one of the others");
 }
 

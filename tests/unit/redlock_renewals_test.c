@@ -439,9 +439,9 @@ Test(redlock_renewals, each_entry_of_a_batch_has_an_outcome_of_its_own) {
     }
     renewals[4].hold_id++;
     renewals[8].lease_ms = 0;
-    renewals[12].lease_ms = client.max_lease_ms + 1;
+    renewals[12].lease_ms = client.voting.max_lease_ms + 1;
     renewals[16].hold_id = (uint64_t)1 << 53;
-    renewals[20].lease_ms = client.max_lease_ms;
+    renewals[20].lease_ms = client.voting.max_lease_ms;
     uint64_t before_ns = ran_ns();
     stop_clock(); /* so that every node is heard: what a slow one lacks is left to the next renewal */
     renew_all(renewals, HOLDS, in_ms(5000));

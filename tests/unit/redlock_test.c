@@ -450,7 +450,7 @@ Test(redlock_three, a_token_that_is_not_above_the_floor_is_no_vote) {
 
 Test(redlock_three, a_node_that_was_emptied_has_no_vote_until_every_lease_is_over) {
     connect_all();
-    client.quarantines = true;
+    client.voting.quarantines = true;
     cr_assert_eq(try_it(7), DL_EBUSY, "nobody knows these nodes: %s", err.message);
     cr_assert_gt(grant.busy_ms, 59000, "%lld", (long long)grant.busy_ms);
     cr_assert_leq(grant.busy_ms, 60603, "%lld", (long long)grant.busy_ms);

@@ -10,9 +10,9 @@
 
 /* As long as any lease may last by the clock of a node. */
 static int64_t quarantine_ms(const dli_redlock_t *redlock) {
-    uint64_t lease_ns = (uint64_t)redlock->max_lease_ms * NS_PER_MS;
-    uint64_t drift_ns = lease_ns - dli_valid_until(0, redlock->max_lease_ms);
-    return redlock->quarantines ? (int64_t)((lease_ns + drift_ns) / NS_PER_MS) + 1 : 0;
+    uint64_t lease_ns = (uint64_t)redlock->voting.max_lease_ms * NS_PER_MS;
+    uint64_t drift_ns = lease_ns - dli_valid_until(0, redlock->voting.max_lease_ms);
+    return redlock->voting.quarantines ? (int64_t)((lease_ns + drift_ns) / NS_PER_MS) + 1 : 0;
 }
 
 static void encode_claim(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
@@ -20,10 +20,12 @@ static void encode_claim(dli_redis_request_t *request, bool with_source, dli_com
     const dli_redlock_t *redlock = part->round->redlock;
     char quarantine[24];
     part->claimed_on = dli_part_connection(part);
-    const dli_slice_t more[] = {
-        dli_slice(redlock->marker_key),          dli_slice(redlock->quarantine_key),
-        dli_slice(redlock->fences ? "1" : "0"),  dli_slice(part->node->redis.mux->pipes[0].facts.run_id),
-        dli_slice(redlock->durable ? "1" : "0"), dli_slice_int(quarantine, quarantine_ms(redlock))};
+    const dli_slice_t more[] = {dli_slice(redlock->voting.marker_key),
+                                dli_slice(redlock->voting.quarantine_key),
+                                dli_slice(redlock->fences ? "1" : "0"),
+                                dli_slice(part->node->redis.mux->pipes[0].facts.run_id),
+                                dli_slice(redlock->voting.durable ? "1" : "0"),
+                                dli_slice_int(quarantine, quarantine_ms(redlock))};
     dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx.f...", more, with_source, commands);
 }
 
@@ -207,12 +209,12 @@ static void look_at_claims(dli_round_t *round, bool is_over) {
 /* ---- the request ------------------------------------------------------------------------------------ */
 
 dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err) {
-    if (lease_ms < 1 || lease_ms > redlock->max_lease_ms) {
+    if (lease_ms < 1 || lease_ms > redlock->voting.max_lease_ms) {
         return dl_driver_fail(err, DL_EINVAL, 0,
                               "a lease of %s is longer than max_lease (%s); ask for less, or raise "
                               "max_lease for all clients",
                               dl_driver_duration(lease_ms).text,
-                              dl_driver_duration(redlock->max_lease_ms).text);
+                              dl_driver_duration(redlock->voting.max_lease_ms).text);
     }
     return DL_OK;
 }

@@ -35,10 +35,10 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
                       advice);
         return false;
     }
-    if (is_new || (is_other && !check->node->durable)) {
+    if (is_new || (is_other && !check->redis->voting->durable)) {
         dli_check_say(
             check, DL_FINDING_WARNING, "vote", "none for %s (max_lease) from the next lock on: %s%s",
-            dl_driver_duration(check->node->max_lease_ms).text,
+            dl_driver_duration(check->redis->voting->max_lease_ms).text,
             is_new ? "it is new, or was emptied" : "it was restarted, or is another server", advice);
         return false;
     }
@@ -51,27 +51,10 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
 
 /* ---- one node ---------------------------------------------------------------------------------------- */
 
-/* Its name stands before every subject. */
-static void say_of_node(void *arg, dl_finding_level_t level, const char *subject, const char *text) {
-    const dli_check_node_t *node = arg;
-    char whose[64];
-    (void)snprintf(whose, sizeof whose, "%s %s", node->name, subject);
-    node->report.fn(node->report.arg, level, whose, text);
-}
-
-static dl_status_t prepare(dli_check_t *check, dli_check_node_t *of, dli_node_t *node, dl_error_t *err) {
-    const dli_redlock_t *redlock = node->redlock;
-    *of = (dli_check_node_t){.durable = redlock->durable,
-                             .quarantines = redlock->quarantines,
-                             .max_lease_ms = redlock->max_lease_ms,
-                             .marker_key = redlock->marker_key,
-                             .quarantine_key = redlock->quarantine_key,
-                             .report = check->report};
-    (void)snprintf(of->name, sizeof of->name, "node %zu", node->index + 1);
-    check->node = of;
-    check->report = (dli_report_t){say_of_node, of};
+static dl_status_t prepare(dli_check_t *check, dli_node_t *node, dl_error_t *err) {
+    (void)snprintf(check->report.whose, sizeof check->report.whose, "node %zu ", node->index + 1);
     /* One that hangs must not use up the time that is needed to try a lock. */
-    check->patience_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    check->patience_ns = (uint64_t)node->redlock->node_timeout_ms * NS_PER_MS;
     return dli_node_open_alone(node, &check->redis, err);
 }
 
@@ -90,7 +73,7 @@ static bool report_node(const dli_check_t *check, bool init_helps) {
     if (!dli_check_server(check)) {
         return false;
     }
-    bool votes = !check->node->quarantines || say_vote(check, init_helps);
+    bool votes = !check->redis->voting->quarantines || say_vote(check, init_helps);
     dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
     dli_check_settings(check);
     votes = dli_check_rights(check) && votes;
@@ -146,15 +129,15 @@ static void report_times(const dli_redlock_t *redlock, const dli_check_t *check)
                   is_tight ? ", so where nodes hang a call ends before it can give back what it got; make it "
                              "less than half"
                            : "");
-    bool is_long = redlock->max_lease_ms > 10 * env->lease_ms;
+    bool is_long = redlock->voting.max_lease_ms > 10 * env->lease_ms;
     dli_check_say(
         check, is_long ? DL_FINDING_NOTE : DL_FINDING_OK, "max_lease", "%s, and automatic leases are of %s%s",
-        dl_driver_duration(redlock->max_lease_ms).text, dl_driver_duration(env->lease_ms).text,
+        dl_driver_duration(redlock->voting.max_lease_ms).text, dl_driver_duration(env->lease_ms).text,
         is_long ? ": a node that was restarted has no vote for max_lease; unless some locks ask for "
                   "such a lease, a shorter one brings it back sooner"
                 : "; a node that was restarted has no vote for max_lease");
-    if (!redlock->quarantines) {
-        dli_check_say(check, redlock->durable ? DL_FINDING_NOTE : DL_FINDING_WARNING, "quarantine",
+    if (!redlock->voting.quarantines) {
+        dli_check_say(check, redlock->voting.durable ? DL_FINDING_NOTE : DL_FINDING_WARNING, "quarantine",
                       "off: a node that comes back without its data, or a replica in its place, votes at "
                       "once, and a second holder can get in");
     }
@@ -167,7 +150,7 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
         "long as at most %zu of %zu nodes are without a lock that is held: because its claim did not "
         "reach them, their clock was set forward, %sor they dropped it%s",
         redlock->n - redlock->quorum, redlock->n,
-        redlock->quarantines || redlock->durable ? "" : "they were restarted, ",
+        redlock->voting.quarantines || redlock->voting.durable ? "" : "they were restarted, ",
         redlock->fences ? "; each later holder has a larger token" : "; there are no tokens");
     dli_check_say(
         check, DL_FINDING_NOTE, "limit",
@@ -206,8 +189,7 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
                               dl_error_t *err) {
     dli_redlock_t *redlock = state;
     const dli_check_t check = {
-        .redis = &redlock->nodes[0].redis, .report = {fn, arg}, .deadline_ns = deadline_ns};
-    dli_check_node_t of[DLI_NODES_MAX];
+        .redis = &redlock->nodes[0].redis, .report = {.fn = fn, .arg = arg}, .deadline_ns = deadline_ns};
     dli_check_t *checks = calloc(redlock->n, sizeof *checks);
     if (checks == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
@@ -218,8 +200,8 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
     report_times(redlock, &check);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        checks[i] = (dli_check_t){.report = {fn, arg}, .deadline_ns = deadline_ns};
-        status = prepare(&checks[i], &of[i], &redlock->nodes[i], err);
+        checks[i] = (dli_check_t){.report = {.fn = fn, .arg = arg}, .deadline_ns = deadline_ns};
+        status = prepare(&checks[i], &redlock->nodes[i], err);
     }
     if (status == DL_OK) {
         dli_checks_ask(checks, redlock->n);

@@ -43,9 +43,10 @@ static void ask_all(dli_redlock_t *redlock, opening_t *opening, uint64_t deadlin
     uint64_t until_ns = redlock->env->now_ns() + patience_ns;
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     dli_commands_t commands = {0};
-    const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key), dli_slice(redlock->marker_key),
-                                dli_slice(redlock->quarantine_key)};
-    dli_redis_ask_first(&commands, scripts, SCRIPTS, keys, redlock->quarantines ? 3 : 1);
+    const dli_slice_t keys[] = {dli_slice(redlock->nodes[0].redis.token_key),
+                                dli_slice(redlock->voting.marker_key),
+                                dli_slice(redlock->voting.quarantine_key)};
+    dli_redis_ask_first(&commands, scripts, SCRIPTS, keys, redlock->voting.quarantines ? 3 : 1);
     opening->first_ns = dli_round_until(redlock, deadline_ns);
     until_ns = until_ns < deadline_ns ? until_ns : deadline_ns;
     for (size_t i = 0; i < redlock->n; i++) {

@@ -12,20 +12,20 @@
 
 /* Nothing is connected. */
 static void print_plan(const dli_check_t *check, const dli_redlock_t *redlock) {
-    const char *const more_keys[] = {redlock->marker_key, redlock->quarantine_key, NULL};
-    if (redlock->quarantines) {
+    if (redlock->voting.quarantines) {
         dli_check_say(
             check, DL_FINDING_NOTE, "init",
             "each of the %zu servers gets the key %s with the run id of its process, and loses the key %s, "
             "so "
             "that it votes at once instead of after %" PRId64
             " ms (max_lease); refused where locks have been taken already",
-            redlock->n, redlock->marker_key, redlock->quarantine_key, redlock->max_lease_ms);
+            redlock->n, redlock->voting.marker_key, redlock->voting.quarantine_key,
+            redlock->voting.max_lease_ms);
     } else {
         dli_check_say(check, DL_FINDING_NOTE, "init",
                       "nothing has to be done: quarantine is off, so every node votes");
     }
-    dli_redis_print_rule(&redlock->nodes[0].redis, more_keys, check->report.fn, check->report.arg);
+    dli_redis_print_rule(&redlock->nodes[0].redis, check->report.fn, check->report.arg);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
@@ -65,18 +65,17 @@ static standing_t judge(look_t *look) {
         }
     }
     bool is_marked = replies[0]->type == REDIS_REPLY_STRING &&
-                     (redlock->durable || strcmp(replies[0]->str, facts.run_id) == 0);
+                     (redlock->voting.durable || strcmp(replies[0]->str, facts.run_id) == 0);
     look->trace = replies[2]->type == REDIS_REPLY_STRING ? "a token counter" : NULL;
     return is_marked && left_ms == -2 ? STANDING_VOTES : STANDING_WAITS;
 }
 
 static int find_lock(void *arg, const char *name, const dl_lock_info_t *info) {
     look_t *look = arg;
+    (void)name;
     (void)info;
-    if (!dli_redlock_is_own_key(look->node->redlock, name, strlen(name))) {
-        look->trace = look->trace != NULL ? look->trace : "a lock";
-    }
-    return look->trace != NULL;
+    look->trace = look->trace != NULL ? look->trace : "a lock";
+    return 1;
 }
 
 /* For node_timeout at most. */
@@ -93,8 +92,8 @@ static void ask_standing(look_t *look, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = look->node->redlock;
     look->exchange.status = dli_node_open_alone(look->node, &look->alone, &look->exchange.err);
     if (look->exchange.status == DL_OK) {
-        dli_commands_add_words(&look->commands, "GET", redlock->marker_key, NULL);
-        dli_commands_add_words(&look->commands, "PTTL", redlock->quarantine_key, NULL);
+        dli_commands_add_words(&look->commands, "GET", redlock->voting.marker_key, NULL);
+        dli_commands_add_words(&look->commands, "PTTL", redlock->voting.quarantine_key, NULL);
         dli_commands_add_words(&look->commands, "GET", look->node->redis.token_key, NULL);
         ask(look, false, deadline_ns);
     }
@@ -138,8 +137,8 @@ static void ask_mark(look_t *look, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = look->node->redlock;
     const dli_facts_t facts = dli_redis_facts(look->alone);
     dli_commands_clear(&look->commands);
-    dli_commands_add_words(&look->commands, "SET", redlock->marker_key, facts.run_id, NULL);
-    dli_commands_add_words(&look->commands, "DEL", redlock->quarantine_key, NULL);
+    dli_commands_add_words(&look->commands, "SET", redlock->voting.marker_key, facts.run_id, NULL);
+    dli_commands_add_words(&look->commands, "DEL", redlock->voting.quarantine_key, NULL);
     ask(look, true, deadline_ns);
 }
 
@@ -179,7 +178,7 @@ static bool may_be_marked(const dli_check_t *check, const look_t *look, const lo
             check, DL_FINDING_ERROR, look->name,
             "not marked: these servers have been in use (node %zu has %s), so this one may have forgotten "
             "locks that are held; it votes %s (max_lease) after the first lock that asks it",
-            used->node->index + 1, used->trace, dl_driver_duration(node->redlock->max_lease_ms).text);
+            used->node->index + 1, used->trace, dl_driver_duration(node->redlock->voting.max_lease_ms).text);
     } else if (unknown != NULL) {
         dli_check_say(
             check, DL_FINDING_ERROR, look->name,
@@ -238,7 +237,7 @@ static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, ui
 
 dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                              dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_check_t check = {.report = {fn, arg}};
+    const dli_check_t check = {.report = {.fn = fn, .arg = arg}};
     dl_status_t status;
     dli_redlock_t *redlock = calloc(1, sizeof *redlock);
     if (redlock == NULL) {
@@ -251,7 +250,7 @@ dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_e
         }
     } else {
         status = dli_redlock_open(redlock, options, env, deadline_ns, err);
-        if (status == DL_OK && !redlock->quarantines) {
+        if (status == DL_OK && !redlock->voting.quarantines) {
             dli_check_say(&check, DL_FINDING_OK, "init",
                           "nothing to do: quarantine is off, so every node votes");
         } else if (status == DL_OK) {

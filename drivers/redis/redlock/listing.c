@@ -31,9 +31,6 @@ static int note(void *arg, const char *name, const dl_lock_info_t *info) {
     sheet_t *sheet = arg;
     entries_t *all = sheet->entries;
     size_t len = strlen(name);
-    if (dli_redlock_is_own_key(sheet->node->redlock, name, len)) {
-        return 0;
-    }
     if (all->n == all->cap) {
         size_t cap = all->cap > 0 ? 2 * all->cap : 64;
         entry_t *at = realloc(all->at, cap * sizeof *at);

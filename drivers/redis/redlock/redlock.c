@@ -6,15 +6,8 @@
 #include "redlock.h"
 
 static dl_status_t check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
-    const dli_redlock_t *redlock = state;
-    if (dli_redlock_is_own_key(redlock, name, name_len)) {
-        const char *tokens = redlock->nodes[0].redis.token_key_shown;
-        return dl_driver_fail(
-            err, DL_EINVAL, 0,
-            "the keys '%s', '%s:node' and '%s:quarantine' are the driver's own; no lock can be there", tokens,
-            tokens, tokens);
-    }
-    return DL_OK;
+    dli_redlock_t *redlock = state;
+    return dli_redis_check_name(&redlock->nodes[0].redis, name, name_len, err);
 }
 
 /* "Redis 7.0.15 at 3 nodes: redis://a:6379/0, ..." */

@@ -39,10 +39,9 @@ struct dli_redlock {
     const dli_backend_env_t *core;
     dli_layout_t layout; /* of redis-string, under this driver's name */
     size_t n, quorum;    /* quorum = n / 2 + 1 */
-    int64_t node_timeout_ms, max_lease_ms;
-    bool fences, quarantines, durable;
-    /* token_key with ":node" and ":quarantine" behind it, the same on every node. */
-    char marker_key[DLI_PREFIX_MAX + 16], quarantine_key[DLI_PREFIX_MAX + 16];
+    int64_t node_timeout_ms;
+    bool fences;
+    dli_voting_t voting;
     /* What is above is fixed once it is open. */
     dli_node_t nodes[DLI_NODES_MAX];
     /* With the core's mutex held */
@@ -76,8 +75,6 @@ extern const dl_option_t dli_redlock_options[];
  * I/O. */
 dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_t *values,
                                   const dl_driver_env_t *env, dl_error_t *err);
-/* Would the key of a lock of this name be one of those that the driver needs for itself? */
-bool dli_redlock_is_own_key(const dli_redlock_t *redlock, const char *name, size_t name_len);
 
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */
 

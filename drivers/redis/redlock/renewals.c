@@ -108,7 +108,8 @@ static void encode_fill(dli_redis_request_t *request, bool with_source, dli_comm
     dli_part_t *part = dli_wire_part(request);
     part->claimed_on = part->is_second ? part->claimed_on : dli_part_connection(part);
     const dli_redlock_t *redlock = part->round->redlock;
-    const dli_slice_t keys[] = {dli_slice(redlock->marker_key), dli_slice(redlock->quarantine_key)};
+    const dli_slice_t keys[] = {dli_slice(redlock->voting.marker_key),
+                                dli_slice(redlock->voting.quarantine_key)};
     dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
 }
 
@@ -266,7 +267,8 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
     for (size_t i = 0; i < request->n; i++) {
         dl_renewal_t *r = &request->renewals[i];
         r->sent_ns = now_ns;
-        r->status = dli_renewal_check(r, redlock->max_lease_ms); /* a longer one outlives the quarantine */
+        r->status =
+            dli_renewal_check(r, redlock->voting.max_lease_ms); /* a longer one outlives the quarantine */
         if (r->status == DL_OK) {
             batch->entries[batch->count++].place = i;
             r->status = DL_EIO;

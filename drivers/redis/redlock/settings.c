@@ -43,20 +43,10 @@ static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *va
         status = dli_redis_read_names(&redlock->nodes[i].redis, values, err);
     }
     const char *token_key = redlock->nodes[0].redis.token_key;
-    (void)snprintf(redlock->marker_key, sizeof redlock->marker_key, "%s:node", token_key);
-    (void)snprintf(redlock->quarantine_key, sizeof redlock->quarantine_key, "%s:quarantine", token_key);
+    (void)snprintf(redlock->voting.marker_key, sizeof redlock->voting.marker_key, "%s:node", token_key);
+    (void)snprintf(redlock->voting.quarantine_key, sizeof redlock->voting.quarantine_key, "%s:quarantine",
+                   token_key);
     return status;
-}
-
-bool dli_redlock_is_own_key(const dli_redlock_t *redlock, const char *name, size_t name_len) {
-    const char *const own[] = {redlock->marker_key, redlock->quarantine_key};
-    dli_key_t key;
-    dli_redis_key(&redlock->nodes[0].redis, name, name_len, &key);
-    bool is_own = dli_redis_is_own_key(&redlock->nodes[0].redis, key.at, key.len);
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-        is_own = is_own || (key.len == strlen(own[i]) && memcmp(key.at, own[i], key.len) == 0);
-    }
-    return is_own;
 }
 
 /* ---- the nodes -------------------------------------------------------------------------------------- */
@@ -107,6 +97,7 @@ static void name_nodes(dli_redlock_t *redlock) {
         node->index = i;
         node->redis.env = redlock->env;
         node->redis.layout = &redlock->layout;
+        node->redis.voting = &redlock->voting;
         node->redis.core = redlock->core;
     }
 }
@@ -121,10 +112,10 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
     int64_t node_timeout_ms = values[DLI_REDLOCK_OPT_NODE_TIMEOUT].number;
     redlock->node_timeout_ms =
         node_timeout_ms < redlock->env->call_timeout_ms ? node_timeout_ms : redlock->env->call_timeout_ms;
-    redlock->max_lease_ms = values[DLI_REDLOCK_OPT_MAX_LEASE].number;
+    redlock->voting.max_lease_ms = values[DLI_REDLOCK_OPT_MAX_LEASE].number;
     redlock->fences = values[DLI_REDLOCK_OPT_FENCING].number != 0;
-    redlock->quarantines = values[DLI_REDLOCK_OPT_QUARANTINE].number != 0;
-    redlock->durable = values[DLI_REDLOCK_OPT_DURABLE].number != 0;
+    redlock->voting.quarantines = values[DLI_REDLOCK_OPT_QUARANTINE].number != 0;
+    redlock->voting.durable = values[DLI_REDLOCK_OPT_DURABLE].number != 0;
     if (n < DLI_NODES_MIN || n > DLI_NODES_MAX) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "nodes names %zu servers; %d to %d are needed", n,
                               DLI_NODES_MIN, DLI_NODES_MAX);
@@ -132,10 +123,10 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
     redlock->n = n;
     redlock->quorum = n / 2 + 1;
     name_nodes(redlock);
-    if (env->lease_ms > redlock->max_lease_ms) {
+    if (env->lease_ms > redlock->voting.max_lease_ms) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "lease (%s) may not be longer than max_lease (%s)",
                               dl_driver_duration(env->lease_ms).text,
-                              dl_driver_duration(redlock->max_lease_ms).text);
+                              dl_driver_duration(redlock->voting.max_lease_ms).text);
     }
     dl_status_t status = read_keys(redlock, values, err);
     return status == DL_OK ? make_endpoints(redlock, values, err) : status;
