@@ -50,39 +50,9 @@ static uint64_t bound(const dli_check_t *check) {
     return check->patience_ns > 0 && until_ns < check->deadline_ns ? until_ns : check->deadline_ns;
 }
 
-static void look(dli_check_t *check);
-
-static dl_status_t read_time(dli_check_t *check) {
-    const redisReply *reply = check->time;
-    int64_t seconds, us;
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-        !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
-        !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us)) {
-        return dli_reply_unexpected(reply, "TIME", &check->time_err);
-    }
-    dli_clock_look(check->moment, check->exchange.wire.sent_ns, check->exchange.heard_ns,
-                   seconds * 1000000 + us);
-    return DL_OK;
-}
-
-static void take_look(dli_exchange_t *exchange) {
-    dli_check_t *check = (dli_check_t *)(void *)exchange;
-    check->time_err = exchange->err;
-    check->time_status = exchange->status == DL_OK ? read_time(check) : exchange->status;
-    freeReplyObject(check->time);
-    if (check->time_status == DL_OK && ++check->looks < DLI_CLOCK_LOOKS) {
-        look(check);
-    }
-}
-
-static void look(dli_check_t *check) {
-    dli_commands_clear(&check->commands);
-    dli_commands_add_words(&check->commands, "TIME", NULL);
-    check->exchange = (dli_exchange_t){.redis = check->redis,
-                                       .commands = &check->commands,
-                                       .replies = &check->time,
-                                       .deadline_ns = bound(check),
-                                       .then = take_look};
+static void begin(dli_check_t *check, const dli_commands_t *commands, redisReply **replies) {
+    check->exchange = (dli_exchange_t){
+        .redis = check->redis, .commands = commands, .replies = replies, .deadline_ns = bound(check)};
     dli_exchange_begin(&check->exchange);
 }
 
@@ -95,19 +65,51 @@ static void run(dli_check_t *checks, size_t n) {
     dli_exchanges_run(exchanges, n);
 }
 
-/* Of those that have answered so far. */
-static void look_all(dli_check_t *checks, size_t n, bool is_last) {
-    for (size_t i = 0; i < n; i++) {
-        if (checks[i].status == DL_OK && checks[i].time_status == DL_OK) {
-            checks[i].moment = is_last ? &checks[i].last : &checks[i].first;
-            checks[i].looks = 0;
-            look(&checks[i]);
-        }
-    }
-    run(checks, n);
+static bool answers(const dli_check_t *check) {
+    return check->status == DL_OK && check->time_status == DL_OK;
 }
 
-void dli_checks_look_again(dli_check_t *checks, size_t n) {
+static void take_look(dli_check_t *check, const redisReply *reply, dli_moment_t *best) {
+    const dli_exchange_t *x = &check->exchange;
+    int64_t seconds, us;
+    check->time_status = x->status;
+    check->time_err = x->err;
+    if (x->status != DL_OK) {
+        return;
+    }
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
+        !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us)) {
+        check->time_status = dli_reply_unexpected(reply, "TIME", &check->time_err);
+        return;
+    }
+    dli_clock_look(best, x->wire.sent_ns, x->heard_ns, seconds * 1000000 + us);
+}
+
+/* At those that have answered so far. */
+static void look_all(dli_check_t *checks, size_t n, bool is_last) {
+    dli_commands_t commands = {0};
+    dli_commands_add_words(&commands, "TIME", NULL);
+    for (size_t look = 0; look < DLI_CLOCK_LOOKS; look++) {
+        redisReply *replies[DLI_EXCHANGES_MAX] = {NULL};
+        for (size_t i = 0; i < n; i++) {
+            if (answers(&checks[i])) {
+                begin(&checks[i], &commands, &replies[i]);
+            }
+        }
+        run(checks, n);
+        for (size_t i = 0; i < n; i++) {
+            if (answers(&checks[i])) {
+                take_look(&checks[i], replies[i], is_last ? &checks[i].last : &checks[i].first);
+            }
+        }
+        dli_replies_free(replies, n);
+    }
+    dli_commands_free(&commands);
+}
+
+/* Once the first look is long enough ago. */
+static void look_again(dli_check_t *checks, size_t n) {
     const dl_driver_env_t *env = checks[0].redis->env;
     uint64_t until_ns = 0;
     for (size_t i = 0; i < n; i++) {
@@ -118,7 +120,7 @@ void dli_checks_look_again(dli_check_t *checks, size_t n) {
     look_all(checks, n, true);
 }
 
-void dli_check_clock(const dli_check_t *check) {
+static void report_clock(const dli_check_t *check) {
     if (check->time_status == DL_OK) {
         dli_clock_report(&check->report, &check->first, &check->last, true);
     } else {
@@ -151,9 +153,7 @@ static void ask(dli_check_t *check) {
         dli_commands_add_words(commands, "PTTL", check->redis->voting->quarantine_key, NULL);
         dli_commands_add_words(commands, "GET", check->redis->token_key, NULL);
     }
-    check->exchange = (dli_exchange_t){
-        .redis = check->redis, .commands = commands, .replies = check->replies, .deadline_ns = bound(check)};
-    dli_exchange_begin(&check->exchange);
+    begin(check, commands, check->replies);
 }
 
 void dli_checks_ask(dli_check_t *checks, size_t n) {
@@ -170,6 +170,15 @@ void dli_checks_ask(dli_check_t *checks, size_t n) {
         }
     }
     look_all(checks, n, false);
+    look_again(checks, n);
+}
+
+bool dli_check_server_rest(const dli_check_t *check) {
+    dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
+    dli_check_settings(check);
+    bool has_keys = dli_check_rights(check);
+    report_clock(check);
+    return has_keys;
 }
 
 void dli_check_free(dli_check_t *check) {
@@ -178,19 +187,15 @@ void dli_check_free(dli_check_t *check) {
     dli_redis_close_alone(check->redis);
 }
 
-static void report(dli_check_t *check) {
+static void report(const dli_check_t *check) {
     dli_check_prefix(check);
-    dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
-    dli_check_settings(check);
-    if (!dli_check_rights(check)) {
+    if (!dli_check_server_rest(check)) {
         dli_check_say(check, DL_FINDING_NOTE, "locking", "not tried, since the user may not access the keys");
     }
     if (check->redis->ignored[0] != '\0') {
         dli_check_say(check, DL_FINDING_NOTE, "options",
                       "without effect, since requests share connections: %s", check->redis->ignored);
     }
-    dli_checks_look_again(check, 1);
-    dli_check_clock(check);
     report_guarantee(check);
 }
 

@@ -23,26 +23,23 @@ typedef struct dli_check {
     dl_status_t status;
     dl_error_t err;
     /* The time, at two instants. */
-    dli_moment_t first, last, *moment;
-    size_t looks;
+    dli_moment_t first, last;
     dl_status_t time_status;
     dl_error_t time_err;
-    redisReply *time;
 } dli_check_t;
 
 #define dli_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)
 
 /* check.c */
-/* Asks all of them, and looks at their clocks a first time. `checks` has redis, report and the instants. A
+/* Asks all of them, and looks at their clocks at two instants. `checks` has redis, report and the instants. A
  * server that does not answer has a status other than DL_OK. */
 void dli_checks_ask(dli_check_t *checks, size_t n);
-/* Waits until that is long enough ago, and looks a last time. */
-void dli_checks_look_again(dli_check_t *checks, size_t n);
 /* The parts of the report on one of them, in this order. false: it has not answered, and that is all to say.
  */
 bool dli_check_server(const dli_check_t *check);
 void dli_check_prefix(const dli_check_t *check);
-void dli_check_clock(const dli_check_t *check);
+/* As dli_check_rights, which is among it. */
+bool dli_check_server_rest(const dli_check_t *check);
 void dli_check_free(dli_check_t *check); /* and closes `redis` */
 
 /* check_settings.c: what eviction, persistence, replicas and limits of the server do to locks. */

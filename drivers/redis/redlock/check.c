@@ -74,11 +74,7 @@ static bool report_node(const dli_check_t *check, bool init_helps) {
         return false;
     }
     bool votes = !check->redis->voting->quarantines || say_vote(check, init_helps);
-    dli_clock_report_trip(&check->report, check->redis->env->lease_ms, &check->first);
-    dli_check_settings(check);
-    votes = dli_check_rights(check) && votes;
-    dli_check_clock(check);
-    return votes;
+    return dli_check_server_rest(check) && votes;
 }
 
 /* ---- all of them together ---------------------------------------------------------------------------- */
@@ -205,7 +201,6 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
     }
     if (status == DL_OK) {
         dli_checks_ask(checks, redlock->n);
-        dli_checks_look_again(checks, redlock->n);
         status = report(redlock, checks, &check, err);
     }
     for (size_t i = 0; i < redlock->n; i++) {
