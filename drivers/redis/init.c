@@ -40,14 +40,19 @@ static void append_literally(rule_t *rule, const char *text) {
     }
 }
 
-/* Keys ('~') or channels ('&') that are named after this. Where the layout has braces, they are around some
- * names and not around those that have one: so there are up to two patterns. */
-static void append_patterns(rule_t *rule, const dli_redis_t *redis, char kind, const char *before) {
+/* Keys ('~') or channels ('&') that begin with this, or are this. */
+static void append_pattern(rule_t *rule, char kind, const char *text, const char *rest) {
+    append(rule, " %c", kind);
+    append_literally(rule, text);
+    append(rule, "%s", rest);
+}
+
+/* Those that are named after this and the lock's key. Where the layout has braces, they are around some names
+ * and not around those that have one: so there are up to two patterns. */
+static void append_named(rule_t *rule, const dli_redis_t *redis, char kind, const char *before) {
     bool braces = redis->layout->braces && redis->prefix_len > 0 && strchr(redis->prefix, '{') == NULL;
     for (int i = 0; i <= braces; i++) {
-        append(rule, " %c", kind);
-        append_literally(rule, before);
-        append_literally(rule, i > 0 ? "{" : "");
+        append_pattern(rule, kind, before, i > 0 ? "{" : "");
         append_literally(rule, redis->prefix);
         append(rule, "*");
     }
@@ -62,29 +67,22 @@ static const char hash_commands[] = " +hlen +hset +hgetall +hmget +hdel +lrange"
 static void make_rule(rule_t *rule, const dli_redis_t *redis, const char *username) {
     bool hash = strcmp(redis->layout->redis_type, "hash") == 0;
     rule->len = 0;
-    append(rule, "ACL SETUSER ");
-    append(rule, "%s reset on >PASSWORD ~", username); /* a name, no pattern */
-    append_literally(rule, redis->prefix);
-    append(rule, "*");
+    append(rule, "ACL SETUSER %s reset on >PASSWORD", username); /* a name, no pattern */
+    append_pattern(rule, '~', redis->prefix, "*");
     if (redis->prefix_len > 0) { /* behind ~* the server takes no other pattern, and none is needed */
-        append(rule, " ~");
-        append_literally(rule, redis->token_key);
-        append(rule, " ~");
-        append_literally(rule, redis->token_key);
-        append(rule, DLI_LABEL_INFIX "*");
+        append_pattern(rule, '~', redis->token_key, "");
+        append_pattern(rule, '~', redis->token_key, DLI_LABEL_INFIX "*");
         if (redis->voting != NULL) {
-            append(rule, " ~");
-            append_literally(rule, redis->voting->marker_key);
-            append(rule, " ~");
-            append_literally(rule, redis->voting->quarantine_key);
+            append_pattern(rule, '~', redis->voting->marker_key, "");
+            append_pattern(rule, '~', redis->voting->quarantine_key, "");
+        }
+        if (redis->layout->peers_before != NULL) {
+            append_named(rule, redis, '~', redis->layout->peers_before);
         }
     }
-    if (redis->layout->peers_before != NULL && redis->prefix_len > 0) {
-        append_patterns(rule, redis, '~', redis->layout->peers_before);
-    }
-    append_patterns(rule, redis, '&', redis->layout->channel_before);
+    append_named(rule, redis, '&', redis->layout->channel_before);
     if (redis->also_publish[0] != '\0') {
-        append_patterns(rule, redis, '&', redis->also_publish);
+        append_named(rule, redis, '&', redis->also_publish);
     }
     append(rule, "%s%s%s", both_commands, hash ? hash_commands : "", redis->min_replicas > 0 ? " +wait" : "");
 }
