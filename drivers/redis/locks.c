@@ -110,13 +110,8 @@ dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const
 
 /* Of two channels: where everybody is told of a lock that was left free, and one of this process' own, where
  * it is told that the lock is reserved for it. */
-typedef struct ear {
-    dli_watcher_t watcher; /* first */
-    dl_watch_t *watch;
-} ear_t;
-
 struct dl_watch {
-    ear_t all, own;
+    dli_watcher_t all, own;
     bool hears;
     const dl_driver_env_t *env;
     size_t name_len;
@@ -124,11 +119,11 @@ struct dl_watch {
 };
 
 static void hear(dli_watcher_t *watcher, bool hears) {
-    dl_watch_t *watch = ((ear_t *)watcher)->watch;
-    bool heard = watch->hears, is_refused = watch->own.watcher.channel == NULL;
+    dl_watch_t *watch = watcher->owner;
+    bool heard = watch->hears, is_refused = watch->own.channel == NULL;
     (void)hears; /* as both watchers say */
     /* Who may not have a channel of its own goes without the queue. */
-    watch->hears = watch->all.watcher.hears && (watch->own.watcher.hears || is_refused);
+    watch->hears = watch->all.hears && (watch->own.hears || is_refused);
     if (watch->hears || heard) {
         watch->env->woken(watch->env->core, watch->name, watch->name_len, watch->hears);
     }
@@ -143,16 +138,16 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
     if (made == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    made->all = made->own = (ear_t){.watcher.heard = hear, .watch = made};
+    made->all = made->own = (dli_watcher_t){.heard = hear, .owner = made};
     made->env = redis->env;
     made->name_len = name_len;
     memcpy(made->name, name, name_len);
     dli_redis_channel(redis, name, name_len, &channel);
     dli_key_t own = channel;
     own.len += (size_t)snprintf(own.at + own.len, sizeof own.at - own.len, ":%.36s", redis->env->client_uuid);
-    dl_status_t status = dli_subscriber_watch(redis->subscriber, own.at, own.len, &made->own.watcher, err);
+    dl_status_t status = dli_subscriber_watch(redis->subscriber, own.at, own.len, &made->own, err);
     if (status == DL_OK) {
-        status = dli_subscriber_watch(redis->subscriber, channel.at, channel.len, &made->all.watcher, err);
+        status = dli_subscriber_watch(redis->subscriber, channel.at, channel.len, &made->all, err);
     }
     if (status != DL_OK) {
         dli_redis_unwatch(redis, made);
@@ -164,8 +159,8 @@ dl_status_t dli_redis_watch(void *state, const char *name, size_t name_len, dl_w
 
 void dli_redis_unwatch(void *state, dl_watch_t *watch) {
     dli_redis_t *redis = state;
-    dli_subscriber_unwatch(redis->subscriber, &watch->all.watcher);
-    dli_subscriber_unwatch(redis->subscriber, &watch->own.watcher);
+    dli_subscriber_unwatch(redis->subscriber, &watch->all);
+    dli_subscriber_unwatch(redis->subscriber, &watch->own);
     free(watch);
 }
 

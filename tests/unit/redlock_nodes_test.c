@@ -250,26 +250,25 @@ Test(redlock_nodes, opening_fails_in_time_when_a_majority_is_down) {
 /* Each that is bad is named, as far as there is room, and one reason that all have is said once. */
 Test(redlock_nodes, the_reasons_of_all_bad_nodes_are_said, .init = NULL, .fini = NULL) {
     dli_redlock_t redlock = {.n = 5, .quorum = 3};
-    dli_verdicts_t verdicts = {.good = 1u << 1};
+    dl_error_t said[5] = {{.status = DL_OK}};
     dl_error_t err;
     for (size_t i = 0; i < 5; i++) {
-        verdicts.statuses[i] = DL_EIO;
-        snprintf(verdicts.errors[i].message, sizeof verdicts.errors[i].message, "redis://%zu:6379: refused",
-                 i);
+        said[i].status = i == 1 ? DL_OK : DL_EIO;
+        snprintf(said[i].message, sizeof said[i].message, "redis://%zu:6379: refused", i);
     }
-    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_EIO);
+    cr_expect_eq(dli_nodes_need_majority(&redlock, said, &err), DL_EIO);
     cr_expect_str_eq(err.message,
                      "1 of 5 nodes can be used, 3 are needed; redis://0:6379: refused; "
                      "redis://2:6379: refused; redis://3:6379: refused; redis://4:6379: refused");
-    memset(verdicts.errors[3].message, 'x', 140);
-    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_EIO);
+    memset(said[3].message, 'x', 140);
+    cr_expect_eq(dli_nodes_need_majority(&redlock, said, &err), DL_EIO);
     cr_expect_str_eq(err.message, "1 of 5 nodes can be used, 3 are needed; redis://0:6379: refused; "
                                   "redis://2:6379: refused; and 2 more");
     for (size_t i = 0; i < 5; i++) {
-        verdicts.statuses[i] = DL_ENOMEM;
-        strcpy(verdicts.errors[i].message, "out of memory");
+        said[i].status = i == 1 ? DL_OK : DL_ENOMEM;
+        strcpy(said[i].message, "out of memory");
     }
-    cr_expect_eq(dli_nodes_need_majority(&redlock, &verdicts, &err), DL_ENOMEM);
+    cr_expect_eq(dli_nodes_need_majority(&redlock, said, &err), DL_ENOMEM);
     cr_expect_str_eq(err.message, "1 of 5 nodes can be used, 3 are needed; out of memory");
 }
 

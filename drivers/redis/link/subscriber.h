@@ -24,6 +24,7 @@ struct dli_watcher {
      * connection is lost, or for good, because the server refuses the subscription (reported once as a
      * warning). Called by fds and listen with the subscriber's mutex held: it calls no subscriber. */
     void (*heard)(dli_watcher_t *watcher, bool hears);
+    void *owner; /* the caller's, for that */
     /* The subscriber's own. */
     dli_channel_t *channel; /* NULL: refused */
     bool hears;             /* what it was told last */

@@ -103,7 +103,7 @@ static const dli_question_t raising = {
 static void refuse(dli_round_t *round, const dli_tally_t *tally) {
     const dl_driver_env_t *env = round->redlock->env;
     uint64_t draw = 0, took_ns = env->now_ns() - round->claimed_ns;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     (void)env->random(&draw, sizeof draw);
     dl_status_t status = dli_tally_refusal(tally, took_ns, draw, round->asked->grant, err);
     dli_redlock_give_back(round, status);
@@ -141,7 +141,7 @@ static void look_at_raises(dli_round_t *round, bool is_over) {
         return;
     }
     dli_tally_t tally;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     dli_round_count(round, &tally);
     dl_status_t status = dli_tally_failure(&tally, err);
     dl_error_t why = *err;

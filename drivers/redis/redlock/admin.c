@@ -85,7 +85,7 @@ static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size
 static void look_at_holders(dli_round_t *round, bool is_over) {
     dli_tally_t tally;
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     dli_round_count(round, &tally);
     find_holder(round, &tally, 0, &holder);
     if (!is_over && tally.yes < tally.quorum && holder.held == 0 &&
@@ -142,7 +142,7 @@ static void look_again(dli_round_t *round, const dli_tally_t *tally) {
 static void look_at_freed(dli_round_t *round) {
     dli_tally_t tally;
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     dli_round_count(round, &tally);
     find_holder(round, &tally, tally.n - count_answers(&tally), &holder);
     dl_status_t status = sum_up(&tally, err) == DL_OK ? DL_OK : fail_unknown(&tally, err);
@@ -156,7 +156,7 @@ static void look_at_freed(dli_round_t *round) {
 static void look_at_forced(dli_round_t *round, bool is_over) {
     const admin_t *admin = round->extra;
     dli_tally_t tally;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     if (!is_over && dli_round_pending(round, DLI_WIRE_FREE) != 0) {
         return;
     }
@@ -181,7 +181,7 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
     admin_t *admin = round->extra;
     uint32_t nodes = 0;
     dli_tally_t tally;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     if (!is_over && dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
         return;
     }

@@ -160,16 +160,15 @@ static void report_guarantee(const dli_redlock_t *redlock, const dli_check_t *ch
 /* What is said of each, in their order, and then of all. */
 static dl_status_t report(dli_redlock_t *redlock, const dli_check_t *checks, const dli_check_t *check,
                           dl_error_t *err) {
-    dli_verdicts_t verdicts = {0};
+    dl_error_t said[DLI_NODES_MAX];
     bool init_helps = may_init_help(checks, redlock->n);
     size_t votes = 0;
     for (size_t i = 0; i < redlock->n; i++) {
         votes += report_node(&checks[i], init_helps) ? 1 : 0;
-        verdicts.statuses[i] = checks[i].status;
-        verdicts.errors[i] = checks[i].err;
-        verdicts.good |= checks[i].status == DL_OK ? 1u << i : 0;
+        said[i] = checks[i].err;
+        said[i].status = checks[i].status;
     }
-    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
+    dl_status_t status = dli_nodes_need_majority(redlock, said, err);
     if (status == DL_OK) {
         if (votes < redlock->quorum) {
             dli_check_say(check, DL_FINDING_ERROR, "locking",

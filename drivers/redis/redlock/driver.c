@@ -1,4 +1,4 @@
-/* driver.c - opening and closing a client of several independent servers. */
+/* driver.c - the driver redlock: its table; opening and closing a client of several servers. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,18 +20,18 @@ static const dli_script_t *const scripts[] = {
 typedef struct opening {
     dli_exchange_t exchanges[DLI_NODES_MAX]; /* first */
     redisReply *replies[DLI_NODES_MAX][REPLIES];
-    dli_verdicts_t said;
+    dl_error_t said[DLI_NODES_MAX];
+    size_t good;       /* of them */
     uint64_t first_ns; /* once there is a majority, the others have until then */
 } opening_t;
 
 static void take_loading(dli_exchange_t *exchange) {
     const dli_node_t *node = (const dli_node_t *)(const void *)exchange->redis; /* its first part */
     opening_t *opening = (opening_t *)(void *)(exchange - node->index);
-    dl_status_t status = dli_redis_judge_first(exchange, &opening->said.errors[node->index]);
-    opening->said.statuses[node->index] = status;
-    opening->said.good |= status == DL_OK ? 1u << node->index : 0;
-    for (size_t i = 0; dli_nodes_count(opening->said.good) == node->redlock->quorum && i < node->redlock->n;
-         i++) {
+    dl_error_t *said = &opening->said[node->index];
+    said->status = dli_redis_judge_first(exchange, said);
+    opening->good += said->status == DL_OK;
+    for (size_t i = 0; opening->good == node->redlock->quorum && i < node->redlock->n; i++) {
         opening->exchanges[i].deadline_ns = opening->first_ns;
     }
 }
@@ -68,8 +68,8 @@ static void ask_all(dli_redlock_t *redlock, opening_t *opening, uint64_t deadlin
 /* Two nodes with one server are a mistake in the configuration, whether or not a majority is left. */
 static dl_status_t refuse_twins(const dli_redlock_t *redlock, const opening_t *opening, dl_error_t *err) {
     for (size_t i = 0; i < redlock->n; i++) {
-        if (opening->said.statuses[i] == DL_ECONFIG && redlock->nodes[i].is_twin) {
-            *err = opening->said.errors[i];
+        if (opening->said[i].status == DL_ECONFIG && redlock->nodes[i].is_twin) {
+            *err = opening->said[i];
             return DL_ECONFIG;
         }
     }
@@ -82,15 +82,15 @@ static dl_status_t meet_all(dli_redlock_t *redlock, uint64_t deadline_ns, dl_err
     ask_all(redlock, &opening, deadline_ns);
     dl_status_t status = refuse_twins(redlock, &opening, err);
     if (status == DL_OK) {
-        status = dli_nodes_need_majority(redlock, &opening.said, err);
+        status = dli_nodes_need_majority(redlock, opening.said, err);
     }
     core->lock(core->core);
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        dli_node_tell(&redlock->nodes[i], opening.said.statuses[i], &opening.said.errors[i]);
+        dli_node_tell(&redlock->nodes[i], opening.said[i].status, &opening.said[i]);
     }
     core->unlock(core->core);
     for (size_t i = 0; i < redlock->n; i++) {
-        if (status == DL_OK && opening.said.statuses[i] == DL_OK) {
+        if (status == DL_OK && opening.said[i].status == DL_OK) {
             dli_redis_warn_of_eviction(&redlock->nodes[i].redis, opening.replies[i][0]);
         }
         dli_replies_free(opening.replies[i], REPLIES);
@@ -179,3 +179,57 @@ void dli_redlock_drop(void *state, void *driver_hold) {
         hold->round = NULL;
     }
 }
+
+static dl_status_t check_name(void *state, const char *name, size_t name_len, dl_error_t *err) {
+    dli_redlock_t *redlock = state;
+    return dli_redis_check_name(&redlock->nodes[0].redis, name, name_len, err);
+}
+
+/* "Redis 7.0.15 at 3 nodes: redis://a:6379/0, ..." */
+static void describe(void *state, char *text, size_t size) {
+    const dli_redlock_t *redlock = state;
+    dli_facts_t facts = {.version_number = 0};
+    for (size_t i = 0; i < redlock->n && facts.version_number == 0; i++) {
+        facts = dli_redis_facts(&redlock->nodes[i].redis);
+    }
+    int len = snprintf(text, size,
+                       "%s%s%s on %zu nodes:", strcmp(facts.product, "valkey") == 0 ? "Valkey" : "Redis",
+                       facts.version[0] != '\0' ? " " : "", facts.version, redlock->n);
+    for (size_t i = 0; i < redlock->n && len >= 0 && (size_t)len < size; i++) {
+        const char *label = redlock->nodes[i].redis.endpoint.label;
+        bool fits = (size_t)len + strlen(label) + sizeof ", , ..." <= size;
+        len += snprintf(text + len, size - (size_t)len, "%s %s", i > 0 ? "," : "", fits ? label : "...");
+        if (!fits) {
+            break;
+        }
+    }
+}
+
+static uint32_t caps_off(void *state) {
+    const dli_redlock_t *redlock = state;
+    return redlock->fences ? 0 : DL_CAP_FENCE;
+}
+
+const dl_driver_t dli_redlock_driver = {
+    .abi = DL_DRIVER_ABI,
+    .size = sizeof(dl_driver_t),
+    .name = "redlock",
+    .summary = "a string key on a majority of independent Redis or Valkey servers",
+    .caps = DL_CAP_LEASE | DL_CAP_FENCE | DL_CAP_NOTIFY,
+    .state_size = sizeof(dli_redlock_t),
+    .hold_size = sizeof(dli_redlock_hold_t),
+    .options = dli_redlock_options,
+    .open = dli_redlock_open,
+    .close = dli_redlock_close,
+    .drop = dli_redlock_drop,
+    .watch = dli_redlock_watch,
+    .listen = dli_redlock_listen,
+    .unwatch = dli_redlock_unwatch,
+    .list = dli_redlock_list,
+    .check_name = check_name,
+    .describe = describe,
+    .caps_off = caps_off,
+    .check = dli_redlock_check,
+    .init = dli_redlock_init,
+    .listen_fds = dli_redlock_listen_fds,
+};

@@ -64,15 +64,17 @@ static dli_exchange_t *begin(sheet_t *sheet, entries_t *entries, dli_node_t *nod
     return sheet->listing = is_open ? dli_listing_begin(sheet->alone, &listed) : NULL;
 }
 
-static dl_status_t finish(sheet_t *sheet, dl_error_t *err) {
-    dl_status_t status = dli_listing_end(sheet->listing, err);
+static void finish(sheet_t *sheet, dl_error_t *said) {
+    said->status = dli_listing_end(sheet->listing, said);
     dli_redis_close_alone(sheet->alone);
-    return sheet->out_of_memory ? dl_driver_fail(err, DL_ENOMEM, 0, "out of memory") : status;
+    if (sheet->out_of_memory) {
+        (void)dl_driver_fail(said, DL_ENOMEM, 0, "out of memory");
+    }
 }
 
 /* All of them at once. */
 static void list_all(dli_redlock_t *redlock, const dli_listed_t *listed, entries_t *entries,
-                     dli_verdicts_t *verdicts) {
+                     dl_error_t said[]) {
     sheet_t sheets[DLI_NODES_MAX] = {0};
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     size_t n = 0;
@@ -82,24 +84,26 @@ static void list_all(dli_redlock_t *redlock, const dli_listed_t *listed, entries
     }
     dli_exchanges_run(exchanges, n);
     for (size_t i = 0; i < redlock->n; i++) {
-        verdicts->statuses[i] = finish(&sheets[i], &verdicts->errors[i]);
-        verdicts->good |= verdicts->statuses[i] == DL_OK ? 1u << i : 0;
+        finish(&sheets[i], &said[i]);
     }
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
 
-/* Each lock once, in the order of names, by what these nodes have of it. */
-static void report(const dli_redlock_t *redlock, const entries_t *entries, uint32_t nodes, dl_list_fn fn,
-                   void *arg) {
-    size_t unanswered = redlock->n - dli_nodes_count(nodes);
+/* Each lock once, in the order of names, by what the nodes have of it that listed all. */
+static void report(const dli_redlock_t *redlock, const entries_t *entries, const dl_error_t said[],
+                   dl_list_fn fn, void *arg) {
+    size_t unanswered = 0;
     int has_enough = 0;
+    for (size_t i = 0; i < redlock->n; i++) {
+        unanswered += said[i].status != DL_OK;
+    }
     for (size_t i = 0; i < entries->n && has_enough == 0;) {
         const char *name = entries->at[i].name;
         dl_lock_info_t seen[DLI_NODES_MAX], info = DL_LOCK_INFO_INIT;
         size_t n = 0;
         for (; i < entries->n && strcmp(entries->at[i].name, name) == 0; i++) {
-            if ((nodes >> entries->at[i].node & 1) != 0) {
+            if (said[entries->at[i].node].status == DL_OK) {
                 seen[n++] = entries->at[i].info;
             }
         }
@@ -113,13 +117,13 @@ dl_status_t dli_redlock_list(void *state, const char *prefix, size_t prefix_len,
     dli_redlock_t *redlock = state;
     const dli_listed_t listed = {
         .prefix = prefix, .prefix_len = prefix_len, .fn = note, .deadline_ns = deadline_ns};
-    dli_verdicts_t verdicts = {0};
+    dl_error_t said[DLI_NODES_MAX];
     entries_t entries = {0};
-    list_all(redlock, &listed, &entries, &verdicts);
-    dl_status_t status = dli_nodes_need_majority(redlock, &verdicts, err);
+    list_all(redlock, &listed, &entries, said);
+    dl_status_t status = dli_nodes_need_majority(redlock, said, err);
     if (status == DL_OK && entries.n > 0) {
         qsort(entries.at, entries.n, sizeof *entries.at, compare);
-        report(redlock, &entries, verdicts.good, fn, arg);
+        report(redlock, &entries, said, fn, arg);
     }
     free(entries.at);
     return status;

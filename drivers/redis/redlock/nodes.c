@@ -11,18 +11,16 @@ size_t dli_nodes_count(uint32_t mask) {
     return (size_t)__builtin_popcount(mask);
 }
 
-dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
-                                    dl_error_t *err) {
+dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error_t said[], dl_error_t *err) {
     dli_ballot_t ballots[DLI_NODES_MAX];
     dli_tally_t tally;
     char reasons[DLI_REASONS_MAX];
     int native = 0; /* the first */
     for (size_t i = redlock->n; i-- > 0;) {
-        bool is_good = (verdicts->good >> i & 1) != 0;
-        ballots[i] = (dli_ballot_t){.vote = is_good ? DLI_VOTE_YES : DLI_VOTE_NONE,
-                                    .status = verdicts->statuses[i],
-                                    .why = verdicts->errors[i].message};
-        native = is_good ? native : verdicts->errors[i].native;
+        bool is_good = said[i].status == DL_OK;
+        ballots[i] = (dli_ballot_t){
+            .vote = is_good ? DLI_VOTE_YES : DLI_VOTE_NONE, .status = said[i].status, .why = said[i].message};
+        native = is_good ? native : said[i].native;
     }
     dli_tally_count(&tally, ballots, redlock->n, redlock->quorum);
     if (tally.yes >= tally.quorum) {

@@ -50,6 +50,7 @@ struct dli_redlock {
     dli_redlock_hold_t spare;             /* for renewals when there is no memory */
     bool has_begun;                       /* some are to be sent */
     uint64_t due_ns;                      /* the first round's end is no sooner */
+    dl_error_t unread;                    /* for requests that want no error */
     uint64_t polled_to_ns;                /* until when whoever listens does, at the longest */
     uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
     TAILQ_HEAD(, dl_watch) telling;       /* waiting.c: some nodes have told, which first is first */
@@ -93,15 +94,9 @@ static inline uint32_t dli_nodes_all(const dli_redlock_t *redlock) {
     return (1u << redlock->n) - 1;
 }
 size_t dli_nodes_count(uint32_t mask);
-/* What each of all nodes said, for ops that need a majority of them. */
-typedef struct dli_verdicts {
-    uint32_t good; /* the nodes that answered */
-    dl_status_t statuses[DLI_NODES_MAX];
-    dl_error_t errors[DLI_NODES_MAX];
-} dli_verdicts_t;
-/* DL_OK: a majority is good. Otherwise as dli_tally_reasons, of those that are not. */
-dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dli_verdicts_t *verdicts,
-                                    dl_error_t *err);
+/* For ops that need a majority of all nodes: what each said, by its status. DL_OK: a majority is good.
+ * Otherwise as dli_tally_reasons, of those that are not. */
+dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error_t said[], dl_error_t *err);
 
 /* ---- rounds (round.c) ------------------------------------------------------------------------------- */
 

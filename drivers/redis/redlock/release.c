@@ -98,7 +98,7 @@ static bool is_settled(const dli_round_t *round, const dli_tally_t *tally, size_
 static void look_at_unlock(dli_round_t *round, bool is_over) {
     size_t pending = dli_nodes_count(dli_round_pending(round, DLI_WIRE_FREE));
     dli_tally_t tally;
-    dl_error_t unread, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     dli_round_count(round, &tally);
     if (is_over || is_settled(round, &tally, pending)) {
         dli_round_end(round, judge(&tally, err));
@@ -120,7 +120,7 @@ static void look_at_rest(dli_round_t *round, bool is_over) {
     bool is_claim = round->asked->kind == DLI_ASK_TRY,
          is_enough = is_claim || (is_over && round->hold == NULL);
     size_t left = dli_nodes_count(round->maybe), may_stay = is_enough ? redlock->n - redlock->quorum : 0;
-    dl_error_t unread = {.message = ""}, *err = dli_round_err(round, &unread);
+    dl_error_t *err = dli_round_err(round);
     if (left <= may_stay) {
         dli_round_end(round, status_of(round));
     } else if (is_over) {

@@ -158,8 +158,8 @@ uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t kind) {
 
 /* ---- ends ------------------------------------------------------------------------------------------- */
 
-dl_error_t *dli_round_err(const dli_round_t *round, dl_error_t *unread) {
-    return round->asked != NULL && round->asked->err != NULL ? round->asked->err : unread;
+dl_error_t *dli_round_err(const dli_round_t *round) {
+    return round->asked != NULL && round->asked->err != NULL ? round->asked->err : &round->redlock->unread;
 }
 
 void dli_round_stop(dli_round_t *round) {

@@ -109,7 +109,7 @@ void dli_round_stop(dli_round_t *round);
 /* The same, and says so: its request has ended. */
 void dli_round_end(dli_round_t *round, dl_status_t status);
 /* Where the core's errors go. */
-dl_error_t *dli_round_err(const dli_round_t *round, dl_error_t *unread);
+dl_error_t *dli_round_err(const dli_round_t *round);
 
 /* For kinds. */
 void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why);

@@ -9,16 +9,10 @@
  * also how long after a majority has told the rest may still tell of the same release. */
 #define GRACE_NS ((uint64_t)10 * 1000000)
 
-/* One node's part of a watch. */
-typedef struct ear {
-    dli_watcher_t watcher; /* the first: what is heard, is heard by the whole */
-    dl_watch_t *watch;
-} ear_t;
-
 /* Bit i is node i. All but the ears with the core's mutex held. */
 struct dl_watch {
     dli_redlock_t *redlock;
-    ear_t ears[DLI_NODES_MAX];
+    dli_watcher_t ears[DLI_NODES_MAX];
     uint32_t live;    /* nodes that tell of every release */
     uint32_t told;    /* nodes that have, since it was last woken; if any, it is on the list `telling` */
     uint64_t told_ns; /* when the first of them did */
@@ -76,11 +70,10 @@ static bool note_change(dl_watch_t *w, uint32_t node) {
 }
 
 static void hear(dli_watcher_t *watcher, bool node_hears) {
-    ear_t *ear = (ear_t *)watcher;
-    dl_watch_t *w = ear->watch;
+    dl_watch_t *w = watcher->owner;
     const dl_driver_env_t *env = w->redlock->env;
     const dli_backend_env_t *core = w->redlock->core;
-    uint32_t node = 1u << (ear - w->ears);
+    uint32_t node = 1u << (watcher - w->ears);
     core->lock(core->core);
     bool has_changed = node_hears != ((w->live & node) != 0);
     bool is_news = has_changed ? note_change(w, node) : node_hears && note_told(w, node);
@@ -133,9 +126,9 @@ dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, dl
     dli_redis_channel(any, name, name_len, &channel);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        w->ears[i] = (ear_t){.watcher.heard = hear, .watch = w};
+        w->ears[i] = (dli_watcher_t){.heard = hear, .owner = w};
         status = dli_subscriber_watch(redlock->nodes[i].redis.subscriber, channel.at, channel.len,
-                                      &w->ears[i].watcher, err);
+                                      &w->ears[i], err);
     }
     if (status != DL_OK) {
         dli_redlock_unwatch(redlock, w);
@@ -148,7 +141,7 @@ dl_status_t dli_redlock_watch(void *state, const char *name, size_t name_len, dl
 void dli_redlock_unwatch(void *state, dl_watch_t *watch) {
     dli_redlock_t *redlock = state;
     for (size_t i = 0; i < redlock->n; i++) {
-        dli_subscriber_unwatch(redlock->nodes[i].redis.subscriber, &watch->ears[i].watcher);
+        dli_subscriber_unwatch(redlock->nodes[i].redis.subscriber, &watch->ears[i]);
     }
     redlock->core->lock(redlock->core->core);
     forget_told(watch);
