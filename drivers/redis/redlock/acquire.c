@@ -58,7 +58,7 @@ static void claim_heard(dli_part_t *part, dl_status_t status, const dl_error_t *
     part->claimed_on = is_unknown ? part->claimed_on : 0;
 }
 
-static void look_at_claims(dli_round_t *round, bool is_over);
+static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, bool is_over);
 
 static const dli_question_t claiming = {
     .kind = {DLI_CLAIM, true, encode_claim, claim_replied, dli_wire_ended, NULL},
@@ -89,7 +89,7 @@ static bool raise_replied(dli_redis_request_t *request, const redisReply *reply)
     return reply->type == REDIS_REPLY_ERROR;
 }
 
-static void look_at_raises(dli_round_t *round, bool is_over);
+static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, bool is_over);
 
 static const dli_question_t raising = {
     .kind = {DLI_PLAIN, false, encode_raise, raise_replied, dli_wire_ended, NULL},
@@ -123,7 +123,7 @@ static void grant(dli_round_t *round) {
 
 /* Whoever gets a majority after this one meets a node that knows of the token, so that the next is larger:
  * those that have the lock. The others may have said yes to the next before their counter was raised. */
-static void look_at_raises(dli_round_t *round, bool is_over) {
+static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     const dli_redlock_t *redlock = round->redlock;
     uint32_t has_it = 0, may_have_it = dli_round_pending(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < redlock->n; i++) {
@@ -140,10 +140,8 @@ static void look_at_raises(dli_round_t *round, bool is_over) {
         grant(round);
         return;
     }
-    dli_tally_t tally;
     dl_error_t *err = dli_round_err(round);
-    dli_round_count(round, &tally);
-    dl_status_t status = dli_tally_failure(&tally, err);
+    dl_status_t status = dli_tally_failure(tally, err);
     dl_error_t why = *err;
     status = dl_driver_fail(err, status, 0, "the token is not on a majority of the nodes: %s", why.message);
     dli_redlock_give_back(round, status);
@@ -189,20 +187,18 @@ static bool are_settled(dli_round_t *round, const dli_tally_t *tally) {
     return !dli_round_waits(round, redlock->claims_waited_ns);
 }
 
-static void look_at_claims(dli_round_t *round, bool is_over) {
+static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     dli_redlock_t *redlock = round->redlock;
-    dli_tally_t tally;
-    dli_round_count(round, &tally);
     if (is_over && round->lingers) {
         redlock->claims_waited_ns = redlock->env->now_ns();
     }
-    if (!is_over && !are_settled(round, &tally)) {
+    if (!is_over && !are_settled(round, tally)) {
         return;
     }
-    if (tally.yes >= redlock->quorum) {
-        write_back(round, &tally);
+    if (tally->yes >= redlock->quorum) {
+        write_back(round, tally);
     } else {
-        refuse(round, &tally);
+        refuse(round, tally);
     }
 }
 

@@ -82,19 +82,15 @@ static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size
 }
 
 /* A quorum says who holds it, or that nobody does. */
-static void look_at_holders(dli_round_t *round, bool is_over) {
-    dli_tally_t tally;
+static void look_at_holders(dli_round_t *round, const dli_tally_t *tally, bool is_heard) {
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
-    dl_error_t *err = dli_round_err(round);
-    dli_round_count(round, &tally);
-    find_holder(round, &tally, 0, &holder);
-    if (!is_over && tally.yes < tally.quorum && holder.held == 0 &&
-        dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
+    find_holder(round, tally, 0, &holder);
+    if (!is_heard && tally->yes < tally->quorum && holder.held == 0) {
         return;
     }
-    dl_status_t status = sum_up(&tally, err);
+    dl_status_t status = sum_up(tally, dli_round_err(round));
     if (status == DL_OK) {
-        find_holder(round, &tally, tally.n - count_answers(&tally), round->asked->info);
+        find_holder(round, tally, tally->n - count_answers(tally), round->asked->info);
     }
     dli_round_end(round, status);
 }
@@ -139,13 +135,11 @@ static void look_again(dli_round_t *round, const dli_tally_t *tally) {
     dli_round_ask(round, &looking, nodes, 1, dli_round_until(round->redlock, round->end_ns));
 }
 
-static void look_at_freed(dli_round_t *round) {
-    dli_tally_t tally;
+static void look_at_freed(dli_round_t *round, const dli_tally_t *tally) {
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
     dl_error_t *err = dli_round_err(round);
-    dli_round_count(round, &tally);
-    find_holder(round, &tally, tally.n - count_answers(&tally), &holder);
-    dl_status_t status = sum_up(&tally, err) == DL_OK ? DL_OK : fail_unknown(&tally, err);
+    find_holder(round, tally, tally->n - count_answers(tally), &holder);
+    dl_status_t status = sum_up(tally, err) == DL_OK ? DL_OK : fail_unknown(tally, err);
     if (status == DL_OK && holder.held != 0) {
         status = dl_driver_fail(err, DL_EUNKNOWN, 0, "its holder renewed it while it was freed");
     }
@@ -153,20 +147,18 @@ static void look_at_freed(dli_round_t *round) {
 }
 
 /* Left-overs are to go too: every node is waited for. */
-static void look_at_forced(dli_round_t *round, bool is_over) {
+static void look_at_forced(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     const admin_t *admin = round->extra;
-    dli_tally_t tally;
     dl_error_t *err = dli_round_err(round);
     if (!is_over && dli_round_pending(round, DLI_WIRE_FREE) != 0) {
         return;
     }
-    dli_round_count(round, &tally);
-    if (admin->freed + admin->unanswered >= tally.quorum) {
-        look_again(round, &tally);
+    if (admin->freed + admin->unanswered >= tally->quorum) {
+        look_again(round, tally);
         return;
     }
-    bool may_come = admin->freed + tally.n - count_answers(&tally) >= tally.quorum;
-    dli_round_end(round, may_come ? fail_unknown(&tally, err)
+    bool may_come = admin->freed + tally->n - count_answers(tally) >= tally->quorum;
+    dli_round_end(round, may_come ? fail_unknown(tally, err)
                                   : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it"));
 }
 
@@ -177,35 +169,26 @@ static const dli_question_t forcing = {
     .heard = dli_part_heard,
     .look = look_at_forced};
 
-static void look_at_seen(dli_round_t *round, bool is_over) {
+static void look_at_seen(dli_round_t *round, const dli_tally_t *tally) {
     admin_t *admin = round->extra;
     uint32_t nodes = 0;
-    dli_tally_t tally;
     dl_error_t *err = dli_round_err(round);
-    if (!is_over && dli_round_pending(round, DLI_WIRE_CLAIM) != 0) {
-        return;
-    }
-    if (round->is_forced) {
-        look_at_freed(round);
-        return;
-    }
-    dli_round_count(round, &tally);
-    dl_status_t status = sum_up(&tally, err);
-    if (status == DL_OK && tally.busy == 0) {
+    dl_status_t status = sum_up(tally, err);
+    if (status == DL_OK && tally->busy == 0) {
         status = dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it");
     }
     if (status != DL_OK) {
         dli_round_end(round, status);
         return;
     }
-    admin->unanswered = tally.n - count_answers(&tally);
+    admin->unanswered = tally->n - count_answers(tally);
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
-    for (size_t i = 0; i < tally.n; i++) { /* those that are not asked have said what they say */
-        bool is_asked = tally.ballots[i].vote == DLI_VOTE_BUSY;
+    for (size_t i = 0; i < tally->n; i++) { /* those that are not asked have said what they say */
+        bool is_asked = tally->ballots[i].vote == DLI_VOTE_BUSY;
         nodes |= is_asked ? 1u << i : 0;
         admin->was[i] = is_asked ? admin->infos[i] : admin->was[i];
-        round->parts[i].vote = tally.ballots[i];
-        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : tally.ballots[i].vote;
+        round->parts[i].vote = tally->ballots[i];
+        round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : tally->ballots[i].vote;
         round->parts[i].is_overdue = false;
     }
     dli_round_ask(round, &forcing, nodes, 1, dli_round_until(round->redlock, round->end_ns));
@@ -213,8 +196,13 @@ static void look_at_seen(dli_round_t *round, bool is_over) {
 
 /* ---- the request ------------------------------------------------------------------------------------ */
 
-static void look_at_lock(dli_round_t *round, bool is_over) {
-    (round->asked->kind == DLI_ASK_INSPECT ? look_at_holders : look_at_seen)(round, is_over);
+static void look_at_lock(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+    bool is_heard = is_over || dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
+    if (round->asked->kind == DLI_ASK_INSPECT) {
+        look_at_holders(round, tally, is_heard);
+    } else if (is_heard) {
+        (round->is_forced ? look_at_freed : look_at_seen)(round, tally);
+    }
 }
 
 static const dli_question_t looking = {

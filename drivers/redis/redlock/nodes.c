@@ -123,19 +123,19 @@ static bool is_for_want_of_descriptors(const dl_error_t *why) {
 
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) {
     const dli_redlock_t *redlock = node->redlock;
-    uint64_t now_ns = redlock->env->now_ns();
-    bool counts = is_of_the_node(node, status, why), was_down = node->is_down,
-         was_excluded = node->is_excluded;
-    if (counts) {
-        node->is_down = status != DL_OK;
-        /* Nodes without a vote still renew and free. */
-        node->is_excluded = was_excluded && (status != DL_OK || now_ns < node->excluded_until_ns);
+    bool was_down = node->is_down, is_there = status == DL_OK;
+    if (!is_of_the_node(node, status, why)) {
+        return;
     }
-    bool votes_again = was_excluded && !node->is_excluded;
-    if (counts && status != DL_OK && !was_down) {
+    /* Nodes without a vote still renew and free. */
+    bool votes_again =
+        is_there && node->excluded_until_ns != 0 && redlock->env->now_ns() >= node->excluded_until_ns;
+    node->is_down = !is_there;
+    node->excluded_until_ns = votes_again ? 0 : node->excluded_until_ns;
+    if (!is_there && !was_down) {
         dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING, "node %zu %s: %s", node->index + 1,
                          is_for_want_of_descriptors(why) ? "cannot be asked" : "is down", why->message);
-    } else if (counts && status == DL_OK && (was_down || votes_again)) {
+    } else if (is_there && (was_down || votes_again)) {
         dli_redis_report(redlock->env, redlock->core, DL_LOG_INFO, "node %zu (%s) %s again", node->index + 1,
                          node->redis.endpoint.label, votes_again ? "has a vote" : "is there");
     }
@@ -144,10 +144,9 @@ void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why) 
 void dli_node_tell_excluded(dli_node_t *node, int64_t left_ms) {
     const dli_redlock_t *redlock = node->redlock;
     uint64_t now_ns = redlock->env->now_ns();
-    bool is_new = !node->is_excluded, is_endless = left_ms < 0;
+    bool is_new = node->excluded_until_ns == 0, is_endless = left_ms < 0;
     node->excluded_until_ns = is_endless ? DL_NO_DEADLINE : now_ns + (uint64_t)left_ms * NS_PER_MS;
     node->is_down = false;
-    node->is_excluded = true;
     if (is_new) {
         dli_redis_report(redlock->env, redlock->core, DL_LOG_WARNING,
                          "node %zu (%s) has no vote for %s, as it may have forgotten locks; " DLI_NEW_NODES,

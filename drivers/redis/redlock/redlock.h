@@ -27,10 +27,10 @@ typedef struct dli_node {
     size_t index;
     size_t polled; /* descriptors, by whoever listens */
     /* With the core's mutex held. */
-    char run_id[41];           /* of the process that its last connection found; "": none yet, or not known */
-    bool is_twin;              /* it was the same process as another node's; has been reported */
-    bool is_down, is_excluded; /* as reported last: not reachable; has no vote (quarantine) */
-    uint64_t excluded_until_ns; /* of that quarantine, as it was heard of last */
+    char run_id[41]; /* of the process that its last connection found; "": none yet, or not known */
+    bool is_twin;    /* it was the same process as another node's; has been reported */
+    bool is_down;    /* not reachable, as reported last */
+    uint64_t excluded_until_ns; /* it has no vote (quarantine), as it was heard of last; 0: it has one */
     bool lags;                  /* it answered late last time: nobody waits long for it */
 } dli_node_t;
 

@@ -50,7 +50,7 @@ static void free_heard(dli_part_t *part, dl_status_t status, const dl_error_t *w
     }
 }
 
-static void look_at_frees(dli_round_t *round, bool is_over);
+static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, bool is_over);
 
 static const dli_question_t freeing = {
     .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
@@ -95,34 +95,29 @@ static bool is_settled(const dli_round_t *round, const dli_tally_t *tally, size_
     return dli_release_is_settled(tally, pending);
 }
 
-static void look_at_unlock(dli_round_t *round, bool is_over) {
+static void look_at_unlock(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     size_t pending = dli_nodes_count(dli_round_pending(round, DLI_WIRE_FREE));
-    dli_tally_t tally;
-    dl_error_t *err = dli_round_err(round);
-    dli_round_count(round, &tally);
-    if (is_over || is_settled(round, &tally, pending)) {
-        dli_round_end(round, judge(&tally, err));
+    if (is_over || is_settled(round, tally, pending)) {
+        dli_round_end(round, judge(tally, dli_round_err(round)));
     }
 }
 
 /* Of a claim of which nothing is known: once it was found on a majority, what may still come is none. */
-static dl_status_t status_of(const dli_round_t *round) {
-    dli_tally_t tally;
-    dli_round_count(round, &tally);
-    return round->status == DL_ELOST && tally.yes >= tally.quorum ? DL_OK : round->status;
+static dl_status_t status_of(const dli_round_t *round, const dli_tally_t *tally) {
+    return round->status == DL_ELOST && tally->yes >= tally->quorum ? DL_OK : round->status;
 }
 
 /* After the definite status of a claim the caller is to be able to rely on it: a majority has to be free of
  * it. In the background all are waited for, and `owes` says what is left; not of a hold that is not known
  * here. */
-static void look_at_rest(dli_round_t *round, bool is_over) {
+static void look_at_rest(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     const dli_redlock_t *redlock = round->redlock;
     bool is_claim = round->asked->kind == DLI_ASK_TRY,
          is_enough = is_claim || (is_over && round->hold == NULL);
     size_t left = dli_nodes_count(round->maybe), may_stay = is_enough ? redlock->n - redlock->quorum : 0;
     dl_error_t *err = dli_round_err(round);
     if (left <= may_stay) {
-        dli_round_end(round, status_of(round));
+        dli_round_end(round, status_of(round, tally));
     } else if (is_over) {
         dl_error_t why = *err;
         dl_status_t status = is_claim ? DL_EUNKNOWN : DL_EIO;
@@ -132,10 +127,10 @@ static void look_at_rest(dli_round_t *round, bool is_over) {
 }
 
 /* Somebody who waits for an unlock is to hear what became of the hold. */
-static void look_at_frees(dli_round_t *round, bool is_over) {
+static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
     bool is_unlock = round->asked->kind == DLI_ASK_RELEASE && round->asked->err != NULL;
     is_over = is_over || dli_round_pending(round, DLI_WIRE_FREE) == 0;
-    (is_unlock ? look_at_unlock : look_at_rest)(round, is_over);
+    (is_unlock ? look_at_unlock : look_at_rest)(round, tally, is_over);
 }
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
@@ -164,7 +159,7 @@ void dli_redlock_give_back(dli_round_t *round, dl_status_t status) {
     if (status == DL_EBUSY) {
         dli_round_end(round, status); /* a majority has said so */
     } else {
-        look_at_frees(round, false);
+        dli_round_look(round, false);
     }
 }
 

@@ -94,7 +94,7 @@ static void renewal_heard(dli_part_t *part, dl_status_t status, const dl_error_t
     }
 }
 
-static void look_at_renewals(dli_round_t *round, bool is_over);
+static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, bool is_over);
 
 static const dli_question_t renewing = {
     .kind = {DLI_PLAIN, true, encode_renewal, renewal_replied, dli_wire_ended, NULL},
@@ -210,7 +210,8 @@ static bool is_decided(const dli_round_t *round, bool *any) {
 
 /* A node is filled in only when its answer is heard, so the rest gets a little time, unless that was in vain
  * lately. */
-static void look_at_renewals(dli_round_t *round, bool is_over) {
+static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+    (void)tally; /* each entry has its own */
     dli_redlock_t *redlock = round->redlock;
     bool any, is_heard = dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
     if (is_heard || is_over) {

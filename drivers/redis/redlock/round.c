@@ -189,7 +189,7 @@ void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_e
     dli_node_tell(wire->part->node, status, why);
     question->heard(wire->part, status, why);
     if (round->asked != NULL) { /* what comes late may be what the next question waits for */
-        round->question->look(round, false);
+        dli_round_look(round, false);
     } else {
         free_if_unused(round);
     }
@@ -232,7 +232,7 @@ void dli_rounds_expire(dli_redlock_t *redlock) {
         if (round->until_ns <= now_ns) {
             note_silence(round, now_ns);
             round->until_ns = DL_NO_DEADLINE;
-            round->question->look(round, true);
+            dli_round_look(round, true);
             next = LIST_FIRST(&redlock->rounds); /* others may have gone with it */
         } else if (round->until_ns < redlock->due_ns) {
             redlock->due_ns = round->until_ns;
@@ -273,13 +273,15 @@ static dli_ballot_t unheard(const dli_part_t *part, dli_wire_kind_t wire) {
                           .why = part->is_overdue ? part->text : NULL};
 }
 
-void dli_round_count(const dli_round_t *round, dli_tally_t *tally) {
+void dli_round_look(dli_round_t *round, bool is_over) {
     const dli_redlock_t *redlock = round->redlock;
     dli_ballot_t votes[DLI_NODES_MAX];
     dli_wire_kind_t wire = round->question->wire;
+    dli_tally_t tally;
     for (size_t i = 0; i < redlock->n; i++) {
         const dli_part_t *part = &round->parts[i];
         votes[i] = part->wires[wire].is_pending ? unheard(part, wire) : part->vote;
     }
-    dli_tally_count(tally, votes, redlock->n, redlock->quorum);
+    dli_tally_count(&tally, votes, redlock->n, redlock->quorum);
+    round->question->look(round, &tally, is_over);
 }

@@ -24,8 +24,8 @@ typedef struct dli_question {
     bool stays; /* what is not answered when the round ends may still be, or be sent */
     /* All replies of this node have come (DL_OK), or will not. */
     void (*heard)(dli_part_t *part, dl_status_t status, const dl_error_t *why);
-    /* Something was heard, or the time is over: is it decided? */
-    void (*look)(dli_round_t *round, bool is_over);
+    /* Something was heard, or the time is over: is it decided? By all votes, as if nothing more came. */
+    void (*look)(dli_round_t *round, const dli_tally_t *tally, bool is_over);
 } dli_question_t;
 
 typedef struct dli_wire {
@@ -130,8 +130,8 @@ dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_erro
 void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why);
 /* The same where the answer was an error, or made no sense; on this lock's key. */
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);
-/* All votes, as if nothing more came. */
-void dli_round_count(const dli_round_t *round, dli_tally_t *tally);
+/* Counts the votes, and has the question look at them. */
+void dli_round_look(dli_round_t *round, bool is_over);
 
 /* acquire.c, release.c, renewals.c, admin.c: begins what the core asks. DL_OK, or it ends with this, and err
  * is filled where that is not DL_ENOMEM. */
