@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drivers/redis/check.h"
+#include "drivers/report.h"
 #include "round.h"
 
 /* ---- printing --------------------------------------------------------------------------------------- */
 
 /* Nothing is connected. */
-static void print_plan(const dli_check_t *check, const dli_redlock_t *redlock) {
+static void print_plan(const dli_report_t *report, const dli_redlock_t *redlock) {
     if (redlock->voting.quarantines) {
-        dli_check_say(
-            check, DL_FINDING_NOTE, "init",
+        dli_say(
+            report, DL_FINDING_NOTE, "init",
             "each of the %zu servers gets the key %s with the run id of its process, and loses the key %s, "
             "so "
             "that it votes at once instead of after %" PRId64
@@ -22,10 +22,10 @@ static void print_plan(const dli_check_t *check, const dli_redlock_t *redlock) {
             redlock->n, redlock->voting.marker_key, redlock->voting.quarantine_key,
             redlock->voting.max_lease_ms);
     } else {
-        dli_check_say(check, DL_FINDING_NOTE, "init",
-                      "nothing has to be done: quarantine is off, so every node votes");
+        dli_say(report, DL_FINDING_NOTE, "init",
+                "nothing has to be done: quarantine is off, so every node votes");
     }
-    dli_redis_print_rule(&redlock->nodes[0].redis, check->report.fn, check->report.arg);
+    dli_redis_print_rule(&redlock->nodes[0].redis, report->fn, report->arg);
 }
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
@@ -142,7 +142,7 @@ static void ask_mark(look_t *look, uint64_t deadline_ns) {
     ask(look, true, deadline_ns);
 }
 
-static void report_mark(const dli_check_t *check, look_t *look) {
+static void report_mark(const dli_report_t *report, look_t *look) {
     const dli_node_t *node = look->node;
     dl_status_t status = look->exchange.status;
     for (size_t i = 0; i < 2 && status == DL_OK; i++) {
@@ -152,11 +152,9 @@ static void report_mark(const dli_check_t *check, look_t *look) {
         }
     }
     if (status == DL_OK) {
-        dli_check_say(check, DL_FINDING_OK, look->name, "marked: %s votes at once",
-                      node->redis.endpoint.label);
+        dli_say(report, DL_FINDING_OK, look->name, "marked: %s votes at once", node->redis.endpoint.label);
     } else {
-        dli_check_say(check, DL_FINDING_ERROR, look->name, "could not be marked: %s",
-                      look->exchange.err.message);
+        dli_say(report, DL_FINDING_ERROR, look->name, "could not be marked: %s", look->exchange.err.message);
     }
 }
 
@@ -164,24 +162,24 @@ static void report_mark(const dli_check_t *check, look_t *look) {
 
 /* A server that joins others which have been in use may stand for one that had locks: it has to wait until
  * they have ended. Which is so as soon as one node has been in use, or cannot be looked at. true: mark it. */
-static bool may_be_marked(const dli_check_t *check, const look_t *look, const look_t *used,
+static bool may_be_marked(const dli_report_t *report, const look_t *look, const look_t *used,
                           const look_t *unknown) {
     const dli_node_t *node = look->node;
     if (look->standing == STANDING_UNKNOWN) {
-        dli_check_say(check, DL_FINDING_ERROR, look->name, "could not be looked at: %s",
-                      look->exchange.err.message);
+        dli_say(report, DL_FINDING_ERROR, look->name, "could not be looked at: %s",
+                look->exchange.err.message);
     } else if (look->standing == STANDING_VOTES) {
-        dli_check_say(check, DL_FINDING_OK, look->name, "nothing to do: %s has a vote",
-                      node->redis.endpoint.label);
+        dli_say(report, DL_FINDING_OK, look->name, "nothing to do: %s has a vote",
+                node->redis.endpoint.label);
     } else if (used != NULL) {
-        dli_check_say(
-            check, DL_FINDING_ERROR, look->name,
+        dli_say(
+            report, DL_FINDING_ERROR, look->name,
             "not marked: these servers have been in use (node %zu has %s), so this one may have forgotten "
             "locks that are held; it votes %s (max_lease) after the first lock that asks it",
             used->node->index + 1, used->trace, dl_driver_duration(node->redlock->voting.max_lease_ms).text);
     } else if (unknown != NULL) {
-        dli_check_say(
-            check, DL_FINDING_ERROR, look->name,
+        dli_say(
+            report, DL_FINDING_ERROR, look->name,
             "not marked: node %zu could not be looked at, so these servers may have been in use; run this "
             "again when it is there",
             unknown->node->index + 1);
@@ -192,7 +190,7 @@ static bool may_be_marked(const dli_check_t *check, const look_t *look, const lo
 }
 
 /* Those that may be. */
-static void mark_some(const dli_check_t *check, look_t *looks, size_t n, uint64_t deadline_ns) {
+static void mark_some(const dli_report_t *report, look_t *looks, size_t n, uint64_t deadline_ns) {
     const look_t *unknown = NULL, *used = NULL;
     dli_exchange_t *exchanges[DLI_NODES_MAX];
     look_t *asked[DLI_NODES_MAX];
@@ -202,7 +200,7 @@ static void mark_some(const dli_check_t *check, look_t *looks, size_t n, uint64_
         used = looks[i].trace != NULL ? &looks[i] : used;
     }
     for (size_t i = 0; i < n; i++) {
-        if (may_be_marked(check, &looks[i], used, unknown)) {
+        if (may_be_marked(report, &looks[i], used, unknown)) {
             ask_mark(&looks[i], deadline_ns);
             asked[count] = &looks[i];
             exchanges[count++] = &looks[i].exchange;
@@ -210,11 +208,11 @@ static void mark_some(const dli_check_t *check, look_t *looks, size_t n, uint64_
     }
     dli_exchanges_run(exchanges, count);
     for (size_t i = 0; i < count; i++) {
-        report_mark(check, asked[i]);
+        report_mark(report, asked[i]);
     }
 }
 
-static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, uint64_t deadline_ns,
+static dl_status_t mark_all(const dli_report_t *report, dli_redlock_t *redlock, uint64_t deadline_ns,
                             dl_error_t *err) {
     look_t *looks = calloc(redlock->n, sizeof *looks);
     if (looks == NULL) {
@@ -225,7 +223,7 @@ static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, ui
         (void)snprintf(looks[i].name, sizeof looks[i].name, "node %zu", i + 1);
     }
     look_at_all(looks, redlock->n, deadline_ns);
-    mark_some(check, looks, redlock->n, deadline_ns);
+    mark_some(report, looks, redlock->n, deadline_ns);
     for (size_t i = 0; i < redlock->n; i++) {
         dli_replies_free(looks[i].replies, 3);
         dli_commands_free(&looks[i].commands);
@@ -237,7 +235,7 @@ static dl_status_t mark_all(const dli_check_t *check, dli_redlock_t *redlock, ui
 
 dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_env_t *env, unsigned flags,
                              dl_finding_fn fn, void *arg, uint64_t deadline_ns, dl_error_t *err) {
-    const dli_check_t check = {.report = {.fn = fn, .arg = arg}};
+    const dli_report_t report = {.fn = fn, .arg = arg};
     dl_status_t status;
     dli_redlock_t *redlock = calloc(1, sizeof *redlock);
     if (redlock == NULL) {
@@ -246,15 +244,14 @@ dl_status_t dli_redlock_init(const dl_option_value_t *options, const dl_driver_e
     if ((flags & DL_INIT_PRINT) != 0) {
         status = dli_redlock_configure(redlock, options, env, err);
         if (status == DL_OK) {
-            print_plan(&check, redlock);
+            print_plan(&report, redlock);
         }
     } else {
         status = dli_redlock_open(redlock, options, env, deadline_ns, err);
         if (status == DL_OK && !redlock->voting.quarantines) {
-            dli_check_say(&check, DL_FINDING_OK, "init",
-                          "nothing to do: quarantine is off, so every node votes");
+            dli_say(&report, DL_FINDING_OK, "init", "nothing to do: quarantine is off, so every node votes");
         } else if (status == DL_OK) {
-            status = mark_all(&check, redlock, deadline_ns, err);
+            status = mark_all(&report, redlock, deadline_ns, err);
         }
     }
     dli_redlock_close(redlock, 0);
