@@ -94,10 +94,18 @@ static bool take_snapshot(snapshot_t *snapshot) {
 
 static const process_t *find_process(const snapshot_t *snapshot, pid_t pid) {
     process_t key = {.pid = pid};
-    return bsearch(&key, snapshot->rows, snapshot->count, sizeof key, by_pid);
+    return snapshot->count == 0 ? NULL : bsearch(&key, snapshot->rows, snapshot->count, sizeof key, by_pid);
 }
 
-/* Marks the descendants of this process: pass by pass, until a pass finds no more. */
+/* See processes_spare_descendants. */
+static snapshot_t spared;
+
+static bool is_spared(const process_t *process) {
+    const process_t *before = find_process(&spared, process->pid);
+    return before != NULL && before->started == process->started;
+}
+
+/* Marks the descendants of this process, but for what is spared: pass by pass, until a pass finds no more. */
 static void mark_descendants(const snapshot_t *snapshot) {
     pid_t self = getpid();
     bool found = true;
@@ -110,7 +118,8 @@ static void mark_descendants(const snapshot_t *snapshot) {
             }
             const process_t *parent =
                 process->parent != self ? find_process(snapshot, process->parent) : NULL;
-            if (process->parent == self || (parent != NULL && parent->ours)) {
+            bool is_child = process->parent == self && !is_spared(process);
+            if (is_child || (parent != NULL && parent->ours)) {
                 process->ours = true;
                 found = true;
             }
@@ -175,11 +184,29 @@ size_t processes_signal(pid_t group, int number) {
     return reach(group, number, &is_ours);
 }
 
-bool processes_left(pid_t *group) {
+static bool is_childless(void) {
     siginfo_t info;
-    bool childless = waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+}
+
+void processes_spare_descendants(void) {
+    snapshot_t all;
+    if (is_childless() || !take_snapshot(&all)) {
+        return; /* the usual case, without a look at /proc */
+    }
+    mark_descendants(&all);
+    size_t count = 0;
+    for (size_t i = 0; i < all.count; i++) {
+        if (all.rows[i].ours) {
+            all.rows[count++] = all.rows[i];
+        }
+    }
+    spared = (snapshot_t){all.rows, count};
+}
+
+bool processes_left(pid_t *group) {
     bool group_exists = signal_group(*group, 0);
-    if (childless && !group_exists) {
+    if (is_childless() && !group_exists) {
         return false; /* the usual end, without a look at /proc */
     }
     /* A snapshot is no instant: a process may hide behind a parent that ends meanwhile, but not twice. */

@@ -13,6 +13,9 @@
  * that is not known, or is gone, is 0.
  */
 
+/* Once, before anything is started: what descends from this process already is no part of that, and is not
+ * reached. What it starts from then on, and leaves to this process by its end, is not told apart. */
+void processes_spare_descendants(void);
 /* Sends the signal to all that are reached: to the group at once, so that no fork escapes, to the others
  * one by one. 0 only counts. Returns how many were reached. */
 size_t processes_signal(pid_t group, int number);

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "dlock/driver.h"
 #include "exits.h"
+#include "processes.h"
 #include "report.h"
 #include "run.h"
 #include "terminal.h"
@@ -246,7 +247,8 @@ int command_run(const options_t *options) {
     run.name = name;
     signals_begin(&run.signals);
     launch_t launch = {options->args[0], options->child, &run.signals};
-    (void)fflush(NULL); /* the keeper must not write it once more */
+    processes_spare_descendants(); /* of a shell that has become dlock by exec */
+    (void)fflush(NULL);            /* the keeper must not write it once more */
     if (!keeper_start(&run.keeper, &launch)) {
         error_line("cannot start a process: %s", strerror(errno));
         return EX_OSERR;

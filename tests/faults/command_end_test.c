@@ -256,6 +256,46 @@ Test(command_end, killing_the_keeper_ends_the_command_even_while_dlock_is_stoppe
     cr_assert(program.status == 128 + SIGKILL || program.status == 76, "status %d", program.status);
 }
 
+/* A shell has started something, and then becomes dlock. */
+static void start_beside(program_t *program, int others[2], const char *lease) {
+    start_plain(program, "sh", "-c",
+                "sh -c 'sleep 1000 & echo other $! >&9; echo other $$ >&9; wait' & exec \"$@\"", "sh",
+                DLOCK_COMMAND, "--config", config_path, "run", "x", "--verbose", "--lease", lease, "--", "sh",
+                "-c", "read go; sleep 1000 & echo keeper $PPID >&9; echo rest $! >&9; wait", NULL);
+    others[0] = watched(read_pid(program, "other"));
+    others[1] = watched(read_pid(program, "other"));
+    cr_assert_eq(write(program->in, "\n", 1), 1);
+}
+
+static void expect_only_the_others(program_t *program, const int others[2], int rest, int status) {
+    (void)finish(program);
+    expect_status(program, status);
+    cr_assert_null(strstr(program->err_text, "could not be ended"), "%s", program->err_text);
+    cr_assert_not(is_running(rest));
+    cr_assert(is_running(others[0]) && is_running(others[1]), "killed with the command");
+}
+
+Test(command_end, killing_the_keeper_spares_what_was_started_before_dlock) {
+    program_t program;
+    int others[2];
+    start_beside(&program, others, "10m");
+    pid_t keeper = read_pid(&program, "keeper");
+    int rest = watched(read_pid(&program, "rest"));
+    (void)kill(keeper, SIGKILL);
+    expect_only_the_others(&program, others, rest, 128 + SIGKILL);
+}
+
+Test(command_end, replacing_the_keeper_spares_what_was_started_before_dlock) {
+    program_t program;
+    int others[2];
+    start_beside(&program, others, "2s");
+    pid_t keeper = read_pid(&program, "keeper");
+    int rest = watched(read_pid(&program, "rest"));
+    (void)kill(keeper, SIGSTOP);
+    expect_only_the_others(&program, others, rest, 76);
+    cr_assert_has(program.err_text, "sent SIGKILL in place of");
+}
+
 static bool is_named_dlock(pid_t pid) {
     char path[32], name[32];
     (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
