@@ -176,18 +176,15 @@ static void tell_of_leader(state_t *state, const siginfo_t *news) {
     tell(state, NOTE_EXITED, 0);
 }
 
-/* Reaps the command and whatever was adopted. dlock hears of the command's end before its number is free. */
+/* Reaps the command and whatever was adopted. */
 static void reap(state_t *state) {
     struct signalfd_siginfo info;
     while (read(state->child_fd, &info, sizeof info) > 0) {}
     siginfo_t news = {.si_pid = 0};
-    while (waitid(P_ALL, 0, &news, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) == 0 && news.si_pid > 0) {
+    while (waitid(P_ALL, 0, &news, WEXITED | WSTOPPED | WNOHANG) == 0 && news.si_pid > 0) {
         if (news.si_pid == state->group && !state->leader_ended) {
             tell_of_leader(state, &news);
         }
-        /* Only this: one that was stopped may have ended by now. */
-        int what = is_end(&news) ? WEXITED : WSTOPPED;
-        (void)waitid(P_PID, (id_t)news.si_pid, &news, what | WNOHANG);
         news.si_pid = 0;
     }
 }

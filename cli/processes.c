@@ -184,6 +184,11 @@ size_t processes_signal(pid_t group, int number) {
     return reach(group, number, &is_ours);
 }
 
+bool processes_is_child(pid_t pid, pid_t parent) {
+    process_t process;
+    return read_process(pid, &process) && process.parent == parent;
+}
+
 static bool is_childless(void) {
     siginfo_t info;
     return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;

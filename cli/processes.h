@@ -19,6 +19,8 @@ void processes_spare_descendants(void);
 /* Sends the signal to all that are reached: to the group at once, so that no fork escapes, to the others
  * one by one. 0 only counts. Returns how many were reached. */
 size_t processes_signal(pid_t group, int number);
+/* Is it one, dead or alive? As long as the parent has not reaped it, its number is its own. */
+bool processes_is_child(pid_t pid, pid_t parent);
 /* Is anything that is reached left? The group becomes 0 when no descendant is in it any more: from then on
  * its number may be another's. */
 bool processes_left(pid_t *group);

@@ -31,7 +31,6 @@ typedef struct run {
     bool renewal_failing; /* the last that the library said of it */
     bool kill_seen;       /* the keeper has sent SIGKILL */
     bool keeper_replaced; /* it had not when it was due, and dlock does */
-    bool command_ended;   /* the command itself; its number may be another's */
     bool ended, keeper_died;
     bool valid_at_end; /* the lock still was when everything had ended */
     uint64_t ended_ns; /* when everything was seen to have ended */

@@ -48,8 +48,8 @@ static uint64_t valid_until(const run_t *run) {
  */
 static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
-    if (run->group > 0 && !run->command_ended) {
-        (void)kill(-run->group, SIGKILL); /* the keeper has not reaped it, so the number is still its own */
+    if (run->group > 0 && processes_is_child(run->group, run->keeper.pid)) {
+        (void)kill(-run->group, SIGKILL);
     }
     keeper_kill(&run->keeper);
     verbose_line("at %" PRIu64 " ms: sent SIGKILL in place of " KEEPER_NAME ", which is late", ms_of(now));
@@ -167,7 +167,6 @@ static void take_note(run_t *run, const note_t *note) {
         verbose_line("at %" PRIu64 " ms: sent SIGKILL", at_ms);
         break;
     case NOTE_EXITED:
-        run->command_ended = true;
         verbose_line("at %" PRIu64 " ms: the command has ended", at_ms);
         break;
     case NOTE_ENDED:

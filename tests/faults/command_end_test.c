@@ -352,44 +352,15 @@ Test(command_end, a_stopped_dlock_does_not_let_the_command_outlive_the_lock) {
     expect_status(&program, 76);
 }
 
-/* Its state by a letter, once no end or stop of a child is news to it. */
-static char state_of(pid_t pid) {
-    char path[48], line[128], state = '?';
-    unsigned long long pending = 0, shared = 0;
-    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "re");
-    cr_assert_not_null(file);
-    while (fgets(line, sizeof line, file) != NULL) {
-        (void)(sscanf(line, "State: %c", &state) + sscanf(line, "SigPnd: %llx", &pending) +
-               sscanf(line, "ShdPnd: %llx", &shared));
-    }
-    (void)fclose(file);
-    return ((pending | shared) >> (SIGCHLD - 1) & 1) != 0 ? '?' : state;
-}
-
-static void await_state(pid_t pid, char state) {
-    uint64_t until_ns = now_boot_ns() + PATIENCE_MS * UINT64_C(1000000);
-    while (state_of(pid) != state) {
-        cr_assert_lt(now_boot_ns(), until_ns);
-        (void)sched_yield();
-    }
-}
-
 /* While it is stopped it reads no notes, and there is room for so many only. */
 Test(command_end, a_dlock_that_was_stopped_returns_the_commands_status_whatever_else_has_happened) {
-    enum { MORE_STOPS_THAN_THERE_IS_ROOM_FOR = 1000 };
     program_t program;
     start(&program, "run", "x", "--lease", "60s", "--", "sh", "-c",
           "echo keeper $PPID >&9; echo child $$ >&9; read x; exit 7", NULL);
     pid_t keeper = read_pid(&program, "keeper"), child = read_pid(&program, "child");
     int end = watched(child);
     (void)kill(program.pid, SIGSTOP);
-    for (int i = 0; i < MORE_STOPS_THAN_THERE_IS_ROOM_FOR; i++) {
-        (void)kill(child, SIGSTOP);
-        await_state(child, 'T');
-        await_state(keeper, 'S');
-        (void)kill(child, SIGCONT);
-    }
+    stop_more_often_than_there_is_room_for(child, keeper);
     (void)close(program.in);
     program.in = -1;
     (void)await_end(end); /* while dlock is still stopped */

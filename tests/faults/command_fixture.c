@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdarg.h>
@@ -338,6 +339,39 @@ pid_t child_of(pid_t pid) {
     int children[CHILDREN];
     cr_assert_eq(children_of(pid, children), 1, "process %d has not one child", (int)pid);
     return children[0];
+}
+
+/* Its state by a letter, once no end or stop of a child is news to it. */
+static char state_of(pid_t pid) {
+    char path[48], line[128], state = '?';
+    unsigned long long pending = 0, shared = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file) != NULL) {
+        (void)(sscanf(line, "State: %c", &state) + sscanf(line, "SigPnd: %llx", &pending) +
+               sscanf(line, "ShdPnd: %llx", &shared));
+    }
+    (void)fclose(file);
+    return ((pending | shared) >> (SIGCHLD - 1) & 1) != 0 ? '?' : state;
+}
+
+void await_state(pid_t pid, char state) {
+    uint64_t until_ns = now_boot_ns() + PATIENCE_MS * UINT64_C(1000000);
+    while (state_of(pid) != state) {
+        cr_assert_lt(now_boot_ns(), until_ns);
+        (void)sched_yield();
+    }
+}
+
+void stop_more_often_than_there_is_room_for(pid_t command, pid_t keeper) {
+    enum { STOPS = 1000 };
+    for (int i = 0; i < STOPS; i++) {
+        (void)kill(command, SIGSTOP);
+        await_state(command, 'T');
+        await_state(keeper, 'S');
+        (void)kill(command, SIGCONT);
+    }
 }
 
 void *hold_database(void) {

@@ -58,6 +58,10 @@ bool is_running(int pidfd);
 #define CHILDREN 8
 int children_of(pid_t pid, int children[CHILDREN]);
 pid_t child_of(pid_t pid); /* that has one only, such as the keeper of a dlock that waits */
+/* Waits until its state is this letter, and no end or stop of a child is news to it. */
+void await_state(pid_t pid, char state);
+/* A dlock that is stopped meanwhile has no room for all that its keeper has to say of this. */
+void stop_more_often_than_there_is_room_for(pid_t command, pid_t keeper);
 uint64_t now_boot_ns(void);
 /* The last instant in ms behind `words` in the text of --verbose; 0: none. */
 uint64_t last_instant_ms(const char *text, const char *words);

@@ -85,8 +85,8 @@ typedef struct cast {
 } cast_t;
 
 /* The command has ended, and its number is a stranger's now; the keeper, which has another process to end,
- * is stopped. */
-static void give_the_groups_number_away(cast_t *cast, const char *lease) {
+ * is stopped. Of the command's end dlock hears, or it is stopped, and there is no room for that news. */
+static void give_the_groups_number_away(cast_t *cast, const char *lease, bool dlock_hears) {
     start_in_namespace(&cast->program, lease);
     (void)read_pid(&cast->program, "left");
     cast->first = child_of(cast->program.pid);
@@ -95,6 +95,10 @@ static void give_the_groups_number_away(cast_t *cast, const char *lease) {
     pid_t leader = child_of(cast->keeper);
     int number = inner_number(leader);
     cast->left = watched(child_of(child_of(leader))); /* of timeout, which may end at SIGTERM */
+    if (!dlock_hears) {
+        (void)kill(cast->dlock, SIGSTOP);
+        stop_more_often_than_there_is_room_for(leader, cast->keeper);
+    }
     (void)kill(leader, SIGKILL);
     await_no_process(leader);
     (void)kill(cast->keeper, SIGSTOP);
@@ -115,16 +119,35 @@ static void expect_stranger_alive(cast_t *cast, int status) {
 
 Test(command_numbers, the_keeper_kills_no_group_that_has_the_number_of_one_that_is_gone) {
     cast_t cast;
-    give_the_groups_number_away(&cast, "10m");
+    give_the_groups_number_away(&cast, "10m", true);
     (void)kill(cast.keeper, SIGCONT);
     expect_stranger_alive(&cast, 128 + SIGKILL);
 }
 
 Test(command_numbers, in_place_of_its_keeper_dlock_kills_no_group_that_has_the_number_of_one_that_is_gone) {
     cast_t cast;
-    give_the_groups_number_away(&cast, "3s");
+    give_the_groups_number_away(&cast, "3s", true);
     expect_stranger_alive(&cast, 76);
     cr_assert_has(cast.program.err_text, "sent SIGKILL in place of");
+}
+
+/* However long that takes, the lease is longer; the lock is taken away, and a renewal tells so. */
+Test(command_numbers, nor_where_it_did_not_hear_that_the_command_has_ended) {
+    cast_t cast;
+    program_t unlock;
+    char text[256];
+    (void)snprintf(text, sizeof text,
+                   "use: test\ndefaults: {lease: 10m, renew_every: 1s}\n"
+                   "backends:\n  test: {driver: sqlite, path: \"%s\"}\n",
+                   database_path);
+    write_file(config_path, text);
+    give_the_groups_number_away(&cast, "auto", false);
+    (void)dlock(&unlock, "unlock", "--force", "x", NULL);
+    cr_assert_eq(unlock.status, 0, "%s", unlock.err_text);
+    (void)kill(cast.dlock, SIGCONT);
+    expect_stranger_alive(&cast, 76);
+    cr_assert_has(cast.program.err_text, "sent SIGKILL in place of");
+    cr_assert_null(strstr(cast.program.err_text, "the command has ended"), "%s", cast.program.err_text);
 }
 
 /* Where no descriptor of it can be had, dlock sees by their socket that it has ended. */
