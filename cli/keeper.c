@@ -38,7 +38,7 @@ typedef struct state {
     uint64_t valid_until_ns, grace_ns, margin_ns;
     uint64_t kill_at_ns; /* PHASE_TERM */
     uint64_t give_up_ns; /* PHASE_KILL */
-    uint64_t look_ns;    /* when to look for what is left */
+    bool left_told;
 } state_t;
 
 static void tell(const state_t *state, note_kind_t kind, int number) {
@@ -48,15 +48,20 @@ static void tell(const state_t *state, note_kind_t kind, int number) {
     }
 }
 
-/* The last act of the keeper. */
-static _Noreturn void finish(const state_t *state, size_t left) {
-    note_t note = {.kind = NOTE_ENDED,
+/* How it ended, or that it did not; false: there is no room for that now. */
+static bool tell_outcome(const state_t *state, note_kind_t kind, size_t left, bool wait) {
+    note_t note = {.kind = kind,
                    .number = (int)state->cause,
                    .at_ns = now_ns(),
                    .left = left,
                    .exit_status = state->exit_status};
+    return note_send(state->socket, &note, wait);
+}
+
+/* The last act of the keeper. */
+static _Noreturn void finish(const state_t *state) {
     if (state->cause != END_ORPHANED) {
-        (void)note_send(state->socket, &note, true);
+        (void)tell_outcome(state, NOTE_ENDED, 0, true);
     }
     _exit(0);
 }
@@ -88,13 +93,13 @@ static void start_command(state_t *state) {
     }
     if (now_ns() >= ns_before(state->valid_until_ns, state->margin_ns)) {
         state->cause = END_OF_VALIDITY;
-        finish(state, 0);
+        finish(state);
     }
     state->group = group_start(state->launch, state->start.token, state->start.number != 0, &state->exec_fd);
     state->start.kind = 0;
     if (state->group < 0) {
         tell(state, NOTE_NOT_STARTED, errno);
-        finish(state, 0);
+        finish(state);
     }
     state->phase = PHASE_RUNNING;
     tell(state, NOTE_STARTED, (int)state->group);
@@ -124,7 +129,7 @@ static void take_note(state_t *state, const note_t *note) {
     case NOTE_LOST:
         if (state->phase == PHASE_IDLE) {
             state->cause = END_LOST;
-            finish(state, 0);
+            finish(state);
         }
         begin_kill(state, END_LOST);
         break;
@@ -199,10 +204,14 @@ static uint64_t act(state_t *state) {
     uint64_t now = now_ns();
     if (state->phase == PHASE_KILL) {
         size_t left = processes_signal(state->group, SIGKILL);
-        if (now >= state->give_up_ns) {
-            finish(state, left);
+        if (now < state->give_up_ns) {
+            return now + LOOK_AGAIN_NS;
         }
-        return now + LOOK_AGAIN_NS;
+        if (left == 0 || state->cause == END_ORPHANED) {
+            finish(state);
+        }
+        state->left_told = state->left_told || tell_outcome(state, NOTE_LEFT, left, false);
+        return now + LEFT_AGAIN_NS; /* dlock says how long it waits for that */
     }
     if (now >= kill_ns) {
         begin_kill(state, END_OF_VALIDITY);
@@ -239,7 +248,7 @@ static _Noreturn void keep(state_t *state) {
         }
         reap(state);
         if (state->leader_ended && !processes_left(&state->group)) {
-            finish(state, 0);
+            finish(state);
         }
         take_notes(state);
     }
@@ -266,7 +275,7 @@ static _Noreturn void keeper_main(const launch_t *launch, int socket) {
     state.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (state.child_fd < 0 || state.timer_fd < 0) {
         tell(&state, NOTE_NOT_STARTED, errno);
-        finish(&state, 0);
+        finish(&state);
     }
     keep(&state);
 }

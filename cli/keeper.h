@@ -33,5 +33,7 @@ void keeper_end(keeper_t *keeper);
 
 /* How long a killed process may take to go before it counts as one that cannot be ended. */
 #define KILL_BOUND_NS (5u * UINT64_C(1000000000))
+/* From then on it is looked for this often, and killed again. */
+#define LEFT_AGAIN_NS (200u * UINT64_C(1000000))
 
 #endif

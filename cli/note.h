@@ -19,6 +19,7 @@ typedef enum note_kind {
     NOTE_TERM,        /* SIGTERM was sent; number: end_cause_t */
     NOTE_KILL,        /* SIGKILL was sent; number: end_cause_t */
     NOTE_EXITED,      /* the command itself has ended */
+    NOTE_LEFT,        /* not all could be ended, and the keeper goes on trying; number: end_cause_t */
     NOTE_ENDED        /* the keeper is done, and dlock gets this one; number: end_cause_t */
 } note_kind_t;
 
@@ -36,8 +37,8 @@ typedef struct note {
     int number;
     uint64_t at_ns;
     uint64_t token, valid_until_ns, grace_ns, margin_ns; /* NOTE_START */
-    uint64_t left;                                       /* NOTE_ENDED: so many could not be ended */
-    int exit_status;                                     /* NOTE_ENDED: of the command, if it has ended */
+    uint64_t left;                                       /* NOTE_LEFT: so many */
+    int exit_status; /* NOTE_LEFT, NOTE_ENDED: of the command, if it has ended */
 } note_t;
 
 /* Waits until the other side takes it if `wait`; false: the other side is gone, or does not take it now. */

@@ -123,6 +123,11 @@ static const char *loss_reason(const run_t *run) {
                : "it was not renewed in time, or dlock itself was stopped";
 }
 
+/* The lease was over before all that was started had ended. */
+static bool is_left_behind(const run_t *run) {
+    return run->left > 0 && !run->ended;
+}
+
 static int lost_at_end(const run_t *run) {
     error_line("'%s': the lock was lost as the command ended; another may have had it by then", run->name);
     return EXIT_LOST;
@@ -131,10 +136,9 @@ static int lost_at_end(const run_t *run) {
 /* The exit status for what has happened, after a line where it is not the command's own. */
 static int judge(run_t *run) {
     bool lost = run->cause == END_OF_VALIDITY || run->cause == END_LOST;
-    if (run->left > 0) {
+    if (is_left_behind(run)) {
         error_line("'%s': %" PRIu64
-                   " process%s of the command could not be ended; the lock is not freed, and ends "
-                   "with its lease",
+                   " process%s of the command could not be ended; the lock is not kept any longer",
                    run->name, run->left, run->left == 1 ? "" : "es");
     }
     if (run->group == 0 && run->start_errno == 0 && lost && !run->keeper_died) {
@@ -150,7 +154,7 @@ static int judge(run_t *run) {
             run->name, loss_reason(run));
         return EXIT_LOST;
     }
-    if (!run->valid_at_end) {
+    if (!run->valid_at_end && !is_left_behind(run)) {
         return lost_at_end(run);
     }
     if (run->keeper_died) {
@@ -163,7 +167,7 @@ static int judge(run_t *run) {
         error_line("cannot run '%s': %s", plain(run->options->child[0]), strerror(run->start_errno));
         return run->group == 0 ? EX_OSERR : run->start_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
     }
-    if (run->left > 0) {
+    if (is_left_behind(run)) {
         return EX_SOFTWARE;
     }
     return run->exit_status;
@@ -198,8 +202,8 @@ static int close_run(run_t *run, int exit_status) {
 
 /* Is the lock left to its lease instead of being freed? */
 static bool is_left_to_lease(const run_t *run) {
-    if (run->left > 0) {
-        return true; /* they may still act as if they held it */
+    if (is_left_behind(run)) {
+        return true; /* it may still act as if it held it */
     }
     bool renewed = run->options->lease_ms == DL_LEASE_AUTO && !ends_by_max_hold(run);
     /* Asking the server once more would only keep us, and the lease ends now. Where a renewal came through
@@ -212,7 +216,8 @@ static int finish_run(run_t *run) {
     dl_error_t err = {.message = ""};
     run->valid_at_end = dl_valid_ms(run->lock) > 0;
     bool left_to_lease = is_left_to_lease(run);
-    if (run->cause == END_OF_VALIDITY && !run->valid_at_end && run->ended_ns > run->valid_until_ns) {
+    bool is_late = !run->valid_at_end && run->ended_ns > run->valid_until_ns;
+    if (run->cause == END_OF_VALIDITY && (is_late || is_left_behind(run))) {
         run->cause = END_LOST; /* whoever was to end it in time has been late itself */
     }
     dl_status_t status = left_to_lease ? DL_OK : dl_unlock(run->lock, &err);
@@ -241,7 +246,8 @@ static int with_keeper(run_t *run) {
 }
 
 int command_run(const options_t *options) {
-    run_t run = {.options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS};
+    run_t run = {
+        .options = options, .name = plain(options->args[0]), .hold_end_ns = NEVER_NS, .leave_ns = NEVER_NS};
     char name[DL_NAME_MAX * 4 + 1]; /* plain() forgets */
     (void)snprintf(name, sizeof name, "%s", run.name);
     run.name = name;

@@ -25,6 +25,7 @@ typedef struct run {
     uint64_t hold_end_ns;    /* of --max-hold or the backend's; NEVER_NS: none */
     /* What has happened */
     pid_t group; /* 0: not started */
+    pid_t rest;  /* without the keeper: the same; 0: nothing that is ours has that number */
     bool terminal_given;
     bool to_continue;     /* we were stopped with the command, and go on */
     bool told_lost;       /* the keeper was told */
@@ -35,15 +36,18 @@ typedef struct run {
     bool valid_at_end; /* the lock still was when everything had ended */
     uint64_t ended_ns; /* when everything was seen to have ended */
     end_cause_t cause;
-    uint64_t left;   /* processes that could not be ended */
-    int exit_status; /* of the command, if it has ended by itself */
-    int start_errno; /* why it could not be started; 0: it was */
-    char loss[160];  /* why the lock was lost, in words; "": not known */
+    uint64_t left;       /* processes that could not be ended */
+    uint64_t leave_ns;   /* when they are waited for no longer; NEVER_NS: there are none */
+    uint64_t give_up_ns; /* without the keeper: when they count as such */
+    int exit_status;     /* of the command, if it has ended by itself */
+    int start_errno;     /* why it could not be started; 0: it was */
+    char loss[160];      /* why the lock was lost, in words; "": not known */
 } run_t;
 
 /* Prints what the library has to say, as far as it is for people; keeps why the lock was lost. */
 void take_events(run_t *run);
-/* Starts the command and returns when everything has ended: fills what has happened. */
+/* Starts the command and returns when everything has ended, or when the lease that is kept for what could not
+ * be ended is over: fills what has happened. */
 void watch_run(run_t *run);
 
 #endif

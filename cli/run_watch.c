@@ -20,6 +20,8 @@
 /* The shortest time between two looks: a renewal that is confirmed later than this before SIGTERM is due
  * comes too late. */
 #define LOOK_MIN_NS (5u * (uint64_t)NS_PER_MS)
+/* Without the keeper: the ends of processes that are not our children cannot be awaited. */
+#define LOOK_AGAIN_NS (5u * (uint64_t)NS_PER_MS)
 /* When the lock is lost already, the keeper has this long to act. */
 #define HELP_MAX_NS (100u * (uint64_t)NS_PER_MS)
 
@@ -86,8 +88,14 @@ static uint64_t act(run_t *run) {
     } else if (until_ns != 0) {
         tell_validity(run, until_ns, now);
     }
+    if (run->left > 0) {
+        run->leave_ns = ns_min(run->leave_ns, run->valid_until_ns); /* by renewals it would never be over */
+    }
+    if (run->keeper_died) {
+        return ns_min(now + (run->left > 0 ? LEFT_AGAIN_NS : LOOK_AGAIN_NS), run->leave_ns);
+    }
     if (run->kill_seen || run->keeper_replaced) {
-        return NEVER_NS;
+        return run->leave_ns;
     }
     /* SIGKILL is due a margin before the end. A quarter of it is left to the keeper. */
     uint64_t margin_ns = ns_of_ms(run->margin_ms);
@@ -146,6 +154,21 @@ static void command_stopped(run_t *run, int number) {
     run->to_continue = true; /* at once where nobody could continue us, and the kernel has not stopped us */
 }
 
+/* They may act as if the lock were held. It is, for as long as the lease goes now: where its server knows of
+ * no lease (a session), to leave would be to free it. */
+static void begin_to_leave(run_t *run, uint64_t left) {
+    uint64_t now = now_ns();
+    run->left = left;
+    run->leave_ns = valid_until(run);
+    if (run->leave_ns > now) {
+        error_line("'%s': %" PRIu64
+                   " process%s of the command could not be ended; the lock is kept until %s, but "
+                   "for %s at most",
+                   run->name, left, left == 1 ? "" : "es", left == 1 ? "it ends" : "they end",
+                   dl_driver_measured(run->leave_ns - now).text);
+    }
+}
+
 static void take_note(run_t *run, const note_t *note) {
     uint64_t at_ms = ms_of(note->at_ns);
     switch (note->kind) {
@@ -169,14 +192,18 @@ static void take_note(run_t *run, const note_t *note) {
     case NOTE_EXITED:
         verbose_line("at %" PRIu64 " ms: the command has ended", at_ms);
         break;
+    case NOTE_LEFT:
+        run->kill_seen = true; /* for that note there may have been no room */
+        run->cause = (end_cause_t)note->number;
+        run->exit_status = note->exit_status;
+        begin_to_leave(run, note->left);
+        break;
     case NOTE_ENDED:
         run->ended = true;
         run->ended_ns = note->at_ns;
         run->cause = (end_cause_t)note->number;
-        run->left = note->left;
         run->exit_status = note->exit_status;
-        verbose_line("at %" PRIu64 " ms: everything has ended%s", at_ms,
-                     note->left > 0 ? ", but not all" : "");
+        verbose_line("at %" PRIu64 " ms: everything has ended", at_ms);
         break;
     default:
         break; /* what dlock itself says */
@@ -185,28 +212,32 @@ static void take_note(run_t *run, const note_t *note) {
 
 /* Without the keeper the kernel has killed the command; what it has started was left to us (subreaper). */
 static void end_without_keeper(run_t *run) {
-    uint64_t give_up_ns = now_ns() + KILL_BOUND_NS;
-    run->keeper_died = true;
-    run->ended = true;
-    if (run->keeper_replaced) {
-        run->cause = run->told_lost ? END_LOST : END_OF_VALIDITY;
+    if (!processes_left(&run->rest)) {
+        run->ended = true;
+        run->ended_ns = now_ns();
+        return;
     }
-    pid_t group = run->group; /* 0 where the keeper was stopped before it could tell it */
-    while (processes_left(&group) && now_ns() < give_up_ns) {
-        (void)processes_signal(group, SIGKILL);
-        (void)poll(NULL, 0, 5); /* not all of them are our children, whose end could be awaited */
+    uint64_t left = processes_signal(run->rest, SIGKILL);
+    if (left > 0 && run->left == 0 && now_ns() >= run->give_up_ns) {
+        begin_to_leave(run, left);
     }
-    run->left = processes_signal(group, 0);
-    run->ended_ns = now_ns();
 }
 
 static void take_notes(run_t *run) {
     note_t note;
     note_got_t got = NOTE_NONE;
-    while (!run->ended && (got = note_receive(run->keeper.socket, &note)) == NOTE_GOT) {
+    while (!run->ended && !run->keeper_died && (got = note_receive(run->keeper.socket, &note)) == NOTE_GOT) {
         take_note(run, &note);
     }
     if (!run->ended && got == NOTE_GONE) {
+        run->keeper_died = true;
+        run->rest = run->group; /* 0 where the keeper was stopped before it could tell it */
+        run->give_up_ns = now_ns() + KILL_BOUND_NS;
+        if (run->keeper_replaced) {
+            run->cause = run->told_lost ? END_LOST : END_OF_VALIDITY;
+        }
+    }
+    if (!run->ended && run->keeper_died) {
         end_without_keeper(run);
     }
 }
@@ -262,9 +293,9 @@ void watch_run(run_t *run) {
     verbose_line("at %" PRIu64 " ms: holding '%s', token %" PRIu64 ", valid until %" PRIu64 " ms",
                  ms_of(now_ns()), run->name, start.token, ms_of(run->valid_until_ns));
     (void)note_send(run->keeper.socket, &start, true);
-    while (!run->ended) {
+    while (!run->ended && now_ns() < run->leave_ns) {
         timer_set(run->timer_fd, act(run));
-        struct pollfd fds[] = {{.fd = run->keeper.socket, .events = POLLIN},
+        struct pollfd fds[] = {{.fd = run->keeper_died ? -1 : run->keeper.socket, .events = POLLIN},
                                {.fd = run->group > 0 ? run->signal_fd : -1, .events = POLLIN},
                                {.fd = dl_event_fd(run->client), .events = POLLIN},
                                {.fd = run->timer_fd, .events = POLLIN}};
@@ -277,6 +308,10 @@ void watch_run(run_t *run) {
             go_on(run);
             take_signals(run);
         }
+    }
+    if (!run->ended) {
+        run->ended_ns = now_ns();
+        keeper_kill(&run->keeper); /* it would go on trying */
     }
     take_events(run); /* what came with the end */
     terminal_take_back(run->terminal, run->group);

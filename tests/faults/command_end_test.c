@@ -641,6 +641,44 @@ Test(command_end, what_the_command_leaves_behind_ends_before_the_lock_is_free) {
     expect_status(&waiter, 0);
 }
 
+static void let_the_command_end(program_t *program) {
+    (void)close(program->in);
+    program->in = -1;
+}
+
+Test(command_end, the_lock_is_kept_for_what_cannot_be_ended_until_it_ends) {
+    program_t program;
+    refuse_kill();
+    pid_t rest = start_with_a_rest(&program, "1m");
+    let_the_command_end(&program);
+    expect_kept_for_the_rest(&program, rest, 3);
+}
+
+Test(command_end, without_the_keeper_the_lock_is_kept_for_what_cannot_be_ended_too) {
+    program_t program;
+    refuse_kill();
+    pid_t rest = start_with_a_rest(&program, "1m");
+    (void)kill(child_of(program.pid), SIGKILL);
+    expect_kept_for_the_rest(&program, rest, 128 + SIGKILL);
+}
+
+Test(command_end, the_lock_is_kept_for_what_cannot_be_ended_for_one_lease_at_most) {
+    program_t program, other;
+    refuse_kill();
+    int rest = watched(start_with_a_rest(&program, "auto"));
+    let_the_command_end(&program);
+    read_error_until(&program, "1 process of the command could not be ended; the lock is kept until it ends");
+    uint64_t begun_ns = now_boot_ns();
+    allow_kill();
+    (void)finish(&program);
+    expect_status(&program, 70);
+    cr_assert_has(program.err_text, "could not be ended; the lock is not kept any longer\n");
+    cr_assert(is_running(rest));
+    cr_assert_lt(program.ended_ns - begun_ns, 2 * (uint64_t)LEASE_MS * 1000000u + beat_stood_ns(NULL));
+    (void)dlock(&other, "run", "x", "--wait", "10s", "--", "true", NULL);
+    expect_status(&other, 0);
+}
+
 Test(command_end, a_process_that_made_a_group_of_its_own_ends_too) {
     program_t program;
     start(&program, "run", "x", "--verbose", "--lease", "1600ms", "--", "sh", "-c",

@@ -31,7 +31,7 @@ char work_dir[64], config_path[96], database_path[96];
 static int all_watched[WATCHED_MAX];
 static size_t watched_count;
 static sigset_t to_block, to_ignore;
-static bool pidfd_refused;
+static bool pidfd_refused, kill_refused;
 
 uint64_t now_boot_ns(void) {
     struct timespec now;
@@ -64,6 +64,7 @@ void fixture_open(void) {
     (void)sigemptyset(&to_block);
     (void)sigemptyset(&to_ignore);
     pidfd_refused = false;
+    kill_refused = false;
     (void)signal(SIGPIPE, SIG_IGN);
 }
 
@@ -83,10 +84,14 @@ void ignore_signal(int number) {
     (void)sigaddset(&to_ignore, number);
 }
 
-void refuse_pidfd(void) {
+static void need_filters(void) {
     if (prctl(PR_GET_SECCOMP) < 0) {
         cr_skip("no filters of system calls here");
     }
+}
+
+void refuse_pidfd(void) {
+    need_filters();
     pidfd_refused = true;
 }
 
@@ -94,14 +99,35 @@ void allow_pidfd(void) {
     pidfd_refused = false;
 }
 
-static bool filter_pidfd(void) {
-    struct sock_filter rules[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-                                  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
-                                  BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
+void refuse_kill(void) {
+    need_filters();
+    kill_refused = true;
+}
+
+void allow_kill(void) {
+    kill_refused = false;
+}
+
+#define LOAD(member) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, member))
+#define UNLESS(value, skipped) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skipped)
+#define REFUSE(number) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (number))
+#define ALLOW BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+static bool install(struct sock_filter *rules, size_t count) {
+    struct sock_fprog filter = {(unsigned short)count, rules};
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+static bool filter_pidfd(void) {
+    struct sock_filter rules[] = {LOAD(nr), UNLESS(SYS_pidfd_open, 1), REFUSE(ENOSYS), ALLOW};
+    return install(rules, sizeof rules / sizeof rules[0]);
+}
+
+static bool filter_kill(void) {
+    struct sock_filter rules[] = {LOAD(nr),           UNLESS(SYS_kill, 3), LOAD(args[1]),
+                                  UNLESS(SIGKILL, 1), REFUSE(EPERM),       ALLOW};
+    return install(rules, sizeof rules / sizeof rules[0]);
 }
 
 static void make_pipe(int *reader, int *writer) {
@@ -135,7 +161,7 @@ static void start_words(program_t *program, char **words) {
             }
         }
         (void)sigprocmask(SIG_SETMASK, &to_block, NULL);
-        if (!pidfd_refused || filter_pidfd()) {
+        if ((!pidfd_refused || filter_pidfd()) && (!kill_refused || filter_kill())) {
             (void)execvp(words[0], words);
         }
         _exit(99);
@@ -372,6 +398,27 @@ void stop_more_often_than_there_is_room_for(pid_t command, pid_t keeper) {
         await_state(keeper, 'S');
         (void)kill(command, SIGCONT);
     }
+}
+
+pid_t start_with_a_rest(program_t *program, const char *lease) {
+    start(program, "run", "x", "--lease", lease, "--grace", "100ms", "--", "sh", "-c",
+          "sh -c 'trap \"\" TERM; echo rest $$ >&9; exec sleep 1000' & read x; exit 3", NULL);
+    pid_t rest = read_pid(program, "rest");
+    (void)watched(rest);
+    return rest;
+}
+
+void expect_kept_for_the_rest(program_t *program, pid_t rest, int status) {
+    program_t other;
+    read_error_until(program, "1 process of the command could not be ended");
+    allow_kill();
+    (void)dlock(&other, "run", "x", "--wait", "0", "--", "true", NULL);
+    cr_assert_eq(other.status, 75, "another got the lock: %d %s", other.status, other.err_text);
+    cr_assert_eq(kill(rest, SIGKILL), 0);
+    (void)finish(program);
+    cr_assert_eq(program->status, status, "status %d; err: %s", program->status, program->err_text);
+    (void)dlock(&other, "status", "--quiet", "x", NULL);
+    cr_assert_eq(other.status, 1, "the lock was not freed");
 }
 
 void *hold_database(void) {

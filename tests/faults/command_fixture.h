@@ -36,6 +36,8 @@ void block_signal(int number);
 void ignore_signal(int number);
 void refuse_pidfd(void); /* pidfd_open fails, as on an old kernel */
 void allow_pidfd(void);
+void refuse_kill(void); /* SIGKILL by number reaches nobody, as if all belonged to other users */
+void allow_kill(void);
 /* Reads all output until the end; the exit status. */
 int finish(program_t *program);
 /* Both; the standard input is empty. */
@@ -67,6 +69,10 @@ uint64_t now_boot_ns(void);
 uint64_t last_instant_ms(const char *text, const char *words);
 /* Writes the whole text to a file in the work folder. */
 void write_file(const char *path, const char *text);
+/* A run whose command has started a process that SIGTERM does not end, in its group; it waits for input. */
+pid_t start_with_a_rest(program_t *program, const char *lease);
+/* It could not be ended: nobody else gets the lock until it has. Then the run ends so. */
+void expect_kept_for_the_rest(program_t *program, pid_t rest, int status);
 /* Keeps all others from writing to the database, as a process that hangs within a write does. */
 void *hold_database(void);
 void let_database_go(void *held);

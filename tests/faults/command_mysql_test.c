@@ -89,6 +89,17 @@ Test(command_mysql, a_row_lock_that_was_freed_by_force_ends_the_command_at_once)
     end_at_once_when_forgotten();
 }
 
+/* Whose server knows of no lease: the lock would be free as soon as the connection is closed. */
+Test(command_mysql, a_row_lock_is_kept_for_what_cannot_be_ended_until_it_ends) {
+    program_t program;
+    use_driver("mysql-pessimistic");
+    refuse_kill();
+    pid_t rest = start_with_a_rest(&program, "1m");
+    (void)close(program.in);
+    program.in = -1;
+    expect_kept_for_the_rest(&program, rest, 3);
+}
+
 /* ---- somebody keeps the row locked -------------------------------------------------------------------- */
 
 /* With what it could not know, it would try for all of call_timeout to free it. */
