@@ -69,7 +69,9 @@ int command_check(const options_t *options) {
         print_checked(&info, &findings.wrap);
     }
     dl_error_t err;
+    stdout_hold();
     dl_status_t status = dl_client_check(client, print_finding, &findings, &err);
+    stdout_release();
     if (as_json) {
         json_close(']');
         json_unsigned("errors", findings.errors);
@@ -152,8 +154,10 @@ int command_init(const options_t *options) {
         json_open("steps", '[');
     }
     dl_error_t err;
+    stdout_hold();
     dl_status_t status =
         dl_backend_init(path, backend, options->print ? DL_INIT_PRINT : 0, print_finding, &findings, &err);
+    stdout_release();
     if (as_json) {
         bool failed = findings.errors > 0 || (status != DL_OK && status != DL_ENOTSUP);
         json_close(']');

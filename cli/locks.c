@@ -143,7 +143,9 @@ int command_list(const options_t *options) {
         json_open(NULL, '[');
     }
     dl_error_t err;
+    stdout_hold();
     dl_status_t status = dl_list(client, options->args[0], list_one, &listing, &err);
+    stdout_release();
     if (as_json) {
         json_close(']'); /* well-formed also when the list broke off; the exit status says that it did */
         json_end();

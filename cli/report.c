@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,7 +21,10 @@
 static bool quiet_lines;
 static bool verbose_lines;
 static atomic_bool dropping_lines; /* several threads have something to say */
-static int output_errno;           /* of the first flush that failed; 0: none did */
+static int output_errno;           /* of what could not be written first; 0: nothing */
+static FILE *written_stdout;       /* while it is held */
+static char *held_text;
+static size_t held_len;
 
 void report_level(bool quiet, bool verbose) {
     quiet_lines = quiet;
@@ -129,12 +133,35 @@ int report_failure(dl_status_t status, const dl_error_t *err) {
     return exit_status_of(status);
 }
 
+void stdout_hold(void) {
+    FILE *memory = open_memstream(&held_text, &held_len);
+    if (memory != NULL) { /* else nothing is held */
+        written_stdout = stdout;
+        stdout = memory; /* a variable in the GNU library */
+    }
+}
+
+void stdout_release(void) {
+    if (written_stdout == NULL) {
+        return;
+    }
+    bool failed = ferror(stdout) != 0;
+    failed = fclose(stdout) != 0 || failed;
+    stdout = written_stdout;
+    written_stdout = NULL;
+    if (failed) {
+        output_errno = ENOMEM;
+    } else {
+        (void)fwrite(held_text, 1, held_len, stdout);
+    }
+    free(held_text);
+}
+
 bool flush_stdout(void) {
-    bool failed = fflush(stdout) != 0;
-    if (failed && output_errno == 0) {
+    if (fflush(stdout) != 0 && output_errno == 0) {
         output_errno = errno; /* after a failure the buffer is empty, and the next flush succeeds */
     }
-    return !failed && ferror(stdout) == 0;
+    return output_errno == 0 && ferror(stdout) == 0;
 }
 
 int finish_stdout(int exit_status) {

@@ -24,6 +24,10 @@ int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2))); 
 int exit_status_of(dl_status_t status);
 /* Says what went wrong and returns its exit status. */
 int report_failure(dl_status_t status, const dl_error_t *err);
+/* Around a call of the library that prints by its callbacks: what is printed on stdout is kept until it has
+ * returned. Who reads slowly would take the time that the call has. */
+void stdout_hold(void);
+void stdout_release(void);
 /* False: what was printed until now could not be written, now or before. */
 bool flush_stdout(void);
 /* 0, or EX_IOERR after a line when stdout could not be written. */

@@ -1,6 +1,7 @@
 /* command_sqlite_test.c - the command on a lock file that others keep busy, or that is made never to end. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <poll.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -82,4 +83,35 @@ Test(command_sqlite, a_file_that_is_kept_busy_keeps_no_wait_and_no_signal) {
     let_database_go(held);
     (void)finish(&holder);
     cr_assert_eq(holder.status, 0, "status %d; err: %s", holder.status, holder.err_text);
+}
+
+static void make_many_of_one(const char *count) {
+    char text[512];
+    sqlite3 *db;
+    (void)snprintf(text, sizeof text,
+                   "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %s) "
+                   "INSERT INTO dlock_locks SELECT CAST('y' || n AS BLOB), owner, hold_id, client, "
+                   "acquired_ns, expires_ns, token FROM dlock_locks, c",
+                   count);
+    cr_assert_eq(sqlite3_open(database_path, &db), SQLITE_OK);
+    (void)sqlite3_busy_timeout(db, PATIENCE_MS);
+    cr_assert_eq(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK, "%s", sqlite3_errmsg(db));
+    (void)sqlite3_close(db);
+}
+
+/* More than a pipe has room for, and than is read at once. */
+Test(command_sqlite, who_reads_a_list_slowly_gets_all_of_it) {
+    program_t holder, list;
+    hold(&holder);
+    make_many_of_one("3000");
+    start_plain(&list, "bash", "-c",
+                "exec 3<&0; \"$@\" | { read -r _; echo begun $? >&9; read go <&3; wc -l; }; "
+                "echo ${PIPESTATUS[0]}",
+                "bash", DLOCK_COMMAND, "--config", config_path, "list", "y", NULL);
+    cr_assert_eq(read_pid(&list, "begun"), 0);
+    struct pollfd end = {.fd = list.pidfd, .events = POLLIN};
+    cr_assert_eq(poll(&end, 1, 2 * 300), 0, "nothing was left to read"); /* longer than call_timeout */
+    (void)finish(&list);
+    cr_assert_str_eq(list.out_text, "2999\n0\n", "%s%s", list.out_text, list.err_text);
+    (void)finish(&holder);
 }
