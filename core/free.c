@@ -173,13 +173,13 @@ void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
     }
 }
 
-/* Who waits for the next try has it now, and it is the last. One that is on its way is the last, too. */
+/* Who waits for the next try has it now, and it is the last. */
 static void try_all(dl_client_t *client) {
     dli_heap_t *timers = &client->loop.timers;
     dli_claim_t *first = NULL, *claim;
     for (size_t i = 1; i <= timers->len; i++) {
         claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
-        claim->last_try = is_asked(claim) || claim->is_rest || has_been_tried(claim);
+        claim->last_try = claim->is_rest || has_been_tried(claim);
         if (!is_asked(claim)) {
             claim->next_due = first;
             first = claim;

@@ -189,6 +189,14 @@ CT_CASE(close, asks_again_when_a_release_was_lost, .needs_not = DL_CAP_SESSION, 
     ct_expect_free(ct, "lost", 0);
 }
 
+CT_CASE(close, asks_again_when_a_release_failed, .needs_not = DL_CAP_SESSION) {
+    dl_client_t *c = ct_open(ct, NULL);
+    CT_OK(dl_trylock_for(ct_lock(ct, c, "failed"), 0, 60000, CT_ERR));
+    ct_fault(ct, CT_OP_RELEASE, CT_FAIL_BEFORE, 1);
+    (void)close_client(ct, c);
+    ct_expect_free(ct, "failed", 0);
+}
+
 CT_CASE(close, with_a_dead_server_ends_in_time) {
     dl_client_t *c = ct_open(ct, NULL);
     char name[32];

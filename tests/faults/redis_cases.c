@@ -401,3 +401,16 @@ CT_CASE(faults, row06_log_function_that_blocks_keeps_nobody_from_renewing, REDIS
     CT_OK(dl_client_set_log(c, NULL, NULL));
     CT_OK(dl_unlock(kept, CT_ERR));
 }
+
+/* The release of a client that closes is cut off with its connection. */
+CT_CASE(faults, row10_hung_up_before_the_release_of_a_close, REDIS) {
+    proxy_t *proxy = start_proxy(ct);
+    dl_client_t *c = open_behind(ct, proxy);
+    CT_OK(dl_trylock_for(ct_lock(ct, c, "row 10"), 0, 60000, CT_ERR));
+    proxy_plan_t cut = {.request = "row 10", .way = PROXY_REQUESTS, .act = PROXY_CUT};
+    proxy_plan(ct, proxy, &cut);
+    ct_close(ct, c);
+    CT_EQ(proxy_counts(ct, proxy).acts, 1);
+    ct_expect_free(ct, "row 10", 0);
+    proxy_stop(ct, proxy);
+}

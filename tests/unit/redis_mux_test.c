@@ -254,6 +254,19 @@ Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_t
     cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
 }
 
+Test(redis_mux, a_successor_of_a_connection_that_was_made_after_all_is_dropped) {
+    line_t get = line_of(&plain, "PING");
+    const dli_pipe_t *pipe = &mux.pipes[0];
+    atomic_store(&relay_slow_ms, 400);
+    open_mux_over_relay();
+    begin_line(&get);
+    AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), >, 1);
+    AWAIT((listen_once(env.now_ns() + MS), pipe->ready));
+    cr_assert_null(pipe->next);
+    await_line(&get);
+    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
+}
+
 static int meetings;
 
 static dl_status_t count_meeting(void *arg, const dli_facts_t *facts, dl_error_t *err) {
@@ -317,6 +330,7 @@ Test(redis_mux, what_had_not_left_goes_out_on_the_successor) {
     cr_assert_str_eq(next.answer, "next");
 }
 
+static struct pollfd led[2];
 static dl_driver_env_t real; /* without a sleep */
 static uint64_t slept_ns;
 
@@ -328,11 +342,15 @@ static int poll_after_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) 
     return real.poll(fds, n, deadline_ns != DL_NO_DEADLINE ? deadline_ns - slept_ns : deadline_ns);
 }
 
-/* The reply is late, and no other connection gets through. */
-static void give_up_late(line_t *get) {
+static void count_sleeps(void) {
     real = env;
     env.now_ns = now_after_sleep;
     env.poll = poll_after_sleep;
+}
+
+/* The reply is late, and no other connection gets through. */
+static void give_up_late(line_t *get) {
+    count_sleeps();
     fall_silent(get);
     atomic_store(&relay_holds_new, 1);
     cr_assert(withdraw_line(get));
@@ -354,6 +372,49 @@ Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_
     await_line(&give);
     cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
     cr_assert_str_eq(give.answer, "1");
+}
+
+/* Its first connection ends. The next is made, and nobody looks for so long. */
+static void lie_half_made(line_t *get, uint64_t ns) {
+    line_t warm = line_of(&plain, "PING");
+    count_sleeps();
+    open_mux_over_relay();
+    run_line(&warm);
+    atomic_store(&relay_slow_ms, 50);
+    atomic_store(&relay_held[0], 1);
+    cr_assert_eq(shutdown(relay_fds[0][0], SHUT_RDWR), 0);
+    slept_ns += 10 * MS; /* it is no longer trusted without a look */
+    begin_line(get);
+    AWAIT_THAT(atomic_load(&relay_pairs), ==, 2);
+    int came = 0;
+    AWAIT_THAT((dli_conn_want(mux.pipes[0].conn, &led[0]), ioctl(led[0].fd, FIONREAD, &came), came), >, 0);
+    slept_ns += ns;
+}
+
+Test(redis_mux, how_long_a_connection_lay_half_made_is_no_measure_of_its_way) {
+    line_t warm = line_of(&plain, "PING"), get = line_of(&claim, "SET lock x");
+    lie_half_made(&warm, 900 * MS);
+    await_line(&warm);
+    cr_assert_eq(warm.status, DL_OK, "%s", warm.err.message);
+    env.call_timeout_ms = 60000;
+    atomic_store(&relay_slow_ms, 0);
+    atomic_store(&relay_held[1], 1);
+    atomic_store(&relay_holds_new, 1);
+    begin_line(&get);
+    AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), >, 2);
+    uint64_t began_ns = mux.pipes[0].next_began_ns;
+    AWAIT((listen_once(env.now_ns() + MS), mux.pipes[0].next_began_ns > began_ns));
+    cr_assert_lt(mux.pipes[0].next_began_ns - began_ns, 600 * MS);
+    (void)withdraw_line(&get);
+}
+
+Test(redis_mux, a_connection_that_lay_half_made_is_looked_at_before_it_is_used) {
+    line_t get = line_of(&claim, "SET lock x");
+    lie_half_made(&get, 900 * MS);
+    atomic_store(&relay_held[1], 1);
+    cr_assert_eq(shutdown(relay_fds[1][0], SHUT_WR), 0); /* the server hangs up behind its greeting */
+    await_line(&get);
+    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
 }
 
 /* No other connection can be made, but this one is there, and so may be the server. */
@@ -391,10 +452,11 @@ Test(redis_mux, a_server_that_is_gone_refuses_at_once_and_is_found_again) {
 }
 
 Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
-    options.idle_check_ms = 0;
+    options.idle_check_ms = 60000;
     open_mux(server.path);
     line_t first = line_of(&plain, "ECHO first"), next = line_of(&plain, "ECHO next");
     run_line(&first);
+    mux.idle_check_ns = 0;
     uint64_t until_ns = env.now_ns() + 5 * MS;
     (void)env.poll(NULL, 0, until_ns); /* so long is idle */
     run_line(&next);
@@ -540,7 +602,6 @@ Test(redis_mux, what_could_not_be_killed_yet_is_killed_by_the_next_free) {
     redisFree(script);
 }
 
-static struct pollfd led[2];
 static uint64_t led_term, led_until_ns;
 
 static void begin_leading(line_t *line) {
@@ -627,12 +688,13 @@ static void take_over(line_t *line) {
 
 Test(redis_mux, a_leader_that_has_left_a_silent_connection_is_replaced) {
     line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a"), b = line_of(&plain, "ECHO b");
+    count_sleeps();
     open_mux_over_relay();
     run_line(&first);
     atomic_store(&relay_held[0], 1);
     begin_leading(&a);
     cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
-    (void)poll(NULL, 0, 300); /* by now it is late */
+    slept_ns = (uint64_t)env.call_timeout_ms * MS / 2; /* by now it is late, however slow the first was */
     take_over(&b);
     (void)withdraw_line(&a);
 }

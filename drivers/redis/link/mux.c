@@ -184,7 +184,8 @@ static void become_ready(dli_pipe_t *pipe) {
     dli_facts_t facts = *dli_conn_facts(pipe->conn);
     bool was_down = dli_breaker_mend(&mux->breaker, mux->env->now_ns());
     pipe->is_probe = false;
-    pipe->made_ns = mux->env->now_ns() - pipe->began_ns;
+    uint64_t made_ns = mux->env->now_ns() - pipe->began_ns;
+    mux->made_ns = mux->made_ns == 0 ? made_ns : earlier(mux->made_ns, made_ns);
     if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
         meet_other(mux, &facts);
     }
@@ -256,10 +257,10 @@ static void replace(dli_pipe_t *pipe) {
     close_conn(pipe->mux, &old);
 }
 
-/* A successor that takes much longer than the last connection did is made anew: what swallowed its first
- * words may be gone. */
+/* A successor that takes much longer than a connection has taken before is made anew: what swallowed its
+ * first words may be gone. */
 static uint64_t next_until_ns(const dli_pipe_t *pipe) {
-    uint64_t ns = pipe->next_began_ns + later(2 * pipe->made_ns, SILENCE_NS);
+    uint64_t ns = pipe->next_began_ns + later(2 * pipe->mux->made_ns, SILENCE_NS);
     return pipe->met ? earlier(ns, dli_conn_until(pipe->next)) : dli_conn_until(pipe->next);
 }
 
@@ -315,7 +316,7 @@ static void look_at_silence(dli_pipe_t *pipe, short next_revents) {
     }
     if (due_ns(pipe) <= now_ns) {
         dl_error_t err;
-        pipe->watched = pipe->head;
+        pipe->watched = pipe->ready ? pipe->head : UINT64_MAX;
         pipe->next_began_ns = now_ns;
         dl_status_t status = dial(pipe, &pipe->next, &err);
         pipe->retry_ns = now_ns + RETRY_NS;

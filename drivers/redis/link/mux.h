@@ -149,11 +149,10 @@ struct dli_pipe {
     uint64_t heard_ns;           /* when something came last */
     uint64_t trip_ns;            /* the fastest reply's, or the greeting's */
     uint64_t began_ns, next_began_ns; /* dialling */
-    uint64_t made_ns;                 /* how long that took, the last time that a connection became ready */
     uint64_t retry_ns;                /* no successor is dialled before */
     bool wanted;                      /* a connection, although nothing is to be sent on it yet */
-    uint64_t replace_ns;              /* once the successor is ready; with watched */
-    uint64_t watched;                 /* the oldest slot when the successor was dialled */
+    uint64_t replace_ns;              /* once the successor is ready */
+    uint64_t watched;                 /* the oldest slot when the successor was dialled; UINT64_MAX: none */
     bool is_probe;
     dli_facts_t facts; /* of conn */
     dli_commands_t out;
@@ -172,7 +171,8 @@ struct dli_mux {
     uint64_t idle_ns;       /* close one that was idle for so long */
     dli_breaker_t breaker;
     dli_label_t label;
-    char run_id[41]; /* of the last server; "": not known */
+    uint64_t made_ns; /* the shortest time that making a connection took; 0: none was made */
+    char run_id[41];  /* of the last server; "": not known */
     bool may_not_kill;
     struct {
         int64_t id;

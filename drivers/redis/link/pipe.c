@@ -518,7 +518,8 @@ void dli_pipe_begin(dli_pipe_t *pipe) {
     struct pollfd fd;
     dli_conn_want(pipe->conn, &fd);
     pipe->fd = fd.fd;
-    pipe->used_ns = pipe->heard_ns = pipe->mux->env->now_ns();
+    pipe->used_ns = pipe->began_ns; /* it may have lain half made, and the server have hung up */
+    pipe->heard_ns = pipe->mux->env->now_ns();
     dli_commands_clear(&pipe->out);
     for (size_t i = 0; i < pipe->mux->kill_count; i++) {
         pipe->mux->kills[i].said &= ~(1u << number_of(pipe));
