@@ -127,8 +127,8 @@ static bool is_unheld(dli_mysql_claim_t *c) {
         dli_mysql_marker_look(c->mysql, &look, DLI_MYSQL_READ, NULL, &marker, &err) != DL_OK) {
         return false;
     }
-    if (marker.info.held) {
-        c->grant->busy_ms = marker.info.remaining_ms;
+    if (marker.info.held && marker.info.remaining_ms > 0) {
+        c->grant->busy_ms = marker.info.remaining_ms; /* heartbeats move it no further */
     }
     return !marker.info.held;
 }
@@ -249,7 +249,7 @@ dl_status_t dli_mysql_session_acquire(void *state, void *hold, const dl_request_
         .began_ns = sessions->mysql.env->now_ns(),
     };
     grant->session_fd = -1;
-    grant->busy_ms = 0;
+    grant->busy_ms = DL_LEASE_MAX_MS; /* not known */
     grant->busy_is_dlock = 1;
     dli_mysql_session_begin(sessions, c.session);
     dl_status_t status = claim(&c);

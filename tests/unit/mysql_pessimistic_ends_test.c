@@ -37,6 +37,34 @@ Test(mysql_pessimistic_ends, a_wait_lasts_as_long_as_it_may_and_no_longer) {
     shut(&b);
 }
 
+/* Heartbeats write nothing, so the marker of one that is alive says for most of its time that it is over. */
+Test(mysql_pessimistic_ends, a_holder_beyond_its_first_lease_is_not_about_to_end) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t mine = must_lock(&c, "orders", A, 1, 30000);
+    must_free(&mine);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    (void)mysql_hand_ask(hand, "BEGIN");
+    for (int age_s = 10; age_s <= 40; age_s += 30) {
+        (void)mysql_hand_ask(hand,
+                             "UPDATE " TABLE " SET owner='" B "',hold_id=1,client='',lease_ms=30000,"
+                             "acquired_at=UTC_TIMESTAMP(6)-INTERVAL %d SECOND,connection_id=CONNECTION_ID() "
+                             "WHERE name='orders'",
+                             age_s);
+        mine = new_hold(&c, "orders", A, 2);
+        cr_assert_eq(try_hold(&mine, 0), DL_EBUSY, "%s", mine.err.message);
+        cr_assert_gt(mine.grant.busy_ms, 0);
+        if (age_s < 30) {
+            cr_assert_leq(mine.grant.busy_ms, 20000);
+        } else {
+            cr_assert_eq(mine.grant.busy_ms, DL_LEASE_MAX_MS);
+        }
+        drop_hold(&mine);
+    }
+    mysql_hand_close(hand);
+    shut(&c);
+}
+
 Test(mysql_pessimistic_ends, a_stop_ends_a_wait_at_once_and_leaves_nothing_on_the_server) {
     client_t a, b;
     waiter_t w;
