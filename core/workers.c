@@ -14,6 +14,8 @@
 static const size_t worker_max[DLI_LANES] = {
     [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = 2, [DLI_LANE_UNLOCK] = 4, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
 
+#define BRIEF_WAIT_MS 1
+
 static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
     return !TAILQ_EMPTY(&client->lanes[kind].queue) ||
            (kind == DLI_LANE_FREE && (client->unwatch != NULL || dli_has_chores(client)));
@@ -27,11 +29,13 @@ static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
     if (!request->start(request, worker->park)) {
         return;
     }
-    /* It waits on the server only while others could do what comes meanwhile. */
-    if (lane->idle == NULL && lane->count == worker_max[request->lane]) {
-        request->with.wait_ms = 0;
+    /* It waits on the server only while others could do what comes meanwhile. Else for a moment: the driver
+     * is to know that the call goes on. */
+    bool is_full = lane->idle == NULL && lane->count == worker_max[request->lane];
+    worker->waits = request->with.wait_ms > 0 && !is_full;
+    if (is_full && request->with.wait_ms > BRIEF_WAIT_MS) {
+        request->with.wait_ms = BRIEF_WAIT_MS;
     }
-    worker->waits = request->with.wait_ms > 0;
     dl_status_t status = dli_request_carry_out(client, request);
     worker->waits = false;
     request->ended(request, status);

@@ -41,8 +41,8 @@ static dl_status_t ask_session(dli_mysql_check_t *check, dli_mysql_answer_t *ans
     dli_mysql_conn_t *conn = NULL;
     *answer = (dli_mysql_answer_t){.rows = NULL};
     uint64_t until_ns = dli_mysql_check_until(check);
-    dl_status_t status =
-        dli_mysql_link_borrow(link, DLI_MYSQL_CALLS, check->mysql->env->now_ns(), until_ns, NULL, &conn, err);
+    dl_status_t status = dli_mysql_link_borrow(link, DLI_MYSQL_CALLS, check->mysql->env->now_ns(),
+                                               DL_NO_DEADLINE, until_ns, NULL, &conn, err);
     dli_mysql_check_note(check, status);
     if (status != DL_OK) {
         return status;

@@ -93,29 +93,16 @@ dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql
 
 /* ---- a connection -------------------------------------------------------------------------------------- */
 
-static dl_status_t borrow_until(dli_mysql_claim_t *c, uint64_t until_ns) {
-    return dli_mysql_link_borrow(c->mysql->link, DLI_MYSQL_CALLS, c->session->short_since_ns, until_ns,
-                                 &c->request->stop, &c->conn, c->err);
-}
-
+/* Where the call may wait and all are in use, the core comes again, and borrow_timeout goes on counting. */
 static dl_status_t borrow(dli_mysql_claim_t *c) {
     const dl_request_t *r = c->request;
-    const dl_driver_env_t *env = c->mysql->env;
-    uint64_t slice_ends_ns = c->began_ns + (uint64_t)r->wait_ms * DLI_NS_PER_MS;
+    uint64_t slice_ends_ns =
+        r->wait_ms > 0 ? c->began_ns + (uint64_t)r->wait_ms * DLI_NS_PER_MS : DL_NO_DEADLINE;
     if (c->session->short_since_ns == 0) {
-        c->session->short_since_ns = env->now_ns();
+        c->session->short_since_ns = c->mysql->env->now_ns();
     }
-    bool may_come_again = r->wait_ms > 0 && slice_ends_ns < r->deadline_ns;
-    dl_status_t status = borrow_until(c, may_come_again ? slice_ends_ns : r->deadline_ns);
-    if (may_come_again && env->now_ns() >= slice_ends_ns) {
-        if (status == DL_ETIMEDOUT) {
-            /* The core comes again, and borrow_timeout goes on counting. */
-            status = dl_driver_fail(c->err, DL_EBUSY, 0, "every connection is in use");
-        } else if (status == DL_EIO) {
-            /* One is being made: waiting for that is no wait for a row. */
-            status = borrow_until(c, r->deadline_ns);
-        }
-    }
+    dl_status_t status = dli_mysql_link_borrow(c->mysql->link, DLI_MYSQL_CALLS, c->session->short_since_ns,
+                                               slice_ends_ns, r->deadline_ns, &r->stop, &c->conn, c->err);
     if (status != DL_EBUSY) {
         c->session->short_since_ns = 0;
     }

@@ -9,6 +9,8 @@
 #define HAND_OVERS_MAX 4
 /* What an exhausted wait leaves of the deadline for its ROLLBACK. */
 #define LEAVING_MS 20u
+/* A shorter limit may end the statement although it waits for nobody. */
+#define SHORTEST_MS 5u
 /* How long an attempt may be kept by sessions that were given up before it. */
 #define SETTLING_MS ((uint64_t)100)
 #define STALE_CONNECTIONS_MAX 3
@@ -114,6 +116,7 @@ static uint64_t limit_ms(const dli_mysql_claim_t *c, bool has_superseded) {
     uint64_t now = c->mysql->env->now_ns();
     uint64_t end_ns = c->began_ns + (uint64_t)c->request->wait_ms * DLI_NS_PER_MS;
     uint64_t limit = end_ns > now ? (end_ns - now + DLI_NS_PER_MS - 1) / DLI_NS_PER_MS : 0;
+    limit = limit >= SHORTEST_MS ? limit : 0;
     return capped_ms(c, has_superseded && limit < HAND_OVER_MS ? HAND_OVER_MS : limit);
 }
 

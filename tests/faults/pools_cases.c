@@ -1,10 +1,12 @@
 /* pools_cases.c - faults of a pool of connections to a MySQL server (row 32): all of them are in use. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "contract/queues.h"
 #include "faults/mysql_wire.h"
 
 #define THREADS 8
 #define NAMES 20
 #define ROUNDS 10
+#define MORE_THAN_WORKERS 12
 
 /* Every connection of the pool is busy: with a holder, or with a call that the server does not answer. */
 CT_CASE(faults, row32_pool_exhausted, MYSQL) {
@@ -77,6 +79,37 @@ CT_CASE(faults, row32_pool_full_for_longer_than_borrow_timeout, MYSQL, .needs = 
     CT_OK(dl_unlock(one, CT_ERR));
     CT_OK(dl_trylock(two, CT_ERR));
     CT_OK(dl_unlock(two, CT_ERR));
+}
+
+/* More operations than a client has threads for: those that must not keep one wait just as long. */
+static void fill_pool(ct_t *ct, const char *options, dl_status_t status) {
+    dl_client_t *c = ct_open(ct, options);
+    dl_lock_t *held = ct_lock(ct, c, "row 32 held");
+    dl_queue_t *queue = new_queue(ct);
+    CT_OK(dl_lock(held, CT_ERR));
+    int64_t before_ms = ct_now_ms(ct);
+    for (int i = 0; i < MORE_THAN_WORKERS; i++) {
+        (void)begin_lock(ct, queue, ct_lock_owned(ct, c, fresh_name("row 32"), 1));
+    }
+    if (status == DL_OK) {
+        CT_CHECK(!ct_await_readable(ct, dl_queue_fd(queue), 3 * ct_call_timeout_ms(ct) / 2));
+        CT_OK(dl_unlock(held, CT_ERR));
+    }
+    for (int left = status == DL_OK ? 2 * MORE_THAN_WORKERS : MORE_THAN_WORKERS; left > 0; left--) {
+        dl_completion_t done = take_next(ct, queue, SOON_MS);
+        CT_CHECKF(done.status == status, "it is %s: %s", dl_status_name(done.status), done.err.message);
+        if (status == DL_OK && done.kind == DL_OP_ACQUIRE) {
+            (void)begin_unlock(ct, queue, done.lock);
+        }
+    }
+    CT_GE(ct_now_ms(ct) - before_ms, 150 - 1);
+    CT_EQ(ct_stats(ct, c).lost, 0);
+    dl_queue_free(queue);
+}
+
+CT_CASE(faults, row32_pool_full_for_more_operations_than_threads, MYSQL, .needs = DL_CAP_SESSION) {
+    fill_pool(ct, "max_total: 1", DL_OK);
+    fill_pool(ct, "max_total: 1\nborrow_timeout: 150ms", DL_ETIMEDOUT);
 }
 
 typedef struct worker {

@@ -84,8 +84,8 @@ static void *work(void *arg) {
         dli_mysql_member_t *member;
         dl_error_t why;
         uint64_t ms = rand_r(&seed) % 4 == 0 ? 1 : 5000;
-        dl_status_t status =
-            dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, env.now_ns(), in_ms(ms), NULL, &member, &why);
+        dl_status_t status = dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, env.now_ns(), DL_NO_DEADLINE,
+                                                   in_ms(ms), NULL, &member, &why);
         if (status != DL_OK) {
             cr_assert(status == DL_ETIMEDOUT || status == DL_EIO, "%s", why.message);
             atomic_fetch_add(&unserved, 1);

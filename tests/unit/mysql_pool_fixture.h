@@ -53,7 +53,7 @@ static inline void tear_down_keeper(void) {
 
 static inline dl_status_t borrow_at(dli_mysql_lane_t lane, dli_mysql_member_t **member, uint64_t ms,
                                     const dl_stop_t *stop) {
-    return dli_mysql_pool_borrow(pool, lane, env.now_ns(), in_ms(ms), stop, member, &err);
+    return dli_mysql_pool_borrow(pool, lane, env.now_ns(), DL_NO_DEADLINE, in_ms(ms), stop, member, &err);
 }
 
 static inline dl_status_t borrow(dli_mysql_member_t **member, uint64_t ms, const dl_stop_t *stop) {
@@ -163,8 +163,8 @@ typedef struct waiter {
 
 static inline void *wait_for_one(void *arg) {
     waiter_t *waiter = arg;
-    waiter->status = dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, env.now_ns(), waiter->deadline_ns,
-                                           waiter->stop, &waiter->member, &waiter->err);
+    waiter->status = dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, env.now_ns(), DL_NO_DEADLINE,
+                                           waiter->deadline_ns, waiter->stop, &waiter->member, &waiter->err);
     atomic_store(&waiter->is_done, true);
     return NULL;
 }

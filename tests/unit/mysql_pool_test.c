@@ -15,9 +15,9 @@ Test(pool, a_full_lane_keeps_its_caller_waiting_for_borrow_timeout_and_says_so) 
     cr_assert_lt(ms_since(began_ns), 100 + SLACK_MS);
     /* The wait counts from when the caller says that it began. */
     began_ns = env.now_ns();
-    cr_assert_eq(
-        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns - 100 * MS, in_ms(5000), NULL, &three, &err),
-        DL_ETIMEDOUT);
+    cr_assert_eq(dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns - 100 * MS, DL_NO_DEADLINE,
+                                       in_ms(5000), NULL, &three, &err),
+                 DL_ETIMEDOUT);
     cr_assert_lt(ms_since(began_ns), 100);
     give_back(one);
     give_back(two);
@@ -32,6 +32,26 @@ Test(pool, the_deadline_bounds_the_wait_for_a_free_connection) {
     cr_assert_geq(ms_since(began_ns), 50);
     cr_assert_lt(ms_since(began_ns), 50 + SLACK_MS);
     give_back(one);
+    assert_at_rest(1);
+}
+
+/* The instant from which the caller is to come again is one of the queue only. */
+Test(pool, who_is_to_come_again_hears_so_where_all_are_in_use) {
+    options.test_on_borrow = true;
+    open_pool(1);
+    dli_mysql_member_t *one = take(), *two;
+    uint64_t began_ns = env.now_ns();
+    cr_assert_eq(dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns, began_ns + 50 * MS, in_ms(5000), NULL,
+                                       &two, &err),
+                 DL_EBUSY);
+    cr_assert_geq(ms_since(began_ns), 50);
+    cr_assert_str_eq(strstr(err.message, "all "), "all 1 connections are in use (max_total)");
+    give_back(one);
+    cr_assert_eq(
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns, began_ns, in_ms(5000), NULL, &two, &err),
+        DL_OK, "%s", err.message);
+    cr_assert_eq(two, one, "it was tested in peace");
+    give_back(two);
     assert_at_rest(1);
 }
 

@@ -77,8 +77,9 @@ static inline int running(const char *like) {
 
 static inline dli_mysql_conn_t *lend(dli_mysql_lane_t lane) {
     dli_mysql_conn_t *conn;
-    cr_assert_eq(dli_mysql_link_borrow(link_, lane, env.now_ns(), in_ms(15000), NULL, &conn, &err), DL_OK,
-                 "%s", err.message);
+    cr_assert_eq(
+        dli_mysql_link_borrow(link_, lane, env.now_ns(), DL_NO_DEADLINE, in_ms(15000), NULL, &conn, &err),
+        DL_OK, "%s", err.message);
     return conn;
 }
 

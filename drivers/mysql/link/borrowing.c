@@ -16,7 +16,7 @@
 typedef struct want {
     dli_mysql_pool_t *pool;
     dli_mysql_lane_t at;
-    uint64_t deadline_ns, borrow_until_ns;
+    uint64_t deadline_ns, borrow_until_ns, busy_from_ns; /* the last two: of a wait in the queue */
     const dl_stop_t *stop;
     dli_mysql_ticket_t *ticket; /* NULL: none was needed so far */
     bool has_place;             /* in the lane, for a connection that it may make */
@@ -122,8 +122,10 @@ static uint64_t look_until(const want_t *want, bool is_crowded, uint64_t now_ns)
     uint64_t connect_ns = (uint64_t)want->pool->endpoint->connect_timeout_ms * NS_PER_MS;
     uint64_t tried_ns = dli_breaker_tried_until(&want->pool->breaker, now_ns);
     uint64_t until_ns = (maker != NULL ? maker->began_ns : now_ns) + connect_ns;
-    if (is_crowded && want->borrow_until_ns < until_ns) {
-        until_ns = want->borrow_until_ns;
+    if (is_crowded) {
+        uint64_t queue_ns =
+            want->borrow_until_ns < want->busy_from_ns ? want->borrow_until_ns : want->busy_from_ns;
+        until_ns = queue_ns < until_ns ? queue_ns : until_ns;
     }
     if (maker == NULL && tried_ns > 0 && tried_ns < until_ns) {
         until_ns = tried_ns;
@@ -142,8 +144,10 @@ static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready
     if (fds[1].revents != 0 || fds[2].revents != 0) {
         return dl_driver_fail(err, DL_ECANCELED, 0, "%s: cancelled", label);
     }
-    if (is_crowded && (now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns)) {
-        return dl_driver_fail(err, DL_ETIMEDOUT, 0, "%s: all %lld connections are in use (max_total)", label,
+    bool is_over = now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns;
+    if (is_crowded && (is_over || now_ns >= want->busy_from_ns)) {
+        return dl_driver_fail(err, is_over ? DL_ETIMEDOUT : DL_EBUSY, 0,
+                              "%s: all %lld connections are in use (max_total)", label,
                               (long long)want->pool->lanes[want->at].max_total);
     }
     if (now_ns >= want->deadline_ns) {
@@ -249,11 +253,14 @@ static dl_status_t obtain(want_t *want, dli_mysql_member_t **member, dl_error_t 
         if (want->has_place) {
             want->has_place = false; /* make takes it */
             status = dli_mysql_pool_make(want->pool, want->at, want->ticket, err);
+            if (status == DL_EBUSY) {
+                continue; /* another tries the server: it is to queue */
+            }
         }
         if (status == DL_OK && *member == NULL) {
             status = await(want, member, err);
         }
-        if (status != DL_OK && status != DL_EBUSY) {
+        if (status != DL_OK) {
             return status;
         }
     }
@@ -331,12 +338,13 @@ static dl_status_t borrow(want_t *want, dli_mysql_member_t **member, dl_error_t 
 }
 
 dl_status_t dli_mysql_pool_borrow(dli_mysql_pool_t *pool, dli_mysql_lane_t lane, uint64_t began_ns,
-                                  uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_member_t **member,
-                                  dl_error_t *err) {
+                                  uint64_t busy_from_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                  dli_mysql_member_t **member, dl_error_t *err) {
     want_t want = {.pool = pool,
                    .at = lane,
                    .deadline_ns = deadline_ns,
                    .borrow_until_ns = DL_NO_DEADLINE,
+                   .busy_from_ns = busy_from_ns,
                    .stop = stop};
     if (lane == DLI_MYSQL_CALLS && pool->options.borrow_timeout_ms > 0) {
         want.borrow_until_ns = began_ns + (uint64_t)pool->options.borrow_timeout_ms * NS_PER_MS;

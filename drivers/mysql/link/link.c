@@ -133,9 +133,10 @@ static void drop(dli_mysql_link_t *link, dli_mysql_member_t *member, bool is_con
 }
 
 static dl_status_t borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_t began_ns,
-                          uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_member_t **member,
-                          dl_error_t *err) {
-    dl_status_t status = dli_mysql_pool_borrow(link->pool, lane, began_ns, deadline_ns, stop, member, err);
+                          uint64_t busy_from_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                          dli_mysql_member_t **member, dl_error_t *err) {
+    dl_status_t status =
+        dli_mysql_pool_borrow(link->pool, lane, began_ns, busy_from_ns, deadline_ns, stop, member, err);
     if (status == DL_OK) {
         dli_mysql_keeper_wake(&link->keeper);
     }
@@ -143,10 +144,10 @@ static dl_status_t borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_
 }
 
 dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_t began_ns,
-                                  uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_conn_t **conn,
-                                  dl_error_t *err) {
+                                  uint64_t busy_from_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                  dli_mysql_conn_t **conn, dl_error_t *err) {
     dli_mysql_member_t *member;
-    dl_status_t status = borrow(link, lane, began_ns, deadline_ns, stop, &member, err);
+    dl_status_t status = borrow(link, lane, began_ns, busy_from_ns, deadline_ns, stop, &member, err);
     *conn = status == DL_OK ? member->conn : NULL;
     return status;
 }
@@ -251,7 +252,7 @@ dl_status_t dli_mysql_link_kill_query(dli_mysql_link_t *link, const dli_mysql_co
         return kill_nobody(err);
     }
     dl_status_t status =
-        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, NULL, &control, err);
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), DL_NO_DEADLINE, deadline_ns, NULL, &control, err);
     if (status != DL_OK) {
         return err->status = DL_EIO;
     }
@@ -295,7 +296,8 @@ void dli_mysql_link_settle(dli_mysql_link_t *link, uint64_t deadline_ns, const d
     dli_mysql_member_t *control;
     dl_error_t err;
     if (atomic_load(&link->condemned.count) > 0 &&
-        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), deadline_ns, stop, &control, &err) == DL_OK) {
+        borrow(link, DLI_MYSQL_CONTROL, link->env.now_ns(), DL_NO_DEADLINE, deadline_ns, stop, &control,
+               &err) == DL_OK) {
         const dli_mysql_bounds_t bounds = {&link->env, link->guard, deadline_ns, stop};
         const uint64_t asked_ns = link->env.now_ns();
         if (may_kill(link)) {
@@ -414,7 +416,8 @@ dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *x, 
     for (;;) {
         dli_mysql_member_t *member;
         bool again;
-        dl_status_t status = borrow(link, x->lane, began_ns, x->deadline_ns, x->stop, &member, err);
+        dl_status_t status =
+            borrow(link, x->lane, began_ns, DL_NO_DEADLINE, x->deadline_ns, x->stop, &member, err);
         if (status != DL_OK) {
             return status;
         }

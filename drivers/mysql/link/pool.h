@@ -104,8 +104,8 @@ void dli_mysql_pool_close(dli_mysql_pool_t *pool, bool forked);
 
 /* A connection that works, as far as can be known, or the statuses of dli_mysql_link_borrow. */
 dl_status_t dli_mysql_pool_borrow(dli_mysql_pool_t *pool, dli_mysql_lane_t lane, uint64_t began_ns,
-                                  uint64_t deadline_ns, const dl_stop_t *stop, dli_mysql_member_t **member,
-                                  dl_error_t *err);
+                                  uint64_t busy_from_ns, uint64_t deadline_ns, const dl_stop_t *stop,
+                                  dli_mysql_member_t **member, dl_error_t *err);
 /* Asks for a sign of life. DL_OK, or it is of no use; DL_ECANCELED. */
 dl_status_t dli_mysql_pool_test(dli_mysql_pool_t *pool, dli_mysql_member_t *member, uint64_t deadline_ns,
                                 const dl_stop_t *stop);
