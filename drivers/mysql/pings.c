@@ -69,7 +69,6 @@ static void build(const batch_t *b, const dl_renewal_t *r, dli_mysql_sql_t *sql)
     dli_mysql_session_t *session = r->hold;
     switch (session->step) {
     case DLI_MYSQL_STEP_PATIENCE:
-        session->asked_s = dli_mysql_patience_for(r->lease_ms);
         dli_mysql_patience_sql(sql, session->asked_s);
         break;
     case DLI_MYSQL_STEP_PING:
@@ -110,12 +109,19 @@ static void ask(batch_t *b, dl_renewal_t *r, dli_mysql_step_t step) {
     }
 }
 
-/* Which statement comes first? */
+/* Which statement comes first? Each starts the idle time again: so it is to be no longer than what the hold
+ * may have from now on, its lease or the rest of an extension. */
 static void begin(batch_t *b, dl_renewal_t *r) {
-    const dli_mysql_session_t *session = r->hold;
-    if (b->mysql->env->now_ns() >= session->ends_ns) {
+    dli_mysql_session_t *session = r->hold;
+    uint64_t now = b->mysql->env->now_ns();
+    if (now >= session->ends_ns) {
         ask(b, r, DLI_MYSQL_STEP_END); /* nothing revives it */
-    } else if (dli_mysql_patience_for(r->lease_ms) > dli_mysql_conn_patience_s(session->conn)) {
+        return;
+    }
+    int64_t left_ms = (int64_t)((session->ends_ns - now + DLI_NS_PER_MS - 1) / DLI_NS_PER_MS);
+    int64_t seconds = dli_mysql_patience_for(left_ms > r->lease_ms ? left_ms : r->lease_ms);
+    if (seconds != dli_mysql_conn_patience_s(session->conn)) {
+        session->asked_s = seconds;
         ask(b, r, DLI_MYSQL_STEP_PATIENCE);
     } else {
         ask(b, r, DLI_MYSQL_STEP_PING);
@@ -129,10 +135,14 @@ static void hear_ping(batch_t *b, dl_renewal_t *r, bool has_marker) {
         lose(b, r, DL_LOSS_NOT_OURS); /* the session lives, but its transaction has ended */
         return;
     }
-    session->ends_ns = ends_ns > session->ends_ns ? ends_ns : session->ends_ns;
     finish(r, DL_OK);
-    if (r->lease_ms > session->shown_ms) {
-        ask(b, r, DLI_MYSQL_STEP_SHOW); /* only for those who look; it is extended in any case */
+    if (ends_ns < session->ends_ns) {
+        return; /* an extension goes on */
+    }
+    session->ends_ns = ends_ns;
+    if (r->lease_ms != session->shown_ms) {
+        session->shown_ms = r->lease_ms;
+        ask(b, r, DLI_MYSQL_STEP_SHOW); /* only for those who look, so once is enough */
     }
 }
 
@@ -189,7 +199,6 @@ static void hear(batch_t *b, dl_renewal_t *r, dl_status_t status, const dl_error
         }
         break;
     case DLI_MYSQL_STEP_SHOW:
-        session->shown_ms = done ? r->lease_ms : session->shown_ms;
         finish(r, DL_OK);
         break;
     default:

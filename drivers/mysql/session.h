@@ -20,9 +20,9 @@ typedef enum dli_mysql_step {
     DLI_MYSQL_STEP_NONE,
     DLI_MYSQL_STEP_LOOK,     /* wants to be looked for from outside; nothing is on its way */
     DLI_MYSQL_STEP_EARLIER,  /* the answer to a statement of an earlier batch comes first */
-    DLI_MYSQL_STEP_PATIENCE, /* longer idle timeouts */
+    DLI_MYSQL_STEP_PATIENCE, /* other idle timeouts */
     DLI_MYSQL_STEP_PING,
-    DLI_MYSQL_STEP_SHOW, /* the longer lease goes into the marker */
+    DLI_MYSQL_STEP_SHOW, /* the lease goes into the marker */
     DLI_MYSQL_STEP_END   /* the lease is over: ROLLBACK */
 } dli_mysql_step_t;
 

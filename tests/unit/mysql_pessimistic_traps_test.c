@@ -223,6 +223,30 @@ Test(mysql_pessimistic_traps, an_extension_without_an_answer_leaves_no_idle_time
     shut(&c);
 }
 
+/* Each heartbeat starts the idle time again. */
+Test(mysql_pessimistic_traps, behind_an_extension_a_silent_holder_is_freed_when_its_lease_is_over) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 20000);
+    dli_mysql_session_t *session = h.memory;
+    cr_assert_eq(renew_hold(&h, 60000), DL_OK);
+    cr_assert_eq(patience_of(&h), 60);
+    session->ends_ns -= 20000 * MS; /* so much of it is over */
+    cr_assert_eq(renew_hold(&h, 20000), DL_OK);
+    int rest_s = patience_of(&h);
+    cr_assert_leq(rest_s, 40);
+    cr_assert_geq((uint64_t)rest_s * 1000 + SLACK_MS, session->ends_ns / MS - now_ms());
+    session->ends_ns -= 30000 * MS;
+    cr_assert_eq(renew_hold(&h, 20000), DL_OK);
+    cr_assert_eq(patience_of(&h), 20);
+    cr_assert_leq(look(&c, "orders").remaining_ms, 20000);
+    unsigned long before = atomic_load(&round_trips);
+    cr_assert_eq(renew_hold(&h, 20000), DL_OK);
+    cr_assert_eq(atomic_load(&round_trips) - before, 1, "nothing changed");
+    must_free(&h);
+    shut(&c);
+}
+
 Test(mysql_pessimistic_traps, an_extension_answered_late_leaves_no_idle_timeout_to_the_next_hold) {
     client_t c;
     prepare(&c, UUID_A);
