@@ -26,23 +26,15 @@ const dli_mysql_kind_t dli_mysql_lease_kind = {
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
 
-/* One statement; the row has to be made only where there is none. */
+static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *request, dli_mysql_exchange_t *exchange,
+                        dl_error_t *err) {
+    return dli_mysql_rows_take(mysql, request, NULL, exchange, err);
+}
+
 static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                dl_error_t *err) {
     (void)hold;
-    dli_mysql_t *mysql = state;
-    dli_mysql_exchange_t exchange;
-    dl_status_t status = dli_mysql_rows_check(request, err);
-    if (status == DL_OK) {
-        status = dli_mysql_rows_take(mysql, request, NULL, &exchange, err);
-    }
-    if (status == DL_OK && exchange.answer.affected == 0 && exchange.answer.insert_id == 0) {
-        status = dli_mysql_rows_provide(mysql, request, err);
-        if (status == DL_OK) {
-            status = dli_mysql_rows_take(mysql, request, NULL, &exchange, err);
-        }
-    }
-    return status == DL_OK ? dli_mysql_rows_judge(mysql, request, &exchange, grant, err) : status;
+    return dli_mysql_rows_acquire(state, take, request, grant, err);
 }
 
 /* ---- the table -------------------------------------------------------------------------------------- */

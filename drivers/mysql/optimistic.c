@@ -26,9 +26,9 @@ const dli_mysql_kind_t dli_mysql_optimistic_kind = {
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
 
-/* The row as it was read. */
+/* The row as it was read; zeroed: there is none. */
 typedef struct look {
-    bool is_there, is_takeable;
+    bool is_takeable;
     uint64_t version;
     uint64_t verdict; /* of one that is not takeable (rows.h) */
 } look_t;
@@ -46,7 +46,6 @@ static dl_status_t read_row(dli_mysql_t *mysql, const dl_request_t *r, look_t *l
     dl_status_t status = dli_mysql_run(mysql, &exchange, &sql, "reading", r->name, err);
     if (status == DL_OK) {
         MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, NULL);
-        *look = (look_t){.is_there = row != NULL};
         if (row != NULL) {
             look->version = dli_mysql_number(row[0]);
             look->verdict = dli_mysql_number(row[1]);
@@ -58,31 +57,21 @@ static dl_status_t read_row(dli_mysql_t *mysql, const dl_request_t *r, look_t *l
 }
 
 /* Taken only if no one was faster. The row's lock is waited for only while another such statement ends. */
+static dl_status_t take(dli_mysql_t *mysql, const dl_request_t *request, dli_mysql_exchange_t *exchange,
+                        dl_error_t *err) {
+    look_t look = {.is_takeable = false};
+    dl_status_t status = read_row(mysql, request, &look, err);
+    if (status == DL_OK && look.is_takeable) {
+        return dli_mysql_rows_take(mysql, request, &look.version, exchange, err);
+    }
+    exchange->answer.insert_id = look.verdict; /* as that statement would say it, which is not sent */
+    return status;
+}
+
 static dl_status_t try_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                dl_error_t *err) {
     (void)hold;
-    dli_mysql_t *mysql = state;
-    dli_mysql_exchange_t exchange = {.answer = {.affected = 0}};
-    look_t look;
-    dl_status_t status = dli_mysql_rows_check(request, err);
-    if (status == DL_OK) {
-        status = read_row(mysql, request, &look, err);
-    }
-    if (status == DL_OK && !look.is_there) {
-        status = dli_mysql_rows_provide(mysql, request, err);
-        if (status == DL_OK) {
-            status = read_row(mysql, request, &look, err);
-        }
-    }
-    if (status != DL_OK) {
-        return status;
-    }
-    if (look.is_there && look.is_takeable) {
-        status = dli_mysql_rows_take(mysql, request, &look.version, &exchange, err);
-    } else {
-        exchange.answer.insert_id = look.verdict;
-    }
-    return status == DL_OK ? dli_mysql_rows_judge(mysql, request, &exchange, grant, err) : status;
+    return dli_mysql_rows_acquire(state, take, request, grant, err);
 }
 
 /* ---- the table -------------------------------------------------------------------------------------- */

@@ -94,12 +94,6 @@ void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql) 
                       DLI_MYSQL_REFUSED, DLI_MYSQL_REFUSED, DLI_MYSQL_BY_DLOCK, DLI_MYSQL_ENDLESS);
 }
 
-dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err) {
-    return request->token_floor < DLI_MYSQL_TOKEN_END - 1
-               ? DL_OK
-               : dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
-}
-
 /*
  * One statement. Its WHERE takes the row, or says why not, so that the assignments depend on nothing but the
  * row's token, in whatever order or however often they are evaluated. Rows found and insert_id:
@@ -155,8 +149,9 @@ static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r
                           dl_driver_duration(grant->busy_ms).text);
 }
 
-dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
-                                 dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err) {
+/* DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
+static dl_status_t judge(dli_mysql_t *mysql, const dl_request_t *request, dli_mysql_exchange_t *exchange,
+                         dl_grant_t *grant, dl_error_t *err) {
     const uint64_t affected = exchange->answer.affected, number = exchange->answer.insert_id;
     const uint64_t more = block(request) - 1; /* than one token */
     dli_mysql_answer_free(&exchange->answer);
@@ -221,6 +216,24 @@ dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *r, dl
         }
     }
     return status;
+}
+
+/* ---- an attempt --------------------------------------------------------------------------------------- */
+
+dl_status_t dli_mysql_rows_acquire(dli_mysql_t *mysql, dli_mysql_take_t take, const dl_request_t *request,
+                                   dl_grant_t *grant, dl_error_t *err) {
+    dli_mysql_exchange_t exchange = {.answer = {.affected = 0}};
+    if (request->token_floor >= DLI_MYSQL_TOKEN_END - 1) {
+        return dl_driver_fail(err, DL_ELIMIT, 0, "the token floor is larger than this driver's tokens");
+    }
+    dl_status_t status = take(mysql, request, &exchange, err);
+    if (status == DL_OK && exchange.answer.affected == 0 && exchange.answer.insert_id == 0) {
+        status = dli_mysql_rows_provide(mysql, request, err);
+        if (status == DL_OK) {
+            status = take(mysql, request, &exchange, err);
+        }
+    }
+    return status == DL_OK ? judge(mysql, request, &exchange, grant, err) : status;
 }
 
 /* ---- freeing ----------------------------------------------------------------------------------------- */

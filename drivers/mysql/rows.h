@@ -36,16 +36,18 @@ void dli_mysql_rows_add_verdict(dli_mysql_sql_t *sql, const dli_mysql_t *mysql);
 /* Which rows are held. */
 extern const dli_mysql_view_t dli_mysql_rows_view;
 
-/* Is the request's token floor below what the above can draw? */
-dl_status_t dli_mysql_rows_check(const dl_request_t *request, dl_error_t *err);
 /* Takes the row; version: only if it still has that one, NULL: whichever it has. Statuses of dli_mysql_run;
  * DL_EIO also where it had to wait for too long for a row that somebody keeps locked, so that this is no
  * unknown outcome. */
 dl_status_t dli_mysql_rows_take(dli_mysql_t *mysql, const dl_request_t *request, const uint64_t *version,
                                 dli_mysql_exchange_t *exchange, dl_error_t *err);
-/* What that came to: DL_OK with the grant, DL_EBUSY, DL_EFOREIGN. Frees the answer. */
-dl_status_t dli_mysql_rows_judge(dli_mysql_t *mysql, const dl_request_t *request,
-                                 dli_mysql_exchange_t *exchange, dl_grant_t *grant, dl_error_t *err);
+/* How a driver takes a row that is there: what comes back is that of dli_mysql_rows_take, or looks like it.
+ */
+typedef dl_status_t (*dli_mysql_take_t)(dli_mysql_t *mysql, const dl_request_t *request,
+                                        dli_mysql_exchange_t *exchange, dl_error_t *err);
+/* An attempt: where there is no row, or it goes meanwhile, it is made, and taken. */
+dl_status_t dli_mysql_rows_acquire(dli_mysql_t *mysql, dli_mysql_take_t take, const dl_request_t *request,
+                                   dl_grant_t *grant, dl_error_t *err);
 
 /* The ops of both drivers but open, init and try_acquire. */
 #define DLI_MYSQL_ROWS_OPS                                                                       \

@@ -149,6 +149,28 @@ Test(mysql_contention, whoever_was_faster_keeps_it) {
     shut(&c);
 }
 
+/* As a purge does it. */
+static void delete_row(unsigned long n) {
+    (void)n;
+    after_round_trip = NULL;
+    mysql_ask(server, "DELETE FROM %s.%s WHERE name='orders'", database, optimistic->table);
+}
+
+Test(mysql_contention, a_row_that_is_deleted_after_it_was_read_is_made_again) {
+    client_t c;
+    dl_grant_t grant;
+    dl_request_t r = request("orders", B, 1);
+    must_open(&c, optimistic, UUID_A);
+    uint64_t token = must_lock(&c, "orders", A, 7);
+    cr_assert_eq(free_name(&c, "orders", A, 7), DL_OK);
+    after_round_trip = delete_row;
+    cr_assert_eq(lock_full(&c, &r, &grant), DL_OK, "%s", c.err.message);
+    cr_assert_null(after_round_trip, "nothing happened");
+    cr_assert_gt(grant.token, token);
+    cr_assert_str_eq(look(&c, "orders").owner, B);
+    shut(&c);
+}
+
 /* ---- purging ---------------------------------------------------------------------------------------- */
 
 static void add_row(const kind_t *k, const char *name, const char *owner, const char *released,
