@@ -427,6 +427,7 @@ typedef struct dli_lane {
     TAILQ_HEAD(, dli_request) queue;
     dli_worker_t workers[DLI_CLAIM_WORKERS];
     size_t count;
+    bool is_short; /* the last start of a worker failed */
     dli_worker_t *idle;
 } dli_lane_t;
 

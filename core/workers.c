@@ -31,7 +31,7 @@ static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
     }
     /* It waits on the server only while others could do what comes meanwhile. Else for a moment: the driver
      * is to know that the call goes on. */
-    bool is_full = lane->idle == NULL && lane->count == worker_max[request->lane];
+    bool is_full = lane->idle == NULL && (lane->count == worker_max[request->lane] || lane->is_short);
     worker->waits = request->with.wait_ms > 0 && !is_full;
     if (is_full && request->with.wait_ms > BRIEF_WAIT_MS) {
         request->with.wait_ms = BRIEF_WAIT_MS;
@@ -82,6 +82,7 @@ static void *worker_main(void *arg) {
 static int start_worker(dl_client_t *client, dli_lane_kind_t kind) {
     dli_lane_t *lane = &client->lanes[kind];
     dli_worker_t *worker = &lane->workers[lane->count];
+    lane->is_short = true;
     worker->park = dli_park_get(client);
     if (worker->park == NULL) {
         return errno;
@@ -91,6 +92,7 @@ static int start_worker(dl_client_t *client, dli_lane_kind_t kind) {
     dli_sys->cond_init(&worker->has_work);
     int rc = dli_sys->thread_start(&worker->thread, worker_main, worker);
     if (rc == 0) {
+        lane->is_short = false;
         lane->count++;
     } else {
         pthread_cond_destroy(&worker->has_work);
@@ -118,11 +120,11 @@ static void call_worker(dl_client_t *client, dli_lane_kind_t kind) {
     if (wake_idle(lane) || client->stop_threads) {
         return;
     }
-    if (lane->count < worker_max[kind]) {
-        if (start_worker(client, kind) != 0 && lane->count == 0) {
-            dli_loop_call_again(client);
-        }
+    if (lane->count < worker_max[kind] && start_worker(client, kind) == 0) {
         return;
+    }
+    if (lane->count == 0) {
+        dli_loop_call_again(client);
     }
     for (size_t i = 0; i < lane->count; i++) {
         if (lane->workers[i].waits) { /* on the server, for a holder: there is something better to do */

@@ -205,7 +205,7 @@ CT_CASE(queue, a_server_that_is_slow_is_waited_for, .traits = CT_BLOCKING | CT_V
 }
 
 /* However many wait for holders, a free name is got at once. */
-CT_CASE(queue, waits_keep_no_free_name_from_others, .traits = CT_BLOCKING) {
+static void wait_for_holders(ct_t *ct, void (*begin)(void), int64_t within_ms) {
     const char *options = ct_traits(ct) & CT_MYSQL ? "max_total: 60" : NULL;
     dl_client_t *a = ct_open(ct, options), *b = ct_open(ct, options);
     dl_queue_t *waits = new_queue(ct), *queue = new_queue(ct);
@@ -216,12 +216,13 @@ CT_CASE(queue, waits_keep_no_free_name_from_others, .traits = CT_BLOCKING) {
         char name[16];
         snprintf(name, sizeof name, "held %d", i);
         CT_OK(dl_lock(ct_lock(ct, a, name), CT_ERR));
-        (void)begin_lock(ct, waits, ct_lock_owned(ct, b, name, 1));
     }
+    begin();
     for (int i = 0; i < MORE_THAN_WORKERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "held %d", i);
-        CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, name), >=, 1, SOON_MS);
+        (void)begin_lock(ct, waits, ct_lock_owned(ct, b, name, 1));
+        CT_AWAIT_THAT(ct_calls_of(ct, CT_OP_TRY, b, name), >=, 1, within_ms);
     }
     for (int i = 0; i < 10; i++) {
         ct_sleep_ms(ct, 7);
@@ -235,8 +236,16 @@ CT_CASE(queue, waits_keep_no_free_name_from_others, .traits = CT_BLOCKING) {
     for (int i = 0; i < MORE_THAN_WORKERS; i++) {
         CT_EQ(take_next(ct, waits, SOON_MS).status, DL_OK);
     }
+    ct_close(ct, b);
     dl_queue_free(waits);
     dl_queue_free(queue);
+}
+
+static void have_threads(void) {
+}
+
+CT_CASE(queue, waits_keep_no_free_name_from_others, .traits = CT_BLOCKING) {
+    wait_for_holders(ct, have_threads, SOON_MS);
 }
 
 /* The table in use, but with starts of threads that fail. */
@@ -246,6 +255,23 @@ static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
     return __atomic_fetch_sub(&threads_left, 1, __ATOMIC_SEQ_CST) > 0 ? real_start(thread, fn, arg) : EAGAIN;
+}
+
+static void have_none_more(void) {
+    __atomic_store_n(&threads_left, 0, __ATOMIC_SEQ_CST);
+}
+
+/* MySQL: connections, too, are made by threads. */
+CT_CASE(queue, waits_keep_no_free_name_from_others_where_threads_are_few, .traits = CT_BLOCKING,
+        .needs = DL_CAP_NATIVE_WAIT, .traits_not = CT_MYSQL) {
+    const dli_sys_t *usual = dli_sys;
+    poor_sys = *usual;
+    real_start = usual->thread_start;
+    poor_sys.thread_start = start_or_fail;
+    threads_left = 1000;
+    dli_sys = &poor_sys;
+    wait_for_holders(ct, have_none_more, ct_tolerance_ms(ct));
+    dli_sys = usual; /* now that no thread looks at it */
 }
 
 CT_CASE(queue, operations_wait_for_a_thread_that_cannot_be_had, .traits = CT_BLOCKING,
