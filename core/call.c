@@ -89,6 +89,7 @@ static dl_status_t ask_table(dl_client_t *client, const dli_request_t *request) 
 }
 
 dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request) {
+    DLI_PUNCTUAL; /* its deadline is set already: the program's log function may take longer */
     dli_unlock_client(client);
     dl_status_t status = ask_table(client, request);
     dli_lock_client(client);

@@ -250,6 +250,12 @@ static void look(dl_lock_t *lock, int at) {
     looks = 0;
 }
 
+static void put_aside(dl_client_t *c) {
+    dli_lock_client(c);
+    dli_log(c, DL_LOG_INFO, "a line that another thread puts aside");
+    dli_release_client(c);
+}
+
 /* It may take long. */
 CT_CASE(events, log_function_is_never_run_by_who_only_looks_at_a_hold) {
     dl_client_t *c = ct_open(ct, LASTING);
@@ -259,13 +265,39 @@ CT_CASE(events, log_function_is_never_run_by_who_only_looks_at_a_hold) {
     CT_EQ(dl_client_set_log(c, hear, &heard), DL_OK);
     for (int i = 0; i < 3; i++) {
         int before = atomic_load(&heard.lines);
-        dli_lock_client(c);
-        dli_log(c, DL_LOG_INFO, "a line that another thread puts aside");
-        dli_release_client(c);
+        put_aside(c);
         look(lock, i);
         CT_AWAIT_THAT(atomic_load(&heard.lines), >, before, 5000);
     }
     CT_EQ(atomic_load(&heard.by_who_looks), 0);
     CT_EQ(dl_client_set_log(c, NULL, NULL), DL_OK);
     CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+typedef struct slow {
+    ct_t *ct;
+    atomic_int lines;
+} slow_t;
+
+static void hear_slowly(void *arg, dl_log_level_t level, const char *line) {
+    slow_t *slow = arg;
+    (void)level;
+    (void)line;
+    ct_sleep_ms(slow->ct, 2 * ct_call_timeout_ms(slow->ct));
+    atomic_fetch_add(&slow->lines, 1);
+}
+
+CT_CASE(events, log_function_that_takes_long_leaves_each_exchange_its_time, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock(ct, c, "orders");
+    slow_t slow = {.ct = ct};
+    CT_OK(dl_client_set_log(c, hear_slowly, &slow));
+    put_aside(c);
+    CT_OK(dl_trylock(lock, CT_ERR));
+    put_aside(c);
+    CT_OK(dl_extend(lock, LASTING_MS, CT_ERR));
+    put_aside(c);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    CT_AWAIT_THAT(atomic_load(&slow.lines), ==, 3, KEEP_MS);
+    CT_OK(dl_client_set_log(c, NULL, NULL));
 }
