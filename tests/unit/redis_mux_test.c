@@ -403,7 +403,7 @@ Test(redis_mux, how_long_a_connection_lay_half_made_is_no_measure_of_its_way) {
     begin_line(&get);
     AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), >, 2);
     uint64_t began_ns = mux.pipes[0].next_began_ns;
-    AWAIT((listen_once(env.now_ns() + MS), mux.pipes[0].next_began_ns > began_ns));
+    AWAIT_THAT((listen_once(env.now_ns() + MS), mux.pipes[0].next_began_ns), >, began_ns);
     cr_assert_lt(mux.pipes[0].next_began_ns - began_ns, 600 * MS);
     (void)withdraw_line(&get);
 }
