@@ -464,6 +464,16 @@ Test(redis_mux, a_connection_that_was_idle_is_tested_first) {
     cr_assert_eq(info(&server, "commandstats", "cmdstat_ping:calls="), 1);
 }
 
+Test(redis_mux, a_connection_whose_making_takes_longer_than_idle_timeout_is_used) {
+    line_t get = line_of(&plain, "ECHO get");
+    options.idle_timeout_ms = 20;
+    atomic_store(&relay_slow_ms, 100);
+    open_mux_over_relay();
+    run_line(&get);
+    cr_assert_eq(get.status, DL_OK, "%s", get.err.message);
+    cr_assert_eq(atomic_load(&relay_pairs), 1);
+}
+
 static void encode_two(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     encode_line(wire, with_source, commands);
     dli_commands_add_words(commands, "ECHO", "surplus", NULL);

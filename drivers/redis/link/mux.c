@@ -394,14 +394,16 @@ static bool look_at_idle(dli_pipe_t *pipe) {
     if (dli_pipe_owes(pipe) || TAILQ_EMPTY(&pipe->queue)) {
         return true;
     }
-    uint64_t idle_ns = mux->env->now_ns() - pipe->used_ns;
+    uint64_t now_ns = mux->env->now_ns(), idle_ns = now_ns - pipe->used_ns;
     if (idle_ns < TRUSTED_NS) {
         return true;
     }
     mux->core->unlock(mux->core->core);
     bool is_quiet = dli_conn_is_quiet(pipe->conn);
     mux->core->lock(mux->core->core);
-    pipe->met = pipe->met && idle_ns < mux->idle_ns; /* what is closed for that is not made anew, but made */
+    /* What is closed for that is not made anew, but made; however long it was made, it is not idle for that.
+     */
+    pipe->met = pipe->met && now_ns - pipe->heard_ns < mux->idle_ns;
     if (!is_quiet || !pipe->met) {
         return false;
     }
