@@ -581,8 +581,9 @@ Test(mysql_pessimistic_cuts, a_server_that_becomes_read_only_behind_the_draw_gra
     start_waiter(&w, &c, A, 2, -1);
     AWAIT(is_drawn(), 3000);
     cr_assert_eq(pthread_create(&demoting, NULL, become_read_only, demoter), 0);
-    AWAIT_THAT(mysql_number(server, "SELECT COUNT(*) FROM information_schema.PROCESSLIST"
-                                    " WHERE INFO LIKE 'SET GLOBAL read_only%%'"),
+    AWAIT_THAT(mysql_number(server,
+                            "SELECT COUNT(*) FROM information_schema.PROCESSLIST"
+                            " WHERE INFO LIKE 'SET GLOBAL read_only%%' AND STATE LIKE 'Waiting for %%'"),
                ==, 1, 3000);
     (void)mysql_hand_ask(hand, "ROLLBACK");
     cr_assert_eq(pthread_join(demoting, NULL), 0);
