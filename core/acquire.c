@@ -14,17 +14,10 @@
 /* How long other processes are thought to want a name, after one has had it. */
 #define RIVALS_NS (100u * (uint64_t)DLI_NS_PER_MS)
 /* How long it is tried to leave the line on a server. */
-#define LINE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
+#define LINE_MS 1000
 
+static dli_next_t turn_step(dli_op_t *op);
 static dli_next_t tried_step(dli_op_t *op);
-
-void dli_acquire_init(dli_op_t *op) {
-    op->started_ns = dli_now();
-    op->deadline_ns = op->opts.wait_ms < 0 ? DLI_NEVER : op->started_ns + dli_ms(op->opts.wait_ms);
-    op->automatic = op->opts.lease_ms == DL_LEASE_AUTO;
-    op->lease_ms = op->automatic ? op->client->lease_ms : op->opts.lease_ms;
-    op->step = dli_acquire_step;
-}
 
 static bool has_turn(const dli_op_t *op) {
     return op->gate->active == op;
@@ -67,8 +60,11 @@ static uint64_t exchange_deadline(const dli_op_t *op) {
 
 static int64_t native_wait_ms(const dli_op_t *op, uint64_t now) {
     if ((op->client->driver->caps & DL_CAP_NATIVE_WAIT) == 0 || (op->park == NULL && !op->async) ||
-        op->opts.wait_ms == 0 || now >= op->deadline_ns || op->trouble_ns != 0) {
+        op->opts.wait_ms == 0 || now >= op->deadline_ns) {
         return 0;
+    }
+    if (op->trouble_ns != 0) { /* an answer, whatever it is, ends that for all at the gate */
+        return DLI_BRIEF_WAIT_MS;
     }
     uint64_t slice_ms = dli_min(NATIVE_SLICE_MS, (uint64_t)op->client->call_timeout_ms / 2);
     uint64_t left_ms = (op->deadline_ns - now) / DLI_NS_PER_MS;
@@ -107,7 +103,8 @@ static void leave_line(dli_op_t *op) {
     op->gate->in_line = false;
     if (claim != NULL) {
         claim->hold_id = ++op->client->last_hold_id; /* new to the server */
-        dli_free_add(claim, false, dli_now() + LINE_NS);
+        claim->lease_ms = LINE_MS;
+        dli_free_add(claim, false);
         dli_claim_unref(claim);
     }
 }
@@ -137,7 +134,7 @@ static dli_next_t acquired(dli_op_t *op) {
     uint64_t waited_us = (dli_now() - op->started_ns) / DLI_NS_PER_US;
     stats->wait_us_sum += waited_us;
     stats->wait_us_max = dli_max(stats->wait_us_max, waited_us);
-    stats->contended += op->was_busy;
+    stats->contended += op->held_by_other;
     return end(op, DL_OK);
 }
 
@@ -207,8 +204,8 @@ static bool prepare_claim(dli_op_t *op) {
 }
 
 /* Its outcome is not for the caller, but the server may have the claim: freed in the background. */
-static void abandon(dli_op_t *op, bool may_appear, uint64_t sent_before_ns) {
-    dli_free_add(op->claim, may_appear, sent_before_ns + dli_ms(op->lease_ms));
+static void abandon(dli_op_t *op, bool may_appear) {
+    dli_free_add(op->claim, may_appear);
     drop_claim(op);
 }
 
@@ -225,8 +222,8 @@ void dli_acquire_ask_now(dli_op_t *op) {
     bool is_answering = op->client->last_answer_ns >= began_ns;
     ask_now(op);
     if (!is_answering) {
-        int64_t half_ms = (int64_t)((until_ns - op->began_ns) / DLI_NS_PER_MS) / 2;
-        op->wait_ms = op->wait_ms < half_ms ? op->wait_ms : half_ms;
+        uint64_t half_ms = (until_ns - op->began_ns) / DLI_NS_PER_MS / 2;
+        op->wait_ms = (int64_t)dli_min((uint64_t)op->wait_ms, dli_max(half_ms, DLI_BRIEF_WAIT_MS));
         op->ask_until_ns = dli_min(op->ask_until_ns, until_ns);
         op->began_ns = began_ns;
     }
@@ -254,7 +251,7 @@ static dli_next_t back_to_its_turn(dli_op_t *op) {
     drop_hold(op);
     drop_claim(op);
     op->trouble_ns = 0;
-    op->step = dli_acquire_step;
+    op->step = turn_step;
     return DLI_STEP;
 }
 
@@ -284,12 +281,11 @@ static dli_next_t try_step(dli_op_t *op) {
 
 /* A yes, which may come too late for the call, or for its turn. */
 static dl_status_t take(dli_op_t *op) {
-    uint64_t now = dli_now();
     dl_status_t status = dli_op_stop_reason(op);
-    if (status == DL_OK && has_turn(op) && dli_hold_begin(op, now)) {
+    if (status == DL_OK && has_turn(op) && dli_hold_begin(op, dli_now())) {
         return DL_OK;
     }
-    abandon(op, false, now);
+    abandon(op, false);
     return status != DL_OK
                ? status
                : dli_fail(&op->err, DL_ELOST, "the server's yes came so late that no validity was left");
@@ -322,7 +318,7 @@ static dli_next_t await_release(dli_op_t *op) {
 /* Unless a release is heard of: until the holder's lease is over, and not beyond the backoff if nobody may
  * tell: it is no client of this library, or there is nothing to hear it by. */
 static uint64_t look_again_ns(dli_op_t *op) {
-    const dl_grant_t *grant = &op->busy;
+    const dl_grant_t *grant = &op->with.grant;
     bool will_notify =
         op->gate->watch != NULL && op->gate->hears && grant->busy_is_dlock && grant->busy_ms >= 0;
     uint64_t wait_ns = will_notify ? DLI_NEVER : dli_backoff(op->client, op->tries++);
@@ -363,7 +359,7 @@ static dli_next_t wait_for_release(dli_op_t *op) {
 static dli_next_t watched_step(dli_op_t *op) {
     op->gate->watch_changes = false;
     if (op->answer == DL_OK) {
-        op->gate->watch = op->with.watch;
+        op->gate->watch = op->watch;
         dli_loop_listen_anew(op->client);
     }
     if (!has_turn(op)) {
@@ -377,7 +373,7 @@ static dli_next_t watched_step(dli_op_t *op) {
 /* Another holds it: wait until it may be free. */
 static dli_next_t wait_for_holder(dli_op_t *op) {
     dl_client_t *client = op->client;
-    op->was_busy = op->held_by_other = true;
+    op->held_by_other = true;
     op->gate->busy_ns = dli_now();
     op->trouble_ns = 0;
     if (op->opts.wait_ms == 0) {
@@ -395,7 +391,6 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
     if (now >= op->deadline_ns || waited_natively) {
         return look_again(op);
     }
-    op->busy = op->with.grant;
     dli_gate_t *gate = op->gate;
     if ((client->driver->caps & DL_CAP_NOTIFY) != 0 && gate->watch == NULL && !gate->watch_changes &&
         !op->watch_refused) {
@@ -464,15 +459,13 @@ static dli_next_t tried_step(dli_op_t *op) {
         /* One whose turn has passed may be answered after a later one. */
         op->gate->in_line = op->request.in_line || (op->gate->in_line && !has_turn(op));
     }
-    /* The server itself may have made it wait for the holder, and then said yes. */
-    op->was_busy |=
-        op->request.with.wait_ms > 0 && dli_now() - op->began_ns >= dli_ms(op->client->backoff_min_ms);
     if (status == DL_EUNKNOWN) {
-        abandon(op, true, op->ask_until_ns);
-    } else if (status == DL_OK) {
+        abandon(op, true);
+    } else if (status == DL_OK) { /* for which the server itself may have waited for the holder */
+        uint64_t took_ns = dli_now() - op->began_ns;
+        op->held_by_other |= op->request.with.wait_ms > 0 && took_ns >= dli_ms(op->client->backoff_min_ms);
         status = take(op);
-    } else if (dli_claim_owes(op->claim)) {
-        dli_free_rest(op->claim, op->ask_until_ns + dli_ms(op->lease_ms));
+    } else if (dli_free_rest(op->claim)) {
         drop_claim(op);
     }
     if (!has_turn(op)) {
@@ -527,7 +520,7 @@ static dli_next_t begin_to_try(dli_op_t *op) {
             return fail(op, DL_EIO);
         }
     }
-    op->was_busy = op->held_by_other = op->counted; /* by the queue of this process */
+    op->held_by_other = op->counted; /* by the queue of this process */
     if (op->opts.wait_ms != 0) {
         count_waiting(op);
         bool can_wait = dli_op_can_wait(op) == DL_OK; /* or it fails once it has to */
@@ -542,7 +535,7 @@ static dli_next_t begin_to_try(dli_op_t *op) {
 }
 
 /* Looked at again whenever it was poked: another thread of this owner may have entered meanwhile. */
-dli_next_t dli_acquire_step(dli_op_t *op) {
+static dli_next_t turn_step(dli_op_t *op) {
     dli_gate_t *gate = op->gate;
     dl_status_t status = dli_op_stop_reason(op);
     if (status != DL_OK) {
@@ -578,4 +571,13 @@ dli_next_t dli_acquire_step(dli_op_t *op) {
     }
     op->until_ns = op->deadline_ns;
     return DLI_WAIT;
+}
+
+dli_next_t dli_acquire_step(dli_op_t *op) {
+    op->started_ns = dli_now();
+    op->deadline_ns = op->opts.wait_ms < 0 ? DLI_NEVER : op->started_ns + dli_ms(op->opts.wait_ms);
+    op->automatic = op->opts.lease_ms == DL_LEASE_AUTO;
+    op->lease_ms = op->automatic ? op->client->lease_ms : op->opts.lease_ms;
+    op->step = turn_step;
+    return DLI_STEP;
 }

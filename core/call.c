@@ -163,6 +163,7 @@ static void prepare_try(dli_op_t *op) {
         /* A new number for every attempt: an older request that comes late never replaces a newer one. */
         claim->hold_id = ++op->client->last_hold_id;
         claim->attempted = true;
+        claim->lease_ms = op->lease_ms;
     }
     dli_request_t *request = &op->request;
     request->with = dli_call_request(claim, op->level, op->ask_until_ns);
@@ -199,7 +200,7 @@ void dli_call_prepare(dli_op_t *op) {
                                        .deadline_ns = op->ask_until_ns,
                                        .stop = {{-1, -1}}};
         request->info = op->info;
-        request->watch = &op->with.watch;
+        request->watch = &op->watch;
     }
     if (op->ask == DLI_ASK_RENEW) {
         op->with.renewal = dli_call_renewal_of(op->claim, op->lease_ms);

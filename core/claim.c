@@ -17,12 +17,8 @@ static void fire(dli_timer_t *timer, uint64_t now) {
 }
 
 dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
-    if (!dli_heap_reserve(&client->loop.timers)) {
-        return NULL;
-    }
     dli_claim_t *claim = calloc(1, sizeof *claim + client->driver->hold_size);
     if (claim == NULL) {
-        dli_heap_give_back(&client->loop.timers);
         return NULL;
     }
     claim->client = client;
@@ -42,7 +38,6 @@ void dli_claim_unref(dli_claim_t *claim) {
     }
     dl_client_t *client = claim->client;
     dli_gate_unref(claim->gate);
-    dli_heap_give_back(&client->loop.timers);
     if (client->driver->hold_size == 0 || !claim->attempted) {
         free(claim); /* the driver has nothing to drop */
         return;

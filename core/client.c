@@ -21,7 +21,7 @@ static dl_status_t apply_core_options(dl_client_t *client, const dl_option_value
     client->backoff_min_ms = v[DLI_OPT_BACKOFF_MIN].number;
     client->backoff_max_ms = v[DLI_OPT_BACKOFF_MAX].number;
     client->passes = v[DLI_OPT_PASS].number != 0;
-    client->spin.callers = v[DLI_OPT_SPIN].number != 0 ? dli_sys->processors() / 2 : 0;
+    client->spin.most = v[DLI_OPT_SPIN].number != 0 ? dli_sys->processors() / 2 : 0;
     if (client->renew_every_ms * 2 > client->lease_ms) {
         return dli_fail(err, DL_ECONFIG,
                         "backend '%s': renew_every is %s; it must be at most half of the lease of %s",
@@ -88,9 +88,18 @@ static void env_settled(void *core, void *hold) {
     dli_free_settled(DLI_CONTAINER_OF(dli_claim_t, driver_hold, hold));
 }
 
+/* It is held for moments: who wants it looks again before it sleeps. */
+static void init_mutex(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
 static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_error_t *err) {
     const dl_driver_t *driver = &chosen->driver;
-    pthread_mutex_init(&client->mutex, NULL);
+    init_mutex(&client->mutex);
     pthread_rwlock_init(&client->log_lock, NULL);
     dli_sys->cond_init(&client->changed);
     dli_sys->cond_init(&client->callbacks_changed);
@@ -126,8 +135,7 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     if (client->event_fd < 0 || client->loop.wake_fd < 0 || client->loop.session_epoll_fd < 0) {
         return dli_fail(err, DL_ELIMIT, "no descriptor is left for a client");
     }
-    if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL ||
-        !dli_heap_reserve(&client->loop.timers)) { /* batch_timer */
+    if (client->state == NULL || client->batch == NULL || client->batch_claims == NULL) {
         return dli_fail_plain(err, DL_ENOMEM);
     }
     if (dli_uuid_new(client->uuid) != 0) {

@@ -55,9 +55,6 @@ static void close_descriptors(dl_client_t *client) {
 void dli_client_free(dl_client_t *client) {
     close_descriptors(client);
     dli_park_free_all(client);
-    free(client->gates.chains);
-    free(client->queued.chains);
-    free(client->loop.timers.at);
     free(client->batch);
     free(client->batch_claims);
     free(client->state);

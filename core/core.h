@@ -40,6 +40,8 @@
 #define DLI_PASS_NS (10u * (uint64_t)DLI_NS_PER_MS)
 /* How many threads claim for queues at once (workers.c); of the other lanes there are fewer. */
 #define DLI_CLAIM_WORKERS 8u
+/* A native wait that is not to last: the driver is only to know that the call goes on. */
+#define DLI_BRIEF_WAIT_MS 1
 
 typedef struct dli_claim dli_claim_t;
 typedef struct dli_free dli_free_t;
@@ -49,39 +51,18 @@ typedef struct dli_log_line dli_log_line_t;
 typedef struct dli_op dli_op_t;
 typedef struct dli_worker dli_worker_t;
 
-/* ---- instants (heap.c) ------------------------------------------------------------------------- */
+/* ---- what is found by a number (tree.c) ---------------------------------------------------------- */
+
+/* In one tree, whose root is a pointer to one. Adding cannot fail. */
+typedef struct dli_node {
+    struct dli_node *up, *left, *right;
+    uint64_t key;
+} dli_node_t;
 
 struct dli_timer {
-    uint64_t at_ns;
-    size_t place; /* in the heap; 0: it is not set */
+    dli_node_t node; /* by its instant; 0: it is not set */
     void (*fire)(dli_timer_t *timer, uint64_t now);
 };
-
-/* Timers by their instants. Room is reserved before a timer is needed, so that setting one cannot fail. */
-typedef struct dli_heap {
-    dli_timer_t **at; /* from 1, so that a zeroed timer is not set; the first in time is the first */
-    size_t len, cap, reserved;
-} dli_heap_t;
-
-/* ---- tables (table.c) ---------------------------------------------------------------------------- */
-
-typedef struct dli_chained {
-    struct dli_chained *next, *prev;
-    uint64_t hash;
-} dli_chained_t;
-
-typedef struct dli_chain {
-    dli_chained_t *first, *last;
-} dli_chain_t;
-
-/* By hashes. Zeroed it is empty; adding cannot fail, and `chains` is to be freed. */
-typedef struct dli_table {
-    dli_chain_t only; /* while there are no others */
-    dli_chain_t *chains;
-    size_t count, cap; /* of chains */
-    size_t mask;       /* of a hash: the power of two that `count` grows to, less one */
-    size_t len;
-} dli_table_t;
 
 /* What a pointer to a member belongs to; NULL stays NULL. */
 #define DLI_CONTAINER_OF(type, member, at) ((type *)dli_container_of((at), offsetof(type, member)))
@@ -202,7 +183,7 @@ struct dli_hold {
 
 /* One name in this process: at most one holder, one operation that asks the server, the others in a queue. */
 struct dli_gate {
-    dli_chained_t link; /* in client->gates */
+    dli_node_t node; /* in client->gates */
     dl_client_t *client;
     unsigned refs; /* handles, claims, holds */
     TAILQ_HEAD(, dli_op) queue;
@@ -236,7 +217,6 @@ struct dl_lock_handle {
     bool owned;
     uint64_t owner_number;
     unsigned refs; /* the handle, and each operation until its completion was taken */
-    dli_op_t *ops; /* the first of those on it, which stand together in client->ops */
     bool closed;
 };
 
@@ -277,7 +257,7 @@ typedef enum dli_lane_kind {
 /* With what a call begins one. */
 typedef struct dli_asked {
     dl_op_kind_t kind;
-    dli_step_fn step; /* the first; an acquire knows its own */
+    dli_step_fn step; /* the first */
     int64_t lease_ms; /* DL_OP_EXTEND */
     void *tag;
     dl_acquire_opts_t opts; /* DL_OP_ACQUIRE */
@@ -287,23 +267,24 @@ struct dli_op {
     dli_entry_t entry;
     dl_op_kind_t kind;
     dl_client_t *client;
-    dl_lock_t *lock;           /* a reference; NULL: nobody called, it frees what an ended thread has left */
-    dli_gate_t *gate;          /* of the handle, or of the hold */
-    LIST_ENTRY(dli_op) beside; /* in client->ops, while it runs */
-    TAILQ_ENTRY(dli_op) turn;  /* in gate->queue */
-    TAILQ_ENTRY(dli_op) in;    /* client->ready or to_watch, or loop.sleepers */
+    dl_lock_t *lock;          /* a reference; NULL: nobody called, it frees what an ended thread has left */
+    dli_gate_t *gate;         /* of the handle, or of the hold */
+    dli_node_t by_handle;     /* in client->ops, while it runs */
+    TAILQ_ENTRY(dli_op) turn; /* in gate->queue */
+    TAILQ_ENTRY(dli_op) in;   /* client->ready or to_watch, or loop.sleepers */
     TAILQ_ENTRY(dli_op) by_claim; /* in claim->users */
-    dli_chained_t by_owner;       /* in client->queued, while it is in the queue of its gate */
-    dli_chained_t by_id;          /* in its queue, until it is taken */
+    dli_node_t by_owner;          /* in client->queued, while it is in the queue of its gate */
+    dli_node_t by_id;             /* in its queue, until it is taken */
     dli_owner_t owner;            /* no reference: the caller, or a task */
     dli_step_fn step;
     dli_op_place_t place;
-    dli_park_t *park; /* of the thread that carries it; NULL: none */
-    bool async;       /* not carried on by a caller: its place is of interest */
-    bool asks, waits; /* of a blocking call: its thread is in the driver; there, or asleep */
-    dli_op_t *outer;  /* in thread->calls */
-    uint64_t due_ns;  /* when its thread should go on at the latest */
-    uint64_t term;    /* it reads its own reply; 0: it does not */
+    dli_park_t *park;  /* of the thread that carries it; NULL: none */
+    bool async;        /* not carried on by a caller: its place is of interest */
+    bool asks, waits;  /* of a blocking call: its thread is in the driver; there, or asleep */
+    uint64_t spins_ns; /* since then, and is in client->spin.spinning; 0: it does not */
+    dli_op_t *outer;   /* in thread->calls */
+    uint64_t due_ns;   /* when its thread should go on at the latest */
+    uint64_t term;     /* it reads its own reply; 0: it does not */
     bool cancelled;
     bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
@@ -331,12 +312,11 @@ struct dli_op {
     bool counted;            /* in stats.waiting_now */
     bool watch_refused;      /* the driver cannot watch here: poll */
     bool last_try;           /* the deadline is over; this try is the last */
-    bool was_busy;           /* for the statistics: it had to wait, as far as can be told */
-    bool held_by_other;      /* another holder was seen, here or by the queue of this process */
+    bool held_by_other; /* another holder was seen, here, on the server or by the queue of this process */
     bool told_no_expiry;
     bool was_refused;  /* in this trouble, by an answer or an error with time left */
     bool longer;       /* a level that needs a longer lease */
-    dl_grant_t busy;   /* the last answer that another holds it */
+    dl_watch_t *watch; /* that it has begun */
     uint64_t began_ns; /* when the last try began */
     dli_step_fn then;  /* extend.c */
     unsigned tries;    /* since the last answer of another kind; for the backoff */
@@ -348,14 +328,12 @@ struct dli_op {
     /* queue.c */
     dl_queue_t *queue; /* NULL: nobody takes its completion */
     void *tag;
-    uint64_t id;
 
     /* Not zeroed as it begins */
     dl_error_t err; /* of the last answer, later of the end */
     union {
         dl_grant_t grant;
         dl_renewal_t renewal;
-        dl_watch_t *watch;
     } with;
     dli_request_t request;
 };
@@ -370,7 +348,8 @@ struct dl_queue {
     pthread_mutex_t taking; /* to look at operations that are not taken; before a client's mutex */
     pthread_mutex_t mutex;  /* guards the rest; behind a client's mutex */
     dli_entries_t entries;
-    dli_table_t ops; /* begun and not taken yet, by their ids */
+    dli_node_t *ops; /* begun and not taken yet, by their ids */
+    size_t op_count;
     uint64_t last_id;
     dl_client_t *clients; /* whose events come here; a reference each */
 };
@@ -385,7 +364,7 @@ typedef struct dli_loop {
     int session_epoll_fd;
     int resume_fd;
     uint64_t sleeps_to_ns; /* 0: it is awake, or being woken; DLI_NEVER before it is started */
-    dli_heap_t timers;
+    dli_node_t *timers;
     bool is_woken;                    /* by whoever releases the mutex */
     bool again;                       /* woken since its turn began */
     bool flushes;                     /* before it sleeps: requests have begun */
@@ -406,10 +385,11 @@ typedef struct dli_loop {
 
 /* Whether callers spin before they sleep (spin.c). */
 typedef struct dli_spin {
-    unsigned callers; /* at once, at most, for one to spin; fixed after open */
-    uint64_t trip_ns; /* the usual time from a request to its reply, of those that came in time */
-    unsigned misses;  /* in a row */
-    unsigned skips;   /* so many more requests sleep at once */
+    unsigned most;     /* at once; fixed after open */
+    unsigned spinning; /* so many do, or sleep since they did in vain */
+    uint64_t trip_ns;  /* the usual time from a request to its reply, of those that came in time */
+    unsigned misses;   /* in a row */
+    uint64_t rest_ns;  /* until then nobody does */
 } dli_spin_t;
 
 /* Threads for the driver's blocking ops (workers.c). */
@@ -458,8 +438,8 @@ struct dl_client {
     bool stop_threads;
     unsigned calls; /* operations and calls in progress */
 
-    dli_table_t gates;   /* by name */
-    dli_table_t queued;  /* operations at them, by gate and owner */
+    dli_node_t *gates;   /* by the hashes of their names */
+    dli_node_t *queued;  /* operations at them, by gate and owner */
     dli_gate_t *unwatch; /* whose watch is to be ended outside the mutex */
 
     LIST_HEAD(dli_parks, dli_park) parks_used, parks_free;
@@ -467,7 +447,7 @@ struct dl_client {
     atomic_uint *wakes[DLI_WAKES_MAX]; /* words of parks, to be woken by whoever releases the mutex */
     size_t wake_count;
 
-    LIST_HEAD(, dli_op) ops; /* that run */
+    dli_node_t *ops; /* that run, by their handles */
     TAILQ_HEAD(, dli_op) ready;
     TAILQ_HEAD(, dli_op) to_watch; /* operations of queues whose driver's watch is called outside the mutex */
     bool to_flush;                 /* requests have begun */
@@ -590,21 +570,17 @@ void dli_park_free_all(dl_client_t *client);
 void dli_eventfd_raise(int fd);
 void dli_eventfd_lower(int fd);
 
-/* heap.c */
-bool dli_heap_reserve(dli_heap_t *heap); /* room for one timer more; false: no memory */
-void dli_heap_give_back(dli_heap_t *heap);
-void dli_timer_set(dli_heap_t *heap, dli_timer_t *timer, uint64_t at_ns);
-void dli_timer_clear(dli_heap_t *heap, dli_timer_t *timer);
-
-/* table.c */
+/* tree.c */
 uint64_t dli_hash(const void *bytes, size_t len);
-void dli_table_add(dli_table_t *table, dli_chained_t *link, uint64_t hash);
-void dli_table_remove(dli_table_t *table, dli_chained_t *link);
-/* The oldest with this hash, and the next with the same. */
-dli_chained_t *dli_table_find(dli_table_t *table, uint64_t hash);
-dli_chained_t *dli_table_next(const dli_chained_t *link);
-/* Of all, in no order: the first (link NULL), and the next. */
-dli_chained_t *dli_table_after(dli_table_t *table, const dli_chained_t *link);
+void dli_tree_add(dli_node_t **root, dli_node_t *node, uint64_t key);
+void dli_tree_remove(dli_node_t **root, dli_node_t *node);
+dli_node_t *dli_tree_find(dli_node_t *root, uint64_t key); /* the oldest with this key; NULL: none */
+/* By their keys, and those of one key by their age: the first (node NULL), and the next. */
+dli_node_t *dli_tree_after(dli_node_t *root, const dli_node_t *node);
+void dli_timer_set(dli_node_t **timers, dli_timer_t *timer, uint64_t at_ns);
+void dli_timer_clear(dli_node_t **timers, dli_timer_t *timer);
+/* When the first is due; DLI_NEVER: there is none. */
+uint64_t dli_timers_due(dli_node_t *timers);
 
 /* loop.c */
 int dli_loop_start(dl_client_t *client); /* if it does not run; 0 or an errno */
@@ -637,9 +613,11 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears);
 
 /* spin.c */
 /* Until when the thread of this operation is to look for its reply without sleeping; 0: not at all. */
-uint64_t dli_spin_until(const dli_op_t *op);
-/* It did; and whether the reply came meanwhile. */
-void dli_spin_note(const dli_op_t *op, bool is_hit);
+uint64_t dli_spin_until(dli_op_t *op);
+/* It did, until that instant; and whether the reply came meanwhile. */
+void dli_spin_note(dli_op_t *op, bool is_hit, uint64_t ended_ns);
+/* It spins no more, whether or not it ever did. */
+void dli_spin_end(dli_op_t *op);
 
 /* workers.c */
 void dli_lane_push(dl_client_t *client, dli_request_t *request);
@@ -655,12 +633,11 @@ void dli_workers_stop(dl_client_t *client);  /* without the mutex */
 /* op.c */
 /* What an inspection learns stands behind it. NULL: no memory. */
 dli_op_t *dli_op_new(const dli_asked_t *asked);
-/* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. An
- * acquire has its instants. */
+/* Begins an operation on a handle: it is counted in and the mutex is held, or DL_OK is not returned. */
 dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
 /* A blocking call. What an inspection learns goes to info. */
 dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
-/* An operation of a queue, or of nobody; room for its timer is reserved. */
+/* An operation of a queue, or of nobody. */
 void dli_op_start(dli_op_t *op);
 /* dli_request_t: its request is about to be carried out, or has ended. */
 bool dli_op_started(dli_request_t *request, dli_park_t *park);
@@ -698,7 +675,6 @@ dli_next_t dli_extend_step(dli_op_t *op);
 dli_next_t dli_inspect_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
-void dli_acquire_init(dli_op_t *op); /* from checked options */
 /* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
@@ -761,12 +737,12 @@ void dli_renew_stop(dl_client_t *client);
 /* free.c */
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
  * until it must have run out on the server. */
-void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns);
-/* Its request has ended, and the backend may have left something (`owes`): the same, after a while. */
-void dli_free_rest(dli_claim_t *claim, uint64_t until_ns);
-/* One or the other, by the answer to a release or the reason of a loss, until the lease must be over. */
+void dli_free_add(dli_claim_t *claim, bool may_appear);
+/* Its request has ended. True: the backend may have left something (`owes`), and the same begins after a
+ * while. */
+bool dli_free_rest(dli_claim_t *claim);
+/* One or the other, by the answer to a release or the reason of a loss. */
 void dli_free_left(dli_claim_t *claim, dl_status_t answer);
-bool dli_claim_owes(dli_claim_t *claim);
 /* dli_backend_env_t.settled */
 void dli_free_settled(dli_claim_t *claim);
 void dli_free_try(dli_claim_t *claim);

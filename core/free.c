@@ -10,7 +10,7 @@
 /* What a backend has sent already may have its answers sooner; and there may be memory again. */
 #define REST_PAUSE_NS (100u * (uint64_t)DLI_NS_PER_MS)
 
-bool dli_claim_owes(dli_claim_t *claim) {
+static bool owes(dli_claim_t *claim) {
     const dl_client_t *client = claim->client;
     return client->inner != NULL && client->inner->owes != NULL && claim->attempted &&
            client->inner->owes(client->state, dli_claim_driver_hold(claim));
@@ -20,7 +20,7 @@ bool dli_claim_owes(dli_claim_t *claim) {
  * freed cannot come again. One that was not there may still be on its way. */
 static bool is_settled(dli_claim_t *claim, dl_status_t status) {
     bool is_over = status == DL_OK || (status == DL_ELOST && !claim->may_appear);
-    return is_over && !dli_claim_owes(claim);
+    return is_over && !owes(claim);
 }
 
 static bool has_been_tried(const dli_claim_t *claim) {
@@ -121,36 +121,34 @@ void dli_free_try(dli_claim_t *claim) {
     dli_request_begin(claim->client, &claim->free->request);
 }
 
-static void begin_freeing(dli_claim_t *claim, uint64_t until_ns) {
+/* From when on its lease may count on the server, at the latest. */
+static void begin_freeing(dli_claim_t *claim, uint64_t from_ns) {
     claim->refs++;
     claim->freeing = true;
-    claim->free_until_ns = until_ns;
+    claim->free_until_ns = from_ns + dli_ms(claim->lease_ms);
 }
 
-void dli_free_add(dli_claim_t *claim, bool may_appear, uint64_t until_ns) {
-    if (claim->freeing) {
-        claim->free_until_ns = dli_max(claim->free_until_ns, until_ns);
-        return;
-    }
-    begin_freeing(claim, until_ns);
+void dli_free_add(dli_claim_t *claim, bool may_appear) {
+    begin_freeing(claim, may_appear ? dli_call_deadline(claim->client) : dli_now());
     claim->may_appear = may_appear;
     dli_free_try(claim);
 }
 
-void dli_free_rest(dli_claim_t *claim, uint64_t until_ns) {
-    if (!claim->freeing && dli_claim_owes(claim)) {
-        begin_freeing(claim, until_ns);
-        claim->is_rest = true;
-        dli_loop_at(claim->client, &claim->timer, dli_now() + REST_PAUSE_NS);
+bool dli_free_rest(dli_claim_t *claim) {
+    if (!owes(claim)) {
+        return false;
     }
+    begin_freeing(claim, dli_call_deadline(claim->client));
+    claim->is_rest = true;
+    dli_loop_at(claim->client, &claim->timer, dli_now() + REST_PAUSE_NS);
+    return true;
 }
 
 void dli_free_left(dli_claim_t *claim, dl_status_t answer) {
-    uint64_t until_ns = dli_now() + dli_ms(claim->lease_ms);
     if (answer == DL_OK || answer == DL_ELOST) {
-        dli_free_rest(claim, until_ns);
+        (void)dli_free_rest(claim);
     } else {
-        dli_free_add(claim, false, until_ns);
+        dli_free_add(claim, false);
     }
 }
 
@@ -175,10 +173,10 @@ void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
 
 /* Who waits for the next try has it now, and it is the last. */
 static void try_all(dl_client_t *client) {
-    dli_heap_t *timers = &client->loop.timers;
     dli_claim_t *first = NULL, *claim;
-    for (size_t i = 1; i <= timers->len; i++) {
-        claim = DLI_CONTAINER_OF(dli_claim_t, timer, timers->at[i]);
+    dli_node_t *at = dli_tree_after(client->loop.timers, NULL);
+    for (; at != NULL; at = dli_tree_after(client->loop.timers, at)) {
+        claim = DLI_CONTAINER_OF(dli_claim_t, timer.node, at);
         claim->last_try = claim->is_rest || has_been_tried(claim);
         if (!is_asked(claim)) {
             claim->next_due = first;
@@ -187,22 +185,21 @@ static void try_all(dl_client_t *client) {
     }
     while ((claim = first) != NULL) {
         first = claim->next_due;
-        dli_timer_clear(timers, &claim->timer);
+        dli_timer_clear(&client->loop.timers, &claim->timer);
         dli_free_try(claim);
     }
 }
 
 void dli_free_all(dl_client_t *client) {
-    dli_heap_t *timers = &client->loop.timers;
     for (;;) {
         try_all(client);
         if (dli_lane_carry(client, DLI_LANE_FREE)) {
             continue;
         }
-        if (timers->len == 0) {
+        if (client->loop.timers == NULL) {
             return;
         }
-        dli_loop_listen_alone(client, timers->at[1]->at_ns);
+        dli_loop_listen_alone(client, dli_timers_due(client->loop.timers));
         dli_loop_fire(client);
     }
 }

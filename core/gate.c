@@ -9,19 +9,18 @@
 #define LATE_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 
 dli_gate_t *dli_gate_after(dl_client_t *client, const dli_gate_t *gate) {
-    return DLI_CONTAINER_OF(dli_gate_t, link,
-                            dli_table_after(&client->gates, gate != NULL ? &gate->link : NULL));
+    return DLI_CONTAINER_OF(dli_gate_t, node,
+                            dli_tree_after(client->gates, gate != NULL ? &gate->node : NULL));
 }
 
 dli_gate_t *dli_gate_find_name(dl_client_t *client, const char *name, size_t len) {
-    dli_chained_t *at = dli_table_find(&client->gates, dli_hash(name, len));
-    for (; at != NULL; at = dli_table_next(at)) {
-        dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, link, at);
-        if (gate->name_len == len && memcmp(gate->name, name, len) == 0) {
-            return gate;
-        }
+    uint64_t hash = dli_hash(name, len);
+    dli_gate_t *gate = DLI_CONTAINER_OF(dli_gate_t, node, dli_tree_find(client->gates, hash));
+    while (gate != NULL && (gate->name_len != len || memcmp(gate->name, name, len) != 0)) {
+        gate = dli_gate_after(client, gate);
+        gate = gate != NULL && gate->node.key == hash ? gate : NULL;
     }
-    return NULL;
+    return gate;
 }
 
 bool dli_gate_is_wanted(const dli_gate_t *gate) {
@@ -68,7 +67,7 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
          */
         dli_claim_t *claim = gate->current->claim;
         dli_op_withdraw_release(gate->current);
-        dli_free_add(claim, false, now + dli_ms(claim->lease_ms));
+        dli_free_add(claim, false);
         dli_hold_end(gate->current);
     }
 }
@@ -79,12 +78,8 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
         gate->refs++;
         return gate;
     }
-    if (!dli_heap_reserve(&client->loop.timers)) {
-        return NULL;
-    }
     gate = calloc(1, sizeof *gate + len + 1);
     if (gate == NULL) {
-        dli_heap_give_back(&client->loop.timers);
         return NULL;
     }
     gate->client = client;
@@ -93,16 +88,14 @@ dli_gate_t *dli_gate_get(dl_client_t *client, const char *name, size_t len) {
     gate->name_len = len;
     gate->refs = 1;
     TAILQ_INIT(&gate->queue);
-    dli_table_add(&client->gates, &gate->link, dli_hash(name, len));
+    dli_tree_add(&client->gates, &gate->node, dli_hash(name, len));
     return gate;
 }
 
 void dli_gate_unref(dli_gate_t *gate) {
     if (--gate->refs == 0) {
-        dl_client_t *client = gate->client;
-        dli_table_remove(&client->gates, &gate->link);
-        dli_timer_clear(&client->loop.timers, &gate->timer);
-        dli_heap_give_back(&client->loop.timers);
+        dli_tree_remove(&gate->client->gates, &gate->node);
+        dli_timer_clear(&gate->client->loop.timers, &gate->timer);
         free(gate);
     }
 }
@@ -123,26 +116,26 @@ dli_hold_t *dli_gate_find(dli_gate_t *gate, const dli_owner_t *owner, uint64_t n
 
 void dli_gate_polled(dli_gate_t *gate) {
     gate->polled = true;
-    if (gate->timer.place == 0) {
+    if (gate->timer.node.key == 0) {
         dli_loop_at(gate->client, &gate->timer, dli_now() + LATE_NS);
     }
 }
 
 static uint64_t hash_of(const dli_gate_t *gate, const dli_owner_t *owner) {
-    uint64_t key = gate->link.hash ^ owner->number;
+    uint64_t key = gate->node.key ^ owner->number;
     return dli_hash(&key, sizeof key);
 }
 
 void dli_gate_enqueue(dli_gate_t *gate, dli_op_t *op) {
     op->queued = op->was_queued = true;
     TAILQ_INSERT_TAIL(&gate->queue, op, turn);
-    dli_table_add(&op->client->queued, &op->by_owner, hash_of(gate, &op->owner));
+    dli_tree_add(&op->client->queued, &op->by_owner, hash_of(gate, &op->owner));
     dli_gate_polled(gate);
 }
 
 static void dequeue(dli_gate_t *gate, dli_op_t *op) {
     TAILQ_REMOVE(&gate->queue, op, turn);
-    dli_table_remove(&op->client->queued, &op->by_owner);
+    dli_tree_remove(&op->client->queued, &op->by_owner);
     op->queued = false;
 }
 
@@ -165,8 +158,10 @@ void dli_gate_look_again(const dli_hold_t *hold) {
     if (TAILQ_EMPTY(&hold->gate->queue)) {
         return;
     }
-    dli_chained_t *at = dli_table_find(&hold->gate->client->queued, hash_of(hold->gate, &hold->owner));
-    for (; at != NULL; at = dli_table_next(at)) {
+    dli_node_t *queued = hold->gate->client->queued;
+    uint64_t hash = hash_of(hold->gate, &hold->owner);
+    for (dli_node_t *at = dli_tree_find(queued, hash); at != NULL && at->key == hash;
+         at = dli_tree_after(queued, at)) {
         dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_owner, at);
         if (op->gate == hold->gate && dli_owner_equal(&op->owner, &hold->owner)) {
             dli_op_poke(op);
@@ -183,7 +178,7 @@ static void leave_watch(dl_client_t *client, dli_gate_t *gate) {
     gate->left_ns = dli_now();
     if (client->closing || !gate->hears) {
         end_watch(gate);
-    } else if (gate->timer.place == 0) {
+    } else if (gate->timer.node.key == 0) {
         dli_loop_at(client, &gate->timer, gate->left_ns + LATE_NS);
     }
 }

@@ -39,24 +39,25 @@ static uint64_t max_hold_until(const dli_op_t *op, uint64_t now) {
     return max_hold_ms > 0 ? now + dli_ms(max_hold_ms) : DLI_NEVER;
 }
 
+/* The claim's reference is the hold's. */
 static void stand_on(dli_op_t *op, dli_claim_t *claim, uint64_t now) {
+    dl_client_t *client = op->client;
     dli_hold_t *hold = op->hold;
     hold->state = DLI_HOLD_LIVE;
     hold->levels = 1;
     hold->auto_level = op->automatic ? 1 : 0;
     hold->acquired_ns = now;
     hold->max_hold_until_ns = max_hold_until(op, now);
+    hold->hold_id = claim->passes == 0 ? claim->hold_id : ++client->last_hold_id; /* not on the server */
+    hold->token = claim->token != 0 ? claim->token + claim->passes : 0;
     hold->claim = claim;
-    hold->hold_id = claim->hold_id;
     claim->hold = hold;
-}
-
-static void begun(dli_hold_t *hold) {
+    claim->renew_due_ns = dli_renew_due(claim, now);
     hold->refs++;
     hold->gate->current = hold;
-    dli_claim_watch(hold->claim);
-    hold->gate->client->stats.acquired++;
-    hold->gate->client->stats.held_now++;
+    dli_claim_watch(claim);
+    client->stats.acquired++;
+    client->stats.held_now++;
     /* Other threads of this owner may be waiting behind this very call. */
     dli_gate_look_again(hold);
 }
@@ -69,30 +70,22 @@ bool dli_hold_begin(dli_op_t *op, uint64_t now) {
         return false;
     }
     op->claim = NULL;
-    stand_on(op, claim, now);
-    op->hold->token = claim->token = grant->token;
+    claim->token = grant->token;
     claim->passes_max = (uint16_t)(grant->token != 0 ? grant->tokens - 1 : DLI_PASS_MAX);
     claim->granted_ns = now;
     claim->trip_ns = (uint32_t)dli_min(now - grant->sent_ns, DLI_PASS_NS);
     claim->valid_until_ns = valid_until_ns;
-    claim->lease_ms = op->lease_ms;
-    claim->renew_due_ns = dli_renew_due(claim, grant->sent_ns);
     dli_claim_watch_session(claim, grant->session_fd);
-    begun(op->hold);
+    stand_on(op, claim, now);
     return true;
 }
 
 void dli_hold_take_over(dli_op_t *op, uint64_t now) {
-    dl_client_t *client = op->client;
-    dli_hold_t *hold = op->hold;
     dli_claim_t *claim = op->gate->passed;
     op->gate->passed = NULL;
-    stand_on(op, claim, now);
-    hold->hold_id = ++client->last_hold_id; /* the server has the claim's */
     claim->passes++;
-    hold->token = claim->token != 0 ? claim->token + claim->passes : 0;
-    client->stats.passed++;
-    begun(hold);
+    op->client->stats.passed++;
+    stand_on(op, claim, now);
 }
 
 static void count_end(dli_hold_t *hold, uint64_t now) {
@@ -177,7 +170,7 @@ void dli_hold_give_up_level(dli_hold_t *hold) {
     }
     if (hold->state == DLI_HOLD_LIVE) {
         dli_hold_disarm(hold);
-        dli_free_add(hold->claim, false, dli_now() + dli_ms(hold->claim->lease_ms));
+        dli_free_add(hold->claim, false);
     }
     dli_hold_end(hold);
 }

@@ -151,7 +151,7 @@ dl_status_t dli_take_opts(const dl_acquire_opts_t *given, dl_acquire_opts_t *opt
 
 dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *given, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_asked_t asked = {.kind = DL_OP_ACQUIRE};
+    dli_asked_t asked = {.kind = DL_OP_ACQUIRE, .step = dli_acquire_step};
     dl_status_t status = dli_take_opts(given, &asked.opts, err);
     return status == DL_OK ? dli_op_call(&asked, lock, NULL, err) : status;
 }

@@ -1,5 +1,6 @@
 /* loop.c - the client's own thread: instants that come, sessions that hang up, releases that are heard of. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -69,16 +70,11 @@ void dli_env_woken(void *core, const char *name, size_t name_len, int hears) {
     dli_unlock_client_at_once(client);
 }
 
-static int sleep_at(struct pollfd *fds, nfds_t n, uint64_t spin_until_ns, uint64_t until_ns) {
-    int ready = 0;
-    while (ready == 0 && dli_now() < spin_until_ns) {
-        ready = dli_sys->poll(fds, n, 0);
-    }
-    ready = ready == 0 ? dli_sys->poll(fds, n, until_ns) : ready;
+static void sleep_at(struct pollfd *fds, nfds_t n, uint64_t until_ns) {
+    int ready = dli_sys->poll(fds, n, until_ns);
     for (nfds_t i = 0; i < n && ready <= 0; i++) {
         fds[i].revents = 0;
     }
-    return ready;
 }
 
 /* When it looks again at the caller who listens, or is to. */
@@ -118,7 +114,7 @@ static void listen_until(dl_client_t *client, dli_op_t *op, struct pollfd *fds, 
     memcpy(loop->fds, fds + own, n * sizeof *fds);
     loop->fd_count = n;
     atomic_store(&loop->listens_to_ns, until_ns);
-    (void)sleep_at(fds, own + n, 0, until_ns);
+    sleep_at(fds, own + n, until_ns);
     dli_lock_client(client);
     loop->sleeps_to_ns = op != NULL ? loop->sleeps_to_ns : 0;
     dli_tidy(client); /* before it is marked once more */
@@ -242,7 +238,7 @@ static void sleep_parked(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     if (fds[1].fd < 0) {
         dli_sys->word_wait(&park->woken, until_ns);
     } else {
-        (void)sleep_at(fds, 2, 0, until_ns);
+        sleep_at(fds, 2, until_ns);
     }
     dli_lock_client(op->client);
     park->sleeps = false;
@@ -278,15 +274,31 @@ void dli_loop_end_lead(dli_op_t *op) {
     }
 }
 
+static bool spin_at(struct pollfd *fds, nfds_t n, bool yields, uint64_t until_ns) {
+    int ready = 0;
+    while (ready == 0 && dli_now() < until_ns) {
+        if (yields) {
+            (void)sched_yield();
+        }
+        ready = dli_sys->poll(fds, n, 0);
+    }
+    return ready > 0;
+}
+
 /* Reads its own reply. */
 static void sleep_leading(dli_op_t *op, struct pollfd *fds, size_t n, uint64_t until_ns) {
     dl_client_t *client = op->client;
     uint64_t spin_until_ns = dli_spin_until(op);
+    bool yields = client->calls > 1;
     dli_unlock_client(client);
-    bool is_hit = sleep_at(fds, 2 + n, spin_until_ns, until_ns) > 0 && dli_now() < spin_until_ns;
+    bool is_ready = spin_at(fds, 2 + n, yields, spin_until_ns);
+    uint64_t ended_ns = dli_now();
+    if (!is_ready) {
+        sleep_at(fds, 2 + n, until_ns);
+    }
     dli_lock_client(client);
     if (spin_until_ns > 0) {
-        dli_spin_note(op, is_hit);
+        dli_spin_note(op, is_ready && ended_ns < spin_until_ns, ended_ns);
     }
     reader = op;
     bool look_again = client->inner->lead(client->state, op->term, fds + 2, n);
@@ -325,6 +337,7 @@ void dli_loop_forget(dli_op_t *op) {
         op->park->sleeps = false;
         (void)dli_park_drain(op->park);
     }
+    dli_spin_end(op);
     dli_loop_end_lead(op);
     if (op->place == DLI_OP_WAITING) {
         end_sleep(op);
@@ -450,11 +463,10 @@ static bool has_to_listen(const dli_loop_t *loop) {
 }
 
 void dli_loop_fire(dl_client_t *client) {
-    dli_heap_t *timers = &client->loop.timers;
     uint64_t now = dli_now();
-    while (timers->len > 0 && timers->at[1]->at_ns <= now) {
-        dli_timer_t *timer = timers->at[1];
-        dli_timer_clear(timers, timer);
+    while (dli_timers_due(client->loop.timers) <= now) {
+        dli_timer_t *timer = DLI_CONTAINER_OF(dli_timer_t, node, dli_tree_after(client->loop.timers, NULL));
+        dli_timer_clear(&client->loop.timers, timer);
         timer->fire(timer, now);
     }
 }
@@ -474,8 +486,7 @@ static uint64_t turn(dl_client_t *client) {
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);
-    uint64_t until_ns = loop->timers.len > 0 ? loop->timers.at[1]->at_ns : DLI_NEVER;
-    until_ns = dli_min(until_ns, lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
+    uint64_t until_ns = dli_min(dli_timers_due(loop->timers), lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
     return has_to_listen(loop) && !loop->listening ? until_ns : dli_min(until_ns, loop->tend_ns);
 }
 

@@ -15,24 +15,9 @@
 
 /* ---- begin and end ------------------------------------------------------------------------------ */
 
-/* Before the others on its handle, so that they stand together. */
+/* Those on one handle stand together. */
 static void link_op(dli_op_t *op) {
-    if (op->lock != NULL && op->lock->ops != NULL) {
-        LIST_INSERT_BEFORE(op->lock->ops, op, beside);
-    } else {
-        LIST_INSERT_HEAD(&op->client->ops, op, beside);
-    }
-    if (op->lock != NULL) {
-        op->lock->ops = op;
-    }
-}
-
-static void unlink_op(dli_op_t *op) {
-    dli_op_t *next = LIST_NEXT(op, beside);
-    LIST_REMOVE(op, beside);
-    if (op->lock != NULL && op->lock->ops == op) {
-        op->lock->ops = next != NULL && next->lock == op->lock ? next : NULL;
-    }
+    dli_tree_add(&op->client->ops, &op->by_handle, (uintptr_t)op->lock);
 }
 
 static void fill(dli_op_t *op, const dli_asked_t *asked) {
@@ -71,9 +56,6 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
     op->lock = lock;
     lock->refs++;
     link_op(op);
-    if (op->kind == DL_OP_ACQUIRE) {
-        dli_acquire_init(op);
-    }
     return DL_OK;
 }
 
@@ -103,7 +85,7 @@ void dli_op_about(dli_op_t *op, dli_hold_t *hold) {
 void dli_op_leave(dli_op_t *op) {
     dli_claim_unref(op->claim);
     op->claim = NULL;
-    unlink_op(op);
+    dli_tree_remove(&op->client->ops, &op->by_handle);
     dli_call_leave(op->client);
 }
 
@@ -265,10 +247,8 @@ void dli_op_give_up(dli_op_t *op) {
 }
 
 static void complete(dli_op_t *op) {
-    dl_client_t *client = op->client;
     op->place = DLI_OP_ENDED;
     dli_op_leave(op);
-    dli_heap_give_back(&client->loop.timers);
     if (op->queue != NULL) {
         dli_queue_put_op(op);
         return;
@@ -357,8 +337,9 @@ static void withdraw(dli_op_t *op) {
 
 void dli_op_withdraw_release(const dli_hold_t *hold) {
     dl_client_t *client = hold->gate->client;
-    dli_op_t *op;
-    LIST_FOREACH(op, &client->ops, beside) {
+    for (dli_node_t *at = dli_tree_after(client->ops, NULL); at != NULL;
+         at = dli_tree_after(client->ops, at)) {
+        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_handle, at);
         if (client->inner != NULL && op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
             withdraw(op);
         }
@@ -452,9 +433,10 @@ void dli_op_poke(dli_op_t *op) {
 }
 
 void dli_op_poke_all(dl_client_t *client, const dl_lock_t *lock) {
-    dli_op_t *op = lock != NULL ? lock->ops : LIST_FIRST(&client->ops);
-    for (; op != NULL && (lock == NULL || op->lock == lock); op = LIST_NEXT(op, beside)) {
-        dli_op_poke(op);
+    uint64_t key = (uintptr_t)lock;
+    dli_node_t *at = lock != NULL ? dli_tree_find(client->ops, key) : dli_tree_after(client->ops, NULL);
+    for (; at != NULL && (lock == NULL || at->key == key); at = dli_tree_after(client->ops, at)) {
+        dli_op_poke(DLI_CONTAINER_OF(dli_op_t, by_handle, at));
     }
 }
 

@@ -75,6 +75,6 @@ void dli_pass_end(dli_gate_t *gate) {
     dli_claim_t *claim = gate->passed;
     gate->passed = NULL;
     dli_claim_watch_session(claim, -1);
-    dli_free_add(claim, false, dli_now() + dli_ms(claim->lease_ms));
+    dli_free_add(claim, false);
     dli_claim_unref(claim);
 }

@@ -53,8 +53,10 @@ static void take_out(dl_queue_t *queue, dli_entry_t *entry) {
     }
 }
 
-static uint64_t hash_of(uint64_t id) {
-    return dli_hash(&id, sizeof id);
+/* The newest is the first, so that the end of a queue gives none the turn of another that has just lost it.
+ */
+static uint64_t key_of(uint64_t id) {
+    return ~id;
 }
 
 void dli_queue_put_op(dli_op_t *op) {
@@ -94,19 +96,15 @@ static dl_status_t admit(dl_queue_t *queue, dli_op_t *op, dl_error_t *err) {
     if (rc != 0) {
         return dl_driver_fail(err, DL_ELIMIT, rc, "no thread for a queue's operations: %s", strerror(rc));
     }
-    if (!dli_heap_reserve(&op->client->loop.timers)) {
-        return dli_fail_plain(err, DL_ENOMEM);
-    }
     pthread_mutex_lock(&queue->mutex);
-    bool has_room = queue->ops.len < queue->limit;
+    bool has_room = queue->op_count < queue->limit;
     if (has_room) {
         op->queue = queue;
-        op->id = ++queue->last_id;
-        dli_table_add(&queue->ops, &op->by_id, hash_of(op->id));
+        queue->op_count++;
+        dli_tree_add(&queue->ops, &op->by_id, key_of(++queue->last_id));
     }
     pthread_mutex_unlock(&queue->mutex);
     if (!has_room) {
-        dli_heap_give_back(&op->client->loop.timers);
         return dli_fail(err, DL_ELIMIT, "%zu operations of this queue are under way or wait to be taken",
                         queue->limit);
     }
@@ -134,7 +132,7 @@ static dl_status_t begin(const dli_asked_t *asked, dl_lock_t *lock, dl_queue_t *
     status = admit(queue, op, err);
     if (status == DL_OK) {
         if (id != NULL) {
-            *id = op->id;
+            *id = key_of(op->by_id.key);
         }
         dli_op_start(op);
     } else {
@@ -148,7 +146,7 @@ static dl_status_t begin(const dli_asked_t *asked, dl_lock_t *lock, dl_queue_t *
 
 dl_status_t dl_acquire_begin(dl_lock_t *lock, const dl_acquire_opts_t *opts, dl_queue_t *queue, void *tag,
                              uint64_t *id, dl_error_t *err) {
-    dli_asked_t asked = {.kind = DL_OP_ACQUIRE, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_ACQUIRE, .step = dli_acquire_step, .tag = tag};
     dl_status_t status = dli_take_opts(opts, &asked.opts, err);
     if (status == DL_OK && asked.opts.cancel != NULL) {
         status = dli_fail(err, DL_EINVAL, "an operation of a queue is cancelled by dl_op_cancel");
@@ -182,7 +180,7 @@ static void give_op(dli_op_t *op, dl_completion_t *out) {
     *out = (dl_completion_t){.kind = op->kind,
                              .status = op->status,
                              .tag = op->tag,
-                             .id = op->id,
+                             .id = key_of(op->by_id.key),
                              .lock = op->lock,
                              .client = client};
     if (op->status != DL_OK) {
@@ -221,7 +219,8 @@ static dli_entry_t *take(dl_queue_t *queue) {
         take_out(queue, entry);
     }
     if (entry != NULL && !entry->is_event) {
-        dli_table_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
+        queue->op_count--;
+        dli_tree_remove(&queue->ops, &((dli_op_t *)(void *)entry)->by_id);
     }
     pthread_mutex_unlock(&queue->mutex);
     return entry;
@@ -254,10 +253,7 @@ size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, siz
 
 static dli_op_t *find(dl_queue_t *queue, uint64_t id) {
     pthread_mutex_lock(&queue->mutex);
-    dli_chained_t *at = dli_table_find(&queue->ops, hash_of(id));
-    while (at != NULL && DLI_CONTAINER_OF(dli_op_t, by_id, at)->id != id) {
-        at = dli_table_next(at);
-    }
+    dli_node_t *at = dli_tree_find(queue->ops, key_of(id));
     pthread_mutex_unlock(&queue->mutex);
     return DLI_CONTAINER_OF(dli_op_t, by_id, at);
 }
@@ -425,7 +421,7 @@ static void abandon(dli_op_t *op) {
     dl_client_t *client = op->client;
     dli_lock_client(client);
     if (op->place != DLI_OP_ENDED) {
-        dli_table_remove(&op->queue->ops, &op->by_id);
+        dli_tree_remove(&op->queue->ops, &op->by_id);
         op->queue = NULL;
         op->cancelled = true;
         dli_op_poke(op);
@@ -463,13 +459,12 @@ void dl_queue_free(dl_queue_t *queue) {
         }
         dli_client_unref_and_unlock(client);
     }
-    dli_chained_t *next;
-    for (dli_chained_t *at = dli_table_after(&queue->ops, NULL); at != NULL; at = next) {
-        next = dli_table_after(&queue->ops, at);
+    dli_node_t *next;
+    for (dli_node_t *at = dli_tree_after(queue->ops, NULL); at != NULL; at = next) {
+        next = dli_tree_after(queue->ops, at);
         abandon(DLI_CONTAINER_OF(dli_op_t, by_id, at));
     }
     drop_entries(queue);
-    free(queue->ops.chains);
     close(queue->fd);
     pthread_mutex_unlock(&queue->taking);
     pthread_mutex_destroy(&queue->mutex);

@@ -54,7 +54,7 @@ static void begin_to_hear(dli_op_t *op, dl_error_t *err) {
     dl_status_t status = ask(op, DLI_ASK_WATCH, NULL, 0, err);
     gate->watch_changes = false;
     if (status == DL_OK) {
-        gate->watch = op->with.watch;
+        gate->watch = op->watch;
         dli_loop_listen_anew(op->client);
         op->client->why_deaf = err;
         bool hears = await_news(op, LISTEN_MS);
@@ -71,12 +71,11 @@ static void begin_to_hear(dli_op_t *op, dl_error_t *err) {
 static dl_status_t take(dli_op_t *op, dli_claim_t *claim, dl_error_t *err) {
     dl_status_t status = ask(op, DLI_ASK_TRY, claim, 1, err);
     if (status == DL_EUNKNOWN) {
-        dli_free_add(claim, true, op->ask_until_ns + dli_ms(op->lease_ms));
+        dli_free_add(claim, true);
     } else if (status != DL_OK) {
-        dli_free_rest(claim, op->ask_until_ns + dli_ms(op->lease_ms));
+        (void)dli_free_rest(claim);
     }
     claim->token = status == DL_OK ? op->with.grant.token : 0;
-    claim->lease_ms = op->lease_ms;
     return status;
 }
 

@@ -72,8 +72,7 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
 
 bool dli_unlock_left_behind(dli_hold_t *hold) {
     dli_op_t *op = calloc(1, sizeof *op);
-    if (op == NULL || !dli_heap_reserve(&hold->gate->client->loop.timers)) {
-        free(op);
+    if (op == NULL) {
         return false;
     }
     op->kind = DL_OP_UNLOCK;

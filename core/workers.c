@@ -14,8 +14,6 @@
 static const size_t worker_max[DLI_LANES] = {
     [DLI_LANE_RENEW] = 1, [DLI_LANE_FREE] = 2, [DLI_LANE_UNLOCK] = 4, [DLI_LANE_CLAIM] = DLI_CLAIM_WORKERS};
 
-#define BRIEF_WAIT_MS 1
-
 static bool has_work(const dl_client_t *client, dli_lane_kind_t kind) {
     return !TAILQ_EMPTY(&client->lanes[kind].queue) ||
            (kind == DLI_LANE_FREE && (client->unwatch != NULL || dli_has_chores(client)));
@@ -29,12 +27,11 @@ static void carry(dl_client_t *client, dli_lane_t *lane, dli_worker_t *worker) {
     if (!request->start(request, worker->park)) {
         return;
     }
-    /* It waits on the server only while others could do what comes meanwhile. Else for a moment: the driver
-     * is to know that the call goes on. */
+    /* It waits on the server only while others could do what comes meanwhile. Else for a moment. */
     bool is_full = lane->idle == NULL && (lane->count == worker_max[request->lane] || lane->is_short);
     worker->waits = request->with.wait_ms > 0 && !is_full;
-    if (is_full && request->with.wait_ms > BRIEF_WAIT_MS) {
-        request->with.wait_ms = BRIEF_WAIT_MS;
+    if (is_full && request->with.wait_ms > DLI_BRIEF_WAIT_MS) {
+        request->with.wait_ms = DLI_BRIEF_WAIT_MS;
     }
     dl_status_t status = dli_request_carry_out(client, request);
     worker->waits = false;

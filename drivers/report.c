@@ -9,7 +9,7 @@
 
 void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *subject, const char *format,
              ...) {
-    char text[1024], whole[64];
+    char text[2048], whole[64]; /* a statement with three long names fits */
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);

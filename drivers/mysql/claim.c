@@ -2,8 +2,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "claim.h"
 
-#include <string.h>
-
 /* ---- leaving ------------------------------------------------------------------------------------------ */
 
 static void drop(dli_mysql_claim_t *c) {
@@ -97,7 +95,8 @@ dl_status_t dli_mysql_claim_say(dli_mysql_claim_t *c, const dli_mysql_sql_t *sql
 static dl_status_t borrow(dli_mysql_claim_t *c) {
     const dl_request_t *r = c->request;
     uint64_t slice_ends_ns =
-        r->wait_ms > 0 ? c->began_ns + (uint64_t)r->wait_ms * DLI_NS_PER_MS : DL_NO_DEADLINE;
+        r->wait_ms > 0 ? dli_mysql_earlier(c->began_ns + (uint64_t)r->wait_ms * DLI_NS_PER_MS, r->deadline_ns)
+                       : DL_NO_DEADLINE;
     if (c->session->short_since_ns == 0) {
         c->session->short_since_ns = c->mysql->env->now_ns();
     }
@@ -112,8 +111,7 @@ static dl_status_t borrow(dli_mysql_claim_t *c) {
 /* Must stand before the row is locked. */
 static dl_status_t set_patience(dli_mysql_claim_t *c) {
     int64_t seconds = dli_mysql_patience_for(c->request->lease_ms);
-    int64_t now_s = dli_mysql_conn_patience_s(c->conn);
-    if (now_s == seconds || (c->is_again && now_s > seconds)) {
+    if (seconds == dli_mysql_conn_patience_s(c->conn)) {
         return DL_OK;
     }
     char room[512];
@@ -136,17 +134,6 @@ static dl_status_t set_patience(dli_mysql_claim_t *c) {
 }
 
 dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c) {
-    c->conn = dli_mysql_session_take(c->state, c->session);
-    if (c->conn != NULL) {
-        c->is_again = c->is_at_risk = c->is_locked = true;
-        bool is_usable = c->session->name_len == c->request->name_len &&
-                         memcmp(c->session->name, c->request->name, c->request->name_len) == 0 &&
-                         !dli_mysql_conn_is_asking(c->conn) && !dli_mysql_conn_is_broken(c->conn);
-        if (!is_usable) {
-            drop(c);
-            c->is_again = c->is_at_risk = c->is_locked = false;
-        }
-    }
-    dl_status_t status = c->conn == NULL ? borrow(c) : DL_OK;
+    dl_status_t status = borrow(c);
     return status == DL_OK ? set_patience(c) : status;
 }

@@ -14,15 +14,14 @@ typedef struct dli_mysql_claim {
     dl_error_t *err;        /* may be filled although a later step succeeds */
     dli_mysql_conn_t *conn; /* of this attempt; NULL: given back or dropped */
     uint64_t began_ns;
-    bool is_again;   /* the hold had this connection already */
     bool has_spoken; /* the server has answered on it */
     bool was_stale;  /* it had died while idle */
     bool is_at_risk; /* it has been asked for the row, so it may hold it */
     bool is_locked;  /* it has said that it holds it */
 } dli_mysql_claim_t;
 
-/* A connection that has the request's idle timeouts: the hold's own, or a borrowed one. DL_EBUSY: all are in
- * use, and the time for waiting is over for now. Unless DL_OK there is none. */
+/* Borrows one, and sets the request's idle timeouts. DL_EBUSY: all are in use, and the time for waiting is
+ * over for now. Unless DL_OK there is none. */
 dl_status_t dli_mysql_claim_connect(dli_mysql_claim_t *c);
 /* One statement. DL_OK: the server answered, perhaps with an error. Otherwise the connection is done with,
  * and this is the outcome of the attempt. */

@@ -39,7 +39,7 @@ static dl_status_t judge_row(dli_mysql_claim_t *c, dli_mysql_answer_t *answer, b
     MYSQL_ROW row = dli_mysql_answer_row(answer, NULL);
     *is_missing = row == NULL;
     c->is_locked = row != NULL;
-    bool is_foreign = row != NULL && row[0] != NULL && !c->is_again;
+    bool is_foreign = row != NULL && row[0] != NULL;
     dli_mysql_answer_free(answer);
     if (is_foreign) {
         return dli_mysql_claim_leave(c, dli_mysql_row_foreign(c->mysql, c->err));
@@ -232,7 +232,7 @@ static dl_status_t claim(dli_mysql_claim_t *c) {
     dl_status_t status;
     int stale = 0;
     do {
-        c->is_again = c->is_at_risk = c->is_locked = c->was_stale = false;
+        c->is_at_risk = c->is_locked = c->was_stale = false;
         status = attempt(c, has_superseded);
     } while (c->was_stale && ++stale < STALE_CONNECTIONS_MAX);
     return status;
@@ -254,6 +254,7 @@ dl_status_t dli_mysql_session_acquire(void *state, void *hold, const dl_request_
     grant->session_fd = -1;
     grant->busy_ms = DL_LEASE_MAX_MS; /* not known */
     grant->busy_is_dlock = 1;
+    dli_mysql_session_drop(state, hold); /* that was granted: the core never asks for it; it begins anew */
     dli_mysql_session_begin(sessions, c.session);
     dl_status_t status = claim(&c);
     dli_mysql_session_end(sessions, c.session);

@@ -141,9 +141,6 @@ dl_status_t dli_mysql_rows_release(void *state, void *hold, const dl_request_t *
 void dli_mysql_rows_renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns);
 dl_status_t dli_mysql_rows_force(void *state, const char *name, size_t name_len, uint64_t deadline_ns,
                                  dl_error_t *err);
-/* Makes a free row for a name that has none, with a token that is no lower than any it can have had. DL_OK
- * also if there is one by now. */
-dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err);
 /* ---- for all three ----------------------------------------------------------------------------------- */
 
 /* purge.c: now and then, after the request's release, deletes some names that nobody has locked for long;

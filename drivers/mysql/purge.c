@@ -20,10 +20,9 @@
  *     name was raised to `highest` or above: committed, or in the same transaction. It never falls and is
  * never deleted.
  *   - mysql-lease, mysql-optimistic: a new row copies the token of the row with the empty name while it holds
- * a shared lock on it, up to its own commit (dli_mysql_rows_provide). If an older row of its name was deleted
- *     before, the raise before that was committed before the new row was inserted; as it cannot have been
- *     committed while the lock was held, it was so before the lock was granted, and its value is what was
- *     copied.
+ * a shared lock on it, up to its own commit (rows.c). If an older row of its name was deleted before, the
+ *     raise before that was committed before the new row was inserted; as it cannot have been committed while
+ *     the lock was held, it was so before the lock was granted, and its value is what was copied.
  *   - mysql-pessimistic: all of it is one transaction, which locks the names' rows first, so that nobody
  * holds them or draws for them. A new token is above that of the row with the empty name (tokens.c).
  *   - Whoever takes a row gets a token above the row's. A row that was taken again meanwhile has a larger

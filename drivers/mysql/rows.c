@@ -192,11 +192,12 @@ static dl_status_t insert(dli_mysql_t *mysql, const dl_request_t *r, const dli_m
 }
 
 /*
- * A new row begins at a token that is no lower than any its name can have had (purge.c): the row with the
- * empty name is read under a shared lock, so that it cannot be raised before the new row is there. Without
- * that row nothing is found or inserted: then it is made first, once in the life of a table.
+ * Makes a free row for a name that has none; DL_OK also if there is one by now. It begins at a token that is
+ * no lower than any its name can have had (purge.c): the row with the empty name is read under a shared lock,
+ * so that it cannot be raised before the new row is there. Without that row nothing is found or inserted:
+ * then it is made first, once in the life of a table.
  */
-dl_status_t dli_mysql_rows_provide(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
+static dl_status_t provide(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t *err) {
     const char *token = mysql->kind->token_column;
     DLI_MYSQL_SQL(row);
     DLI_MYSQL_SQL(base);
@@ -228,7 +229,7 @@ dl_status_t dli_mysql_rows_acquire(dli_mysql_t *mysql, dli_mysql_take_t take, co
     }
     dl_status_t status = take(mysql, request, &exchange, err);
     if (status == DL_OK && exchange.answer.affected == 0 && exchange.answer.insert_id == 0) {
-        status = dli_mysql_rows_provide(mysql, request, err);
+        status = provide(mysql, request, err);
         if (status == DL_OK) {
             status = take(mysql, request, &exchange, err);
         }

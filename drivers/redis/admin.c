@@ -49,14 +49,10 @@ dli_slice_t dli_redis_label_prefix(const dli_redis_t *redis) {
 typedef struct listing {
     dli_exchange_t exchange; /* first */
     dli_commands_t commands;
-    dli_redis_t *redis; /* alone */
     dli_listed_t listed;
-    dl_status_t status;
-    dl_error_t err;
     char pattern[2 * (DLI_PREFIX_MAX + DL_NAME_MAX) + 2];
     size_t pattern_len;
-    char cursor[24];
-    redisReply *page;             /* of SCAN */
+    redisReply *page;             /* of SCAN: where the next begins, and keys */
     size_t at;                    /* the next key of the page */
     size_t pages;                 /* that have come */
     void *seen;                   /* tree of names: the server's SCAN may show a key more than once */
@@ -93,7 +89,7 @@ static bool is_candidate(const dli_redis_t *redis, const redisReply *key) {
 
 /* Asks the next; the one before is over. */
 static void ask(listing_t *l, redisReply **replies, void (*then)(dli_exchange_t *exchange)) {
-    l->exchange = (dli_exchange_t){.redis = l->redis,
+    l->exchange = (dli_exchange_t){.redis = l->exchange.redis,
                                    .commands = &l->commands,
                                    .replies = replies,
                                    .deadline_ns = l->pages > 0 ? l->listed.deadline_ns : l->listed.first_ns,
@@ -103,12 +99,12 @@ static void ask(listing_t *l, redisReply **replies, void (*then)(dli_exchange_t 
 
 /* Reports the lock at a key, once. */
 static dl_status_t report(listing_t *l, const dli_slice_t *key, const dl_lock_info_t *info) {
-    size_t prefix_len = l->redis->prefix_len;
+    size_t prefix_len = l->exchange.redis->prefix_len;
     char *name = strndup(key->at + prefix_len, key->len - prefix_len);
     void **node = name != NULL ? tsearch(name, &l->seen, compare_names) : NULL;
     if (node == NULL || *node != name) {
         free(name);
-        return node != NULL ? DL_OK : dl_driver_fail(&l->err, DL_ENOMEM, 0, "out of memory");
+        return node != NULL ? DL_OK : dl_driver_fail(&l->exchange.err, DL_ENOMEM, 0, "out of memory");
     }
     l->ended = l->listed.fn(l->listed.arg, name, info) != 0;
     return DL_OK;
@@ -120,25 +116,23 @@ static void ask_part(listing_t *l);
 static void take_held(dli_exchange_t *exchange) {
     listing_t *l = listing_of(exchange);
     const redisReply *reply = l->held;
-    l->status = exchange->status;
-    l->err = exchange->err;
-    if (l->status != DL_OK) {
+    if (exchange->status != DL_OK) {
         return;
     }
     bool makes_sense = reply->type == REDIS_REPLY_ARRAY && reply->elements % 2 == 0;
-    for (size_t i = 0; makes_sense && i < reply->elements && l->status == DL_OK && !l->ended; i += 2) {
+    for (size_t i = 0; makes_sense && i < reply->elements && exchange->status == DL_OK && !l->ended; i += 2) {
         int64_t place;
         dl_lock_info_t info = DL_LOCK_INFO_INIT;
         makes_sense = dli_reply_int(reply->element[i], &place) && place >= 1 && (size_t)place <= l->n &&
                       dli_redis_read_info(reply->element[i + 1], &info);
-        l->status = makes_sense ? report(l, &l->words[place - 1], &info) : DL_OK;
+        exchange->status = makes_sense ? report(l, &l->words[place - 1], &info) : DL_OK;
     }
     if (!makes_sense) {
-        l->status = dli_redis_fail(l->redis, NULL, reply, &l->err);
+        exchange->status = dli_redis_fail(exchange->redis, NULL, reply, &exchange->err);
     }
     freeReplyObject(l->held);
     l->held = NULL;
-    if (l->status == DL_OK && !l->ended) {
+    if (exchange->status == DL_OK && !l->ended) {
         ask_part(l);
     }
 }
@@ -147,22 +141,23 @@ static void ask_page(listing_t *l);
 
 /* Asks about the next keys of the page; where there are none, for the next page. */
 static void ask_part(listing_t *l) {
+    const dli_redis_t *redis = l->exchange.redis;
     const redisReply *keys = l->page->element[1];
     /* What others wrote is a lock where nothing but locks should be. */
-    bool only_locks = l->redis->prefix_len > 0 || strcmp(l->redis->layout->redis_type, "hash") == 0;
+    bool only_locks = redis->prefix_len > 0 || strcmp(redis->layout->redis_type, "hash") == 0;
     for (l->n = 0; l->at < keys->elements && l->n < CHUNK; l->at++) {
         const redisReply *key = keys->element[l->at];
-        if (is_candidate(l->redis, key)) {
+        if (is_candidate(redis, key)) {
             l->words[l->n++] = (dli_slice_t){key->str, key->len};
         }
     }
     if (l->n > 0) {
-        l->words[l->n] = dli_redis_label_prefix(l->redis);
+        l->words[l->n] = dli_redis_label_prefix(redis);
         l->words[l->n + 1] = dli_slice(only_locks ? "1" : "0");
         dli_commands_clear(&l->commands); /* by its text, as an exchange is not sent again */
-        dli_script_encode(&l->commands, l->redis->layout->inspect, true, l->n, l->n + 2, l->words);
+        dli_script_encode(&l->commands, redis->layout->inspect, true, l->n, l->n + 2, l->words);
         ask(l, &l->held, take_held);
-    } else if (strcmp(l->cursor, "0") != 0) {
+    } else if (strcmp(l->page->element[0]->str, "0") != 0) {
         ask_page(l);
     }
 }
@@ -170,15 +165,12 @@ static void ask_part(listing_t *l) {
 static void take_page(dli_exchange_t *exchange) {
     listing_t *l = listing_of(exchange);
     const redisReply *p = l->page;
-    l->status = exchange->status;
-    l->err = exchange->err;
-    if (l->status == DL_OK &&
+    if (exchange->status == DL_OK &&
         (p->type != REDIS_REPLY_ARRAY || p->elements != 2 || p->element[0]->type != REDIS_REPLY_STRING ||
-         p->element[0]->len >= sizeof l->cursor || p->element[1]->type != REDIS_REPLY_ARRAY)) {
-        l->status = dli_redis_fail(l->redis, NULL, p, &l->err);
+         p->element[1]->type != REDIS_REPLY_ARRAY)) {
+        exchange->status = dli_redis_fail(exchange->redis, NULL, p, &exchange->err);
     }
-    if (l->status == DL_OK) {
-        memcpy(l->cursor, p->element[0]->str, p->element[0]->len + 1);
+    if (exchange->status == DL_OK) {
         l->pages++;
         l->at = 0;
         ask_part(l);
@@ -186,10 +178,11 @@ static void take_page(dli_exchange_t *exchange) {
 }
 
 static void ask_page(listing_t *l) {
-    const dli_slice_t words[] = {dli_slice("SCAN"),  dli_slice(l->cursor),
-                                 dli_slice("MATCH"), {l->pattern, l->pattern_len},
-                                 dli_slice("COUNT"), dli_slice(SCAN_COUNT),
-                                 dli_slice("TYPE"),  dli_slice(l->redis->layout->redis_type)};
+    const dli_slice_t words[] = {
+        dli_slice("SCAN"),  dli_slice(l->page != NULL ? l->page->element[0]->str : "0"),
+        dli_slice("MATCH"), {l->pattern, l->pattern_len},
+        dli_slice("COUNT"), dli_slice(SCAN_COUNT),
+        dli_slice("TYPE"),  dli_slice(l->exchange.redis->layout->redis_type)};
     dli_commands_clear(&l->commands);
     dli_commands_add(&l->commands, sizeof words / sizeof words[0], words);
     freeReplyObject(l->page);
@@ -201,9 +194,8 @@ dli_exchange_t *dli_listing_begin(dli_redis_t *alone, const dli_listed_t *listed
     if (l == NULL) {
         return NULL;
     }
-    l->redis = alone;
+    l->exchange.redis = alone;
     l->listed = *listed;
-    strcpy(l->cursor, "0");
     if (listed->prefix_len > DL_NAME_MAX) {
         return &l->exchange; /* no name is that long */
     }
@@ -219,13 +211,14 @@ dl_status_t dli_listing_end(dli_exchange_t *listing, dl_error_t *err) {
     if (l == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    const dl_driver_env_t *env = l->redis->env;
-    dl_status_t status = l->status;
+    const dli_redis_t *redis = l->exchange.redis;
+    const dl_driver_env_t *env = redis->env;
+    dl_status_t status = l->exchange.status;
     if (status == DL_EIO && l->pages > 0 && env->now_ns() >= l->listed.deadline_ns) {
         (void)dl_driver_fail(err, status, 0, "%.100s: listing took longer than call_timeout (%s)",
-                             l->redis->endpoint.label, dl_driver_duration(env->call_timeout_ms).text);
+                             redis->endpoint.label, dl_driver_duration(env->call_timeout_ms).text);
     } else if (status != DL_OK) {
-        *err = l->err;
+        *err = l->exchange.err;
     }
     tdestroy(l->seen, free);
     freeReplyObject(l->page);

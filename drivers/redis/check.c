@@ -20,7 +20,7 @@ static void report_way(const dli_check_t *check) {
 bool dli_check_server(const dli_check_t *check) {
     char server[512];
     if (check->status != DL_OK) {
-        dli_check_say(check, DL_FINDING_ERROR, "server", "%s", check->err.message);
+        dli_check_say(check, DL_FINDING_ERROR, "server", "%s", check->exchange.err.message);
         return false;
     }
     dli_redis_describe(check->redis, server, sizeof server);
@@ -65,25 +65,15 @@ static void run(dli_check_t *checks, size_t n) {
     dli_exchanges_run(exchanges, n);
 }
 
-static bool answers(const dli_check_t *check) {
-    return check->status == DL_OK && check->time_status == DL_OK;
-}
-
-static void take_look(dli_check_t *check, const redisReply *reply, dli_moment_t *best) {
-    const dli_exchange_t *x = &check->exchange;
+static void take_look(dli_exchange_t *x, const redisReply *reply, dli_moment_t *best) {
     int64_t seconds, us;
-    check->time_status = x->status;
-    check->time_err = x->err;
-    if (x->status != DL_OK) {
-        return;
-    }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
         !dli_text_int(reply->element[0]->str, reply->element[0]->len, &seconds) ||
         !dli_text_int(reply->element[1]->str, reply->element[1]->len, &us)) {
-        check->time_status = dli_reply_unexpected(reply, "TIME", &check->time_err);
-        return;
+        x->status = dli_reply_unexpected(reply, "TIME", &x->err);
+    } else {
+        dli_clock_look(best, x->wire.sent_ns, x->heard_ns, seconds * 1000000 + us);
     }
-    dli_clock_look(best, x->wire.sent_ns, x->heard_ns, seconds * 1000000 + us);
 }
 
 /* At those that have answered so far. */
@@ -93,14 +83,14 @@ static void look_all(dli_check_t *checks, size_t n, bool is_last) {
     for (size_t look = 0; look < DLI_CLOCK_LOOKS; look++) {
         redisReply *replies[DLI_EXCHANGES_MAX] = {NULL};
         for (size_t i = 0; i < n; i++) {
-            if (answers(&checks[i])) {
+            if (checks[i].exchange.status == DL_OK) {
                 begin(&checks[i], &commands, &replies[i]);
             }
         }
         run(checks, n);
         for (size_t i = 0; i < n; i++) {
-            if (answers(&checks[i])) {
-                take_look(&checks[i], replies[i], is_last ? &checks[i].last : &checks[i].first);
+            if (checks[i].exchange.status == DL_OK) {
+                take_look(&checks[i].exchange, replies[i], is_last ? &checks[i].last : &checks[i].first);
             }
         }
         dli_replies_free(replies, n);
@@ -121,11 +111,11 @@ static void look_again(dli_check_t *checks, size_t n) {
 }
 
 static void report_clock(const dli_check_t *check) {
-    if (check->time_status == DL_OK) {
+    if (check->exchange.status == DL_OK) {
         dli_clock_report(&check->report, &check->first, &check->last, true);
     } else {
         dli_check_say(check, DL_FINDING_NOTE, "server clock", "could not be looked at: %s",
-                      check->time_err.message);
+                      check->exchange.err.message);
     }
 }
 
@@ -164,7 +154,6 @@ void dli_checks_ask(dli_check_t *checks, size_t n) {
     for (size_t i = 0; i < n; i++) {
         dli_check_t *check = &checks[i];
         check->status = check->exchange.status;
-        check->err = check->exchange.err;
         if (check->status == DL_OK && check->replies[0]->type == REDIS_REPLY_STRING) {
             check->info = check->replies[0]->str;
         }
@@ -208,7 +197,7 @@ dl_status_t dli_redis_check(void *state, dl_finding_fn fn, void *arg, uint64_t d
         if (dli_check_server(&check)) {
             report(&check);
         } else {
-            *err = check.err;
+            *err = check.exchange.err;
         }
     }
     dli_check_free(&check);

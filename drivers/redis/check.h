@@ -19,13 +19,9 @@ typedef struct dli_check {
     dli_commands_t commands;
     redisReply *replies[DLI_CHECK_REPLIES];
     size_t settings_at, rights_at, vote_at;
-    const char *info; /* what INFO answered; NULL: the user may not ask */
-    dl_status_t status;
-    dl_error_t err;
-    /* The time, at two instants. */
-    dli_moment_t first, last;
-    dl_status_t time_status;
-    dl_error_t time_err;
+    const char *info;         /* what INFO answered; NULL: the user may not ask */
+    dl_status_t status;       /* of that; then the exchange is the last look at the clock */
+    dli_moment_t first, last; /* the time, at two instants */
 } dli_check_t;
 
 #define dli_check_say(check, ...) dli_say(&(check)->report, __VA_ARGS__)

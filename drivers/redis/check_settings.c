@@ -221,7 +221,7 @@ static void report_each_replica(const dli_check_t *check, int64_t count) {
 
 static void report_wanted_replicas(const dli_check_t *check, int64_t count) {
     const dli_redis_t *redis = check->redis;
-    bool refuses = redis->shortfall == DLI_SHORTFALL_REFUSE;
+    bool refuses = !redis->warns_of_shortfall;
     if (count >= redis->min_replicas) {
         dli_check_say(check, DL_FINDING_OK, "replication",
                       "%" PRId64 " replicas; a lock counts only after %" PRId64
@@ -296,9 +296,7 @@ static void report_replication(const dli_check_t *check) {
 static void report_connections(const dli_check_t *check) {
     int64_t limit = dli_info_number(check->info, "maxclients", setting_number(check, MAXCLIENTS, -1));
     int64_t used = dli_info_number(check->info, "connected_clients", -1);
-    /* Besides those for calls: one or two for renewals, one that hears of releases. */
-    const dli_redis_t *redis = check->redis;
-    int64_t wanted = (int64_t)(redis->connections * (redis->min_replicas > 0 ? 2 : 1)) + 2;
+    int64_t wanted = (int64_t)check->redis->mux->count + 1; /* which hears of releases */
     if (limit > 0 && used >= 0) {
         bool tight = used >= limit / 10 * 9, may_be_tight = limit - used < wanted;
         dli_check_say(

@@ -43,10 +43,9 @@ dl_status_t dli_redis_read_names(dli_redis_t *redis, const dl_option_value_t *va
 
 static dl_status_t read_replicas(dli_redis_t *redis, const dl_option_value_t *values, dl_error_t *err) {
     const char *shortfall = values[DLI_REDIS_OPT_REPLICA_SHORTFALL].string;
-    bool warn = shortfall != NULL && strcmp(shortfall, "warn") == 0;
     redis->min_replicas = values[DLI_REDIS_OPT_MIN_REPLICAS].number;
     redis->replica_timeout_ms = values[DLI_REDIS_OPT_REPLICA_TIMEOUT].number;
-    redis->shortfall = warn ? DLI_SHORTFALL_WARN : DLI_SHORTFALL_REFUSE;
+    redis->warns_of_shortfall = shortfall != NULL && strcmp(shortfall, "warn") == 0;
     if (redis->min_replicas > 0 && redis->replica_timeout_ms >= redis->env->call_timeout_ms) {
         return dl_driver_fail(err, DL_ECONFIG, 0,
                               "replica_timeout (%s) has to be less than call_timeout (%s)",
@@ -127,9 +126,7 @@ dl_status_t dli_redis_judge_first(const dli_exchange_t *x, dl_error_t *err) {
     if (run->type != REDIS_REPLY_ERROR || dli_redis_is_foreign(run) || dli_reply_is_error(run, "NOSCRIPT")) {
         return DL_OK;
     }
-    dli_key_t key = {.len = strlen(redis->token_key)};
-    memcpy(key.at, redis->token_key, key.len);
-    dl_status_t status = dli_redis_fail(redis, &key, run, err);
+    dl_status_t status = dli_redis_fail(redis, NULL, run, err);
     dl_error_t why = *err;
     return dl_driver_fail(err, status, why.native, "running a script on the token key '%s': %s",
                           redis->token_key_shown, why.message);
@@ -185,8 +182,9 @@ dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *opti
     if (redis->mux == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    size_t pipes = redis->connections + 1 + (redis->min_replicas > 0 ? redis->connections : 0);
-    return dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, options, pipes, err);
+    /* One is for renewals. Each acquire that waits for replicas has its connection to itself. */
+    size_t count = (redis->min_replicas > 0 ? 3 : 1) * redis->connections + 1;
+    return dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, options, count, err);
 }
 
 void dli_redis_close_mux(dli_redis_t *redis, bool forked) {
@@ -284,17 +282,9 @@ dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len,
     dli_key_t key;
     dli_redis_key(redis, name, name_len, &key);
     if (dli_redis_is_own_key(redis, key.at, key.len)) {
-        const char *tokens = redis->token_key_shown;
-        if (redis->voting != NULL) {
-            return dl_driver_fail(
-                err, DL_EINVAL, 0,
-                "the keys '%s', '%s:node' and '%s:quarantine' are the driver's own; no lock can be there",
-                tokens, tokens, tokens);
-        }
-        bool is_counter = key.len == strlen(redis->token_key);
-        return dl_driver_fail(err, DL_EINVAL, 0, "'%s%s' is the key of %s", tokens,
-                              is_counter ? "" : DLI_LABEL_INFIX "...",
-                              is_counter ? "the token counter" : "a client's name");
+        return dl_driver_fail(err, DL_EINVAL, 0,
+                              "no lock can be at '%s', nor at the driver's other keys, which begin with that",
+                              redis->token_key_shown);
     }
     return DL_OK;
 }

@@ -56,8 +56,6 @@ typedef struct dli_voting {
     char marker_key[DLI_PREFIX_MAX + 16], quarantine_key[DLI_PREFIX_MAX + 16];
 } dli_voting_t;
 
-typedef enum dli_shortfall { DLI_SHORTFALL_REFUSE, DLI_SHORTFALL_WARN } dli_shortfall_t;
-
 /* The state of a client. */
 struct dli_redis {
     const dl_driver_env_t *env; /* NULL: never opened */
@@ -66,7 +64,7 @@ struct dli_redis {
     dli_endpoint_t endpoint;
     /* Requests share connections (requests.c). */
     const dli_backend_env_t *core;
-    size_t connections;
+    size_t connections; /* for all; twice as many for acquires that wait for replicas, each by itself */
     dli_subscriber_t *subscriber;
     char prefix[DLI_PREFIX_MAX + 1];
     size_t prefix_len;
@@ -75,8 +73,8 @@ struct dli_redis {
     char also_publish[DLI_PREFIX_MAX + 1]; /* "": nothing */
     char prefix_shown[DLI_PREFIX_MAX + 1], token_key_shown[DLI_PREFIX_MAX + 1]; /* as messages have them */
     int64_t min_replicas, replica_timeout_ms;
-    dli_shortfall_t shortfall;
-    char ignored[64]; /* options that are set and without effect; "": none */
+    bool warns_of_shortfall; /* of replicas, in place of refusing the lock */
+    char ignored[64];        /* options that are set and without effect; "": none */
     /* What is above is fixed once it is open. */
     dli_mux_t *mux;
     bool warned_of_queue; /* the server refused one; guarded by the core's mutex */
@@ -99,9 +97,9 @@ void dli_redis_peers(const dli_redis_t *redis, const char *name, size_t name_len
 bool dli_redis_is_own_key(const dli_redis_t *redis, const char *key, size_t len);
 /* Does this answer of a script say that the lock's key holds something that is no lock of this kind? */
 bool dli_redis_is_foreign(const redisReply *reply);
-/* The status for an answer of a script on this key (NULL: on no single one) that is an error or makes no
- * sense, with err filled. */
-dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
+/* The status for an answer of a script on the lock of this request (NULL: on no single one) that is an error
+ * or makes no sense, with err filled. */
+dl_status_t dli_redis_fail(const dli_redis_t *redis, const dl_request_t *request, const redisReply *reply,
                            dl_error_t *err);
 
 /* ---- the ops of the table, the same for both layouts

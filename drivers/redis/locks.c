@@ -57,13 +57,9 @@ bool dli_redis_is_foreign(const redisReply *reply) {
 
 /* The key for people: what the options give of it as they are shown, its beginning, without what controls
  * terminals, and no character cut in half. */
-static void show_key(const dli_redis_t *redis, const char *key, size_t key_len, char text[KEY_SHOWN + 4]) {
+static void show_key(const char *shown_before, const char *name, size_t name_len, char text[KEY_SHOWN + 4]) {
     char whole[DLI_KEY_MAX];
-    bool is_counter = key_len == strlen(redis->token_key) && memcmp(key, redis->token_key, key_len) == 0;
-    size_t given = is_counter || key_len < redis->prefix_len ? key_len : redis->prefix_len;
-    size_t len = (size_t)snprintf(whole, sizeof whole, "%s%.*s",
-                                  is_counter ? redis->token_key_shown : redis->prefix_shown,
-                                  (int)(key_len - given), key + given);
+    size_t len = (size_t)snprintf(whole, sizeof whole, "%s%.*s", shown_before, (int)name_len, name);
     size_t shown = len <= KEY_SHOWN ? len : KEY_SHOWN;
     while (shown < len && shown > 0 && ((unsigned char)whole[shown] & 0xc0) == 0x80) {
         shown--;
@@ -75,25 +71,21 @@ static void show_key(const dli_redis_t *redis, const char *key, size_t key_len, 
     strcpy(text + shown, shown < len ? "..." : "");
 }
 
-/* Something else stands where a lock or the counter should be. */
-static dl_status_t fail_foreign(const dli_redis_t *redis, const char *key, size_t len, const char *what,
-                                const char *wanted, const char *of, dl_error_t *err) {
-    char text[KEY_SHOWN + 4];
-    show_key(redis, key, len, text);
-    return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s' at %.*s: the key holds %s, not %s%s", text, LABEL_SHOWN,
-                          redis->endpoint.label, what, wanted, of);
-}
-
-dl_status_t dli_redis_fail(const dli_redis_t *redis, const dli_key_t *key, const redisReply *reply,
+dl_status_t dli_redis_fail(const dli_redis_t *redis, const dl_request_t *request, const redisReply *reply,
                            dl_error_t *err) {
-    if (key != NULL && dli_redis_is_foreign(reply)) {
+    char key[KEY_SHOWN + 4];
+    if (request != NULL && dli_redis_is_foreign(reply)) {
         bool typed = dli_reply_is_error(reply, "WRONGTYPE");
-        return fail_foreign(redis, key->at, key->len, typed ? "a value of another type" : "another hash",
-                            "a lock of ", redis->layout->driver, err);
+        show_key(redis->prefix_shown, request->name, request->name_len, key);
+        return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s' at %.*s: the key holds %s, not a lock of %s", key,
+                              LABEL_SHOWN, redis->endpoint.label,
+                              typed ? "a value of another type" : "another hash", redis->layout->driver);
     }
     if (dli_reply_is_error(reply, "ETOKEN")) {
-        return fail_foreign(redis, redis->token_key, strlen(redis->token_key), "something else",
-                            "a token counter", "", err);
+        show_key(redis->token_key_shown, "", 0, key);
+        return dl_driver_fail(err, DL_EFOREIGN, 0,
+                              "'%s' at %.*s: the key holds something else, not a token counter", key,
+                              LABEL_SHOWN, redis->endpoint.label);
     }
     dl_status_t status = dli_reply_unexpected(reply, "a lock script", err);
     dl_error_t why = *err;

@@ -93,8 +93,9 @@ enum {
                                    "unix:///path?db=N"},                                               \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_DATABASE, "database", DL_OPTION_INT, NULL, 0, 65535,                \
                      "The number of the database; unset: as the URL says, or 0"),                      \
-    DLI_REDIS_NUMBER(DLI_REDIS_OPT_CONNECTIONS, "connections", DL_OPTION_INT, "2", 1, 4,               \
-                     "So many that the requests of all threads share, made as they are needed"),       \
+    DLI_REDIS_NUMBER(DLI_REDIS_OPT_CONNECTIONS, "connections", DL_OPTION_INT, "1", 1, 4,               \
+                     "So many that the requests of all threads share, made as they are needed; with "  \
+                     "min_replicas twice as many more"),                                               \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_MIN_REPLICAS, "min_replicas", DL_OPTION_INT, "0", 0, 100,           \
                      "So many replicas have to acknowledge a lock before it counts as taken (WAIT)"),  \
     DLI_REDIS_NUMBER(DLI_REDIS_OPT_REPLICA_TIMEOUT, "replica_timeout", DL_OPTION_DURATION, "500ms", 1, \

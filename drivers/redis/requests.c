@@ -19,7 +19,6 @@ typedef struct ask {
     dli_redis_request_t wire; /* first */
     dli_redis_t *redis;
     dl_status_t status; /* what the replies mean */
-    bool sent;          /* as an earlier kind */
     size_t at;          /* RENEW: the entry that is answered next */
     int64_t replicas;   /* TRY: so many know of it */
     redisReply *seen;   /* FORCE: who holds it */
@@ -57,52 +56,37 @@ static void ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_
 
 /* false: it makes no sense. */
 static bool judge_error(ask_t *a, const redisReply *reply) {
-    const dl_request_t *with = &a->wire.asked->with;
-    dli_key_t key;
-    dli_redis_key(a->redis, with->name, with->name_len, &key);
-    a->status = dli_redis_fail(a->redis, &key, reply, err_of(a));
+    a->status = dli_redis_fail(a->redis, &a->wire.asked->with, reply, err_of(a));
     return reply->type == REDIS_REPLY_ERROR;
 }
 
 /* ---- pipes ------------------------------------------------------------------------------------------ */
 
 /* Owners are numbered, one after the other; those of owned handles behind a letter. */
-static size_t wish(const dli_redis_t *redis, const char *owner) {
+static size_t wish(const char *owner) {
     const char *number = owner != NULL ? strrchr(owner, ':') : NULL;
-    return number != NULL ? strtoul(number + 1 + (number[1] == 't'), NULL, 10) % redis->connections : 0;
+    return number != NULL ? strtoul(number + 1 + (number[1] == 't'), NULL, 10) : 0;
 }
 
-/* What one thread asks has one pipe, where that is connected. */
-static size_t usual_pipe(const dli_redis_t *redis, const dl_request_t *with) {
-    return dli_mux_choose(redis->mux, 0, redis->connections, wish(redis, with->owner));
+/* A claim that waits for replicas. */
+static bool is_durable(const ask_t *a) {
+    return a->redis->min_replicas > 0 && a->wire.asked->kind == DLI_ASK_TRY;
 }
 
-/* Renewals have a pipe of their own; so have claims that wait for replicas. */
-static size_t renewal_pipe(const dli_redis_t *redis) {
-    return redis->connections;
-}
-
-static bool has_replicas(const dli_redis_t *redis, const dl_request_t *with) {
-    return redis->min_replicas > 0 && with->level == 1;
-}
-
-static size_t claim_pipe(const dli_redis_t *redis, const dl_request_t *with) {
-    size_t first = redis->connections + 1;
-    return has_replicas(redis, with)
-               ? dli_mux_choose(redis->mux, first, redis->connections, wish(redis, with->owner))
-               : usual_pipe(redis, with);
-}
-
-static size_t free_pipe(const dli_redis_t *redis, const dl_request_t *with) {
-    size_t pipe;
-    return dli_mux_find_claim(redis->mux, with->hold_id, &pipe) ? pipe : usual_pipe(redis, with);
+/* Renewals have a pipe of their own; so have claims that wait for replicas. Else what one thread asks has
+ * one, where that is connected. */
+static uint32_t pipe_of(const ask_t *a) {
+    const dli_redis_t *redis = a->redis;
+    const dli_request_t *asked = a->wire.asked;
+    bool waits = a->wire.count > 1;
+    size_t first = waits ? redis->connections + 1 : 0;
+    size_t n = waits ? 2 * redis->connections : redis->connections;
+    return asked->kind == DLI_ASK_RENEW
+               ? (uint32_t)redis->connections
+               : (uint32_t)dli_mux_choose(redis->mux, first, n, wish(asked->with.owner));
 }
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
-
-static bool is_durable(const ask_t *a) {
-    return has_replicas(a->redis, &a->wire.asked->with);
-}
 
 static uint64_t left_ms(const ask_t *a) {
     uint64_t now = a->redis->env->now_ns(), deadline_ns = a->wire.asked->with.deadline_ns;
@@ -227,15 +211,12 @@ static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
     return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR;
 }
 
-static void begin_as(ask_t *a, const dli_redis_kind_t *kind, size_t count, size_t pipe) {
-    a->sent |= a->wire.kind->intent != DLI_READ;
+static void begin_as(ask_t *a, const dli_redis_kind_t *kind) {
+    const dli_backend_env_t *core = a->redis->core;
     a->wire.kind = kind;
-    a->wire.slow_ms = a->wire.rest_ms = 0;
-    a->wire.count = (uint32_t)count;
-    a->wire.pipe = (uint32_t)pipe;
     dli_mux_begin(a->redis->mux, &a->wire);
     if (a->wire.leads) { /* it sleeps beside who has read for it, and may have to read here by itself */
-        a->redis->mux->core->look_again(a->redis->mux->core->core, a->wire.asked);
+        core->look_again(core->core, a->wire.asked);
     }
 }
 
@@ -256,12 +237,15 @@ static void warn_of_replicas(dli_redis_t *redis, int64_t known) {
  * lock that is refused has to be gone for sure by then. */
 static void confirm(ask_t *a) {
     dli_redis_t *redis = a->redis;
-    if (a->replicas >= redis->min_replicas || redis->shortfall != DLI_SHORTFALL_REFUSE) {
+    if (a->replicas >= redis->min_replicas || redis->warns_of_shortfall) {
         warn_of_replicas(redis, a->replicas);
         end(a, DL_OK);
         return;
     }
-    begin_as(a, &refuse_kind, 1, free_pipe(redis, &a->wire.asked->with));
+    a->wire.slow_ms = a->wire.rest_ms = 0;
+    a->wire.count = 1;
+    a->wire.pipe = pipe_of(a);
+    begin_as(a, &refuse_kind);
 }
 
 static void claim_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
@@ -386,7 +370,7 @@ static void look_ended(dli_redis_request_t *wire, dl_status_t status, const dl_e
         return;
     }
     wire->kept = NULL;
-    begin_as(a, &force_kind, 1, wire->pipe);
+    begin_as(a, &force_kind);
 }
 
 static const dli_redis_kind_t look_kind = {
@@ -438,15 +422,13 @@ static bool renewal_replied(dli_redis_request_t *wire, const redisReply *reply) 
     ask_t *a = ask_of(wire);
     dl_renewal_t *r = next_entry(a);
     dl_error_t err;
-    dli_key_t key;
     int64_t number;
     r->sent_ns = wire->sent_ns;
     if (dli_reply_int(reply, &number)) {
         r->status = number == 1 ? DL_OK : number == 0 ? DL_ELOST : DL_EUNKNOWN;
         return number == 0 || number == 1;
     }
-    dli_redis_key(a->redis, r->name, r->name_len, &key);
-    r->status = dli_redis_is_foreign(reply) ? DL_ELOST : dli_redis_fail(a->redis, &key, reply, &err);
+    r->status = dli_redis_is_foreign(reply) ? DL_ELOST : dli_redis_fail(a->redis, NULL, reply, &err);
     return reply->type == REDIS_REPLY_ERROR;
 }
 
@@ -491,17 +473,11 @@ static dl_status_t check(const ask_t *a) {
     const dli_request_t *request = a->wire.asked;
     const dl_request_t *with = &request->with;
     dl_error_t *err = err_of(a);
-    if (request->kind > DLI_ASK_LEVEL && request->kind != DLI_ASK_RELEASE) {
-        return DL_OK;
-    }
-    bool has_room = with->token_floor < DLI_EXACT_END - 1 || request->kind == DLI_ASK_RELEASE;
-    if (with->hold_id >= DLI_EXACT_END || !has_room) {
+    bool takes = request->kind <= DLI_ASK_LEVEL;
+    if (with->hold_id >= DLI_EXACT_END || (takes && with->token_floor >= DLI_EXACT_END - 1)) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for this server");
     }
-    if (request->kind == DLI_ASK_RELEASE) {
-        return DL_OK;
-    }
-    if (with->lease_ms < 1 || with->lease_ms > DL_LEASE_MAX_MS) {
+    if (takes && (with->lease_ms < 1 || with->lease_ms > DL_LEASE_MAX_MS)) {
         return dl_driver_fail(err, DL_EINVAL, 0, "a lease of %s", dl_driver_duration(with->lease_ms).text);
     }
     if (is_claim_too_late(&a->wire)) {
@@ -531,18 +507,10 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     *a = (ask_t){.redis = redis, .wire.asked = request};
     a->wire.leads = request->leads;
     a->wire.kind = kinds[request->kind];
-    a->wire.count = 1;
+    a->wire.count = request->kind == DLI_ASK_RENEW ? count_renewals(request) : is_durable(a) ? 2 : 1;
     a->wire.claim = request->with.hold_id;
     a->wire.kept = request->kind == DLI_ASK_FORCE ? &a->seen : NULL;
-    if (request->kind == DLI_ASK_RENEW) {
-        a->wire.pipe = renewal_pipe(redis);
-        a->wire.count = count_renewals(request);
-    } else if (request->kind <= DLI_ASK_LEVEL) {
-        a->wire.pipe = claim_pipe(redis, &request->with);
-        a->wire.count = is_durable(a) ? 2 : 1;
-    } else {
-        a->wire.pipe = free_pipe(redis, &request->with);
-    }
+    a->wire.pipe = pipe_of(a);
     a->status = check(a);
     return a;
 }
@@ -560,7 +528,7 @@ void dli_redis_begin(void *state, dli_request_t *request) {
 bool dli_redis_withdraw(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
     ask_t *a = (ask_t *)(void *)request->room;
-    bool was_sent = dli_mux_withdraw(redis->mux, &a->wire) || a->sent;
+    bool was_sent = dli_mux_withdraw(redis->mux, &a->wire) || a->wire.kind == &refuse_kind;
     freeReplyObject(a->seen);
     return was_sent && a->wire.kind->intent != DLI_READ; /* that leaves nothing in doubt */
 }

@@ -16,7 +16,7 @@ typedef struct dli_script {
 extern const dli_script_t dli_script_string_acquire, dli_script_string_release, dli_script_string_inspect;
 extern const dli_script_t dli_script_hash_acquire, dli_script_hash_release, dli_script_hash_inspect;
 extern const dli_script_t dli_script_redlock_acquire, dli_script_redlock_raise, dli_script_redlock_release;
-/* All of them, ended by NULL: for tests, and for loading them at open. */
+/* All of them, ended by NULL: for tests. */
 extern const dli_script_t *const dli_scripts[];
 
 /* Appends EVALSHA; with_source: EVAL. The first of the words are the keys. */

@@ -69,14 +69,19 @@ dl_status_t dli_place_name(const dl_driver_env_t *env, const dl_option_value_t *
                           DLI_PATH_LIMIT);
 }
 
-/* Makes every missing folder above the file; only for the user's own path. */
-static void make_folders(const char *path) {
+/* Makes every missing folder above the file; only for the user's own path. 0, or why one is still missing, if
+ * it is. */
+static int make_folders(const char *path) {
     char folder[PATH_MAX] = "";
+    int error = 0;
     for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         memcpy(folder, path, (size_t)(slash - path));
         folder[slash - path] = '\0';
-        (void)mkdir(folder, 0700); /* what is missing in the end is reported by whoever needs it */
+        if (mkdir(folder, 0700) != 0 && errno != EEXIST && error == 0) {
+            error = errno;
+        }
     }
+    return error;
 }
 
 /* ---- the filesystem --------------------------------------------------------------------------------- */
@@ -163,20 +168,34 @@ dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, d
 
 /* ---- the file --------------------------------------------------------------------------------------- */
 
-/* Gives the file its name only if that is free. 0, or an errno. */
-static int publish(const dli_place_t *place, const char *draft) {
-    if (renameat2(place->folder, draft, place->folder, place->name, RENAME_NOREPLACE) == 0) {
+int dli_draft_open(int folder, const char *name, char draft[NAME_MAX + 1]) {
+    uint64_t number;
+    int fd;
+    do {
+        if (getrandom(&number, sizeof number, 0) != sizeof number) {
+            return -1;
+        }
+        if (snprintf(draft, NAME_MAX + 1, "%s.new-%016" PRIx64, name, number) > NAME_MAX) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        fd = openat(folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* follows no link */
+    } while (fd < 0 && errno == EEXIST);
+    return fd;
+}
+
+int dli_draft_publish(int folder, const char *draft, const char *name) {
+    if (renameat2(folder, draft, folder, name, RENAME_NOREPLACE) == 0) {
         return 0;
     }
-    if (errno == EINVAL || errno == ENOSYS) {
+    int error = errno;
+    if (error == EINVAL || error == ENOSYS) {
         /* A filesystem that does not know this kind of renaming. Who looks just now sees two names, and
-         * refuses. */
-        if (linkat(place->folder, draft, place->folder, place->name, 0) == 0) {
-            unlinkat(place->folder, draft, 0);
-            return 0;
-        }
+         * refuses a lock file. */
+        error = linkat(folder, draft, folder, name, 0) == 0 ? 0 : errno;
     }
-    return errno;
+    unlinkat(folder, draft, 0);
+    return error;
 }
 
 static void sync_folder(const dli_place_t *place) {
@@ -188,43 +207,30 @@ static void sync_folder(const dli_place_t *place) {
 }
 
 /*
- * Makes an empty file under another name and publishes it when its descriptor is closed: closing a
- * descriptor of the database drops the POSIX locks of every connection of this process, so none of ours may
- * ever be open on a file that somebody can already see. 0, or an errno.
+ * Makes an empty file, which has its name once its descriptor is closed: closing a descriptor of the database
+ * drops the POSIX locks of every connection of this process, so none of ours may ever be open on a file that
+ * somebody can already see. 0, or an errno.
  */
 static int make_file(const dli_place_t *place) {
     char draft[NAME_MAX + 1];
-    uint64_t number;
-    int fd;
-    do {
-        if (getrandom(&number, sizeof number, 0) != sizeof number) {
-            return errno;
-        }
-        if (snprintf(draft, sizeof draft, "%s.new-%016" PRIx64, place->name, number) >= (int)sizeof draft) {
-            return ENAMETOOLONG;
-        }
-        fd = openat(place->folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    } while (fd < 0 && errno == EEXIST);
+    int fd = dli_draft_open(place->folder, place->name, draft);
     if (fd < 0) {
         return errno;
     }
     (void)fsync(fd);
     close(fd);
-    int error = publish(place, draft);
-    if (error != 0) {
-        unlinkat(place->folder, draft, 0);
-    } else {
+    int error = dli_draft_publish(place->folder, draft, place->name);
+    if (error == 0) {
         sync_folder(place);
     }
     return error;
 }
 
-static dl_status_t cannot_make(int error, const dli_place_t *place, dl_error_t *err) {
+static dl_status_t cannot_make(int error, const char *text, dl_error_t *err) {
     dl_status_t status = error == EACCES || error == EPERM    ? DL_EAUTH
                          : error == EMFILE || error == ENFILE ? DL_ELIMIT
                                                               : DL_EIO;
-    return dl_driver_fail(err, status, error, "cannot make the lock file %s: %s", dli_place_text(place),
-                          strerror(error));
+    return dl_driver_fail(err, status, error, "cannot make the lock file %s: %s", text, strerror(error));
 }
 
 /* Is it mounted by itself, without the folder that its log lies in? */
@@ -264,7 +270,7 @@ static dl_status_t find_or_make(const dli_place_t *place, bool create, bool *mad
     struct stat file;
     if (fstatat(place->folder, place->name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
         if (errno != ENOENT) {
-            return cannot_make(errno, place, err);
+            return cannot_make(errno, dli_place_text(place), err);
         }
         if (!create) {
             return dl_driver_fail(err, DL_ECONFIG, ENOENT,
@@ -273,11 +279,11 @@ static dl_status_t find_or_make(const dli_place_t *place, bool create, bool *mad
         }
         int error = make_file(place);
         if (error != 0 && error != EEXIST) {
-            return cannot_make(error, place, err);
+            return cannot_make(error, dli_place_text(place), err);
         }
         *made = error == 0;
         if (fstatat(place->folder, place->name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
-            return cannot_make(errno, place, err);
+            return cannot_make(errno, dli_place_text(place), err);
         }
     }
     return look_at_file(place, &file, err);
@@ -296,10 +302,11 @@ dl_status_t dli_place_provide(const dl_driver_env_t *env, const dl_option_value_
     if (named[strlen(named) - 1] == '/') {
         return dl_driver_fail(err, DL_ECONFIG, EISDIR, "the path of the lock file names a folder: %s", text);
     }
-    if (create && (value == NULL || value[0] == '\0')) {
-        make_folders(named);
-    }
+    int error = create && (value == NULL || value[0] == '\0') ? make_folders(named) : 0;
     status = dli_folder_open(named, text, place, err);
+    if (status != DL_OK && err->native == ENOENT && error != 0) {
+        return cannot_make(error, text, err);
+    }
     if (status == DL_OK) {
         status = dli_place_local(place, type, sizeof type, err);
     }

@@ -91,36 +91,59 @@ static bool is_new(int folder) {
     return n == 2; /* . and .. */
 }
 
+/* Makes the folder unless it is there. 0, or an errno. */
+static int make_folder(const dli_wake_files_t *wake, const dli_store_t *store, const struct stat *file) {
+    struct stat at;
+    int folder = store->place.folder;
+    bool for_owner = acts_for_owner(store);
+    if (fstat(folder, &at) != 0 || (for_owner && !they_may_write(store, &at))) {
+        return errno;
+    }
+    /* Ours may be there since one died before the folder had its mode; one of root's may be anything. */
+    if (mkdirat(folder, wake->name, 0700) != 0 && (errno != EEXIST || for_owner)) {
+        return errno == EEXIST ? 0 : errno;
+    }
+    int fd = openat(folder, wake->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
+    }
+    if (is_new(fd)) {
+        mode_t mode = file->st_mode & 0666;
+        like_the_file(fd, mode | (mode & 0444) >> 2, file, store);
+    }
+    close(fd);
+    return 0;
+}
+
 /* 0, or -1 with errno. */
 static int make_file(dli_wake_files_t *wake, const dli_store_t *store, const char *name) {
     struct stat file, at;
-    int folder = store->place.folder;
-    if (fstatat(folder, store->place.name, &file, AT_SYMLINK_NOFOLLOW) != 0 || fstat(folder, &at) != 0) {
+    char draft[NAME_MAX + 1];
+    if (fstatat(store->place.folder, store->place.name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
         return -1;
     }
-    mode_t mode = file.st_mode & 0666;
-    bool for_owner = acts_for_owner(store);
-    /* Ours may be there since one died before the folder had its mode; one of root's may be anything. */
-    if ((!for_owner || they_may_write(store, &at)) &&
-        (mkdirat(folder, wake->name, 0700) == 0 || (errno == EEXIST && !for_owner))) {
-        int fd = openat(folder, wake->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0) {
-            if (is_new(fd)) {
-                like_the_file(fd, mode | (mode & 0444) >> 2, &file, store);
-            }
-            close(fd);
-        }
-    }
-    folder = folder_of(wake, store);
-    if (folder < 0 || fstat(folder, &at) != 0 || (for_owner && !they_may_write(store, &at))) {
+    int error = make_folder(wake, store, &file);
+    int folder = folder_of(wake, store);
+    if (folder < 0) {
+        errno = errno == ENOENT && error != 0 ? error : errno; /* why it is not there */
         return -1;
     }
-    int fd = openat(folder, name, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* follows no link */
-    if (fd >= 0) {
-        like_the_file(fd, mode, &file, store);
-        close(fd);
+    if (fstat(folder, &at) != 0 || (acts_for_owner(store) && !they_may_write(store, &at))) {
+        return -1;
     }
-    return fd >= 0 || errno == EEXIST ? 0 : -1;
+    if (fstatat(folder, name, &at, AT_SYMLINK_NOFOLLOW) == 0) {
+        return 0;
+    }
+    int fd = dli_draft_open(folder, name, draft);
+    if (fd < 0) {
+        return -1;
+    }
+    /* Before it has its name: one that dies here leaves no file that others cannot watch. */
+    like_the_file(fd, file.st_mode & 0666, &file, store);
+    close(fd);
+    error = dli_draft_publish(folder, draft, name);
+    errno = error;
+    return error == 0 || error == EEXIST ? 0 : -1;
 }
 
 /* ---- what wake.c asks for --------------------------------------------------------------------------- */

@@ -262,7 +262,7 @@ static void fork_it(ct_t *ct, scene_t *s) {
     ct_process_wait(ct, ct_fork(ct, use_what_was_inherited, s));
 }
 
-CT_CASE(instants, a_process_can_fork_at, .traits = CT_BLOCKING, .timeout_s = 120) {
+CT_CASE(instants, a_process_can_fork_at, .traits = CT_BLOCKING | CT_FORK_BUSY, .timeout_s = 120) {
     static const happening_t forking = {.act = fork_it, .ends_calls = DL_OK};
     play_at_all(ct, &forking);
 }

@@ -122,9 +122,9 @@ static void lengthen(walk_t *w, hold_t *h, int64_t began_ms, int64_t lease_ms, i
 
 /* Of an automatic level the model knows no end; when it is left, that is seen. */
 static void leave_automatic(walk_t *w, hold_t *h) {
-    int64_t now = now_ms(w), valid_ms = dl_valid_ms(h->lock);
+    int64_t before_ms = now_ms(w), valid_ms = dl_valid_ms(h->lock), now = now_ms(w);
     h->auto_level = 0;
-    h->ends_from_ms = now + valid_ms;
+    h->ends_from_ms = before_ms + valid_ms;
     h->ends_until_ms = now + valid_ms + 1;
     if (w->slow_ms > 0) { /* a renewal that is under way may still lengthen it */
         int64_t until_ms = now + validity_of(h->rules->lease_ms) + 1;

@@ -8,11 +8,17 @@
 
 #define WORKERS 5
 #define ROUNDS 3
+/* Of every second call; where time is real, longer than all scenes together keep a server from answering. */
 #define WAIT_MS 200
+#define REAL_WAIT_MS 2000
 /* Scenes at once; each takes a few seconds, most of them asleep. */
 #define SCENES 32
 /* Somebody is late by a second, and is looked at a second later; more than one may be found out in turn. */
 #define GOES_ON_MS 12000
+/* All scenes together keep the processors busy: a call has more time for that, and so has a node of several.
+ */
+#define PATIENT "\ncall_timeout: 4s"
+#define PATIENT_NODES PATIENT "\nnode_timeout: 2s"
 
 /* What becomes of the thread: it stands still, or leaves its call. */
 typedef enum what { STOPS, JUMPS } what_t;
@@ -92,7 +98,8 @@ static dl_status_t use(const worker_t *w, const use_fn *calls, size_t n, dl_erro
 }
 
 static dl_status_t play_round(ct_t *ct, const worker_t *w, int number, dl_error_t *err) {
-    int64_t began_ms = ct_now_ms(ct), wait_ms = number % 2 == 0 ? DL_WAIT_FOREVER : WAIT_MS;
+    int64_t in_time_ms = ct_traits(ct) & CT_VIRTUAL ? WAIT_MS : REAL_WAIT_MS;
+    int64_t began_ms = ct_now_ms(ct), wait_ms = number % 2 == 0 ? DL_WAIT_FOREVER : in_time_ms;
     dl_status_t status = dl_trylock_for(w->lock, wait_ms, DL_LEASE_AUTO, err);
     if (here != NULL && ct_traits(ct) & CT_VIRTUAL && wait_ms > 0) {
         CT_LE(ct_now_ms(ct) - began_ms, WAIT_MS + 100);
@@ -190,7 +197,8 @@ static void play(ct_t *ct, void *arg) {
 
 static void begin_scene(ct_t *ct, scene_t *s, int at, what_t what) {
     *s = (scene_t){.what = what, .goes_on = ct_latch(ct, 1)};
-    const char *options = ct_traits(ct) & CT_VIRTUAL ? NULL : BRIEF "\ncall_timeout: 4s";
+    const char *options = ct_traits(ct) & CT_REDLOCK ? BRIEF PATIENT_NODES : BRIEF PATIENT;
+    options = ct_traits(ct) & CT_VIRTUAL ? NULL : options;
     s->client = ct_open(ct, options);
     s->places = (places_t){.ct = ct, .client = s->client, .at = at, .come = stand_or_jump};
     s->other = ct_open(ct, options);
@@ -233,7 +241,7 @@ CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_take_turns,
         .traits = CT_BLOCKING | CT_VIRTUAL) {
     put_between(ct, STOPS);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 3; i++) {
         play_in_all_places(ct, STOPS);
     }
 }
@@ -280,9 +288,13 @@ CT_CASE(stalls, who_stops_before_it_reads_its_reply_keeps_no_task_waiting,
 
 /* ---- one that finds work that another has left ------------------------------------------------------ */
 
+/* When it finds it: after it has listened, before it does, or before it sleeps while others do. */
+typedef enum when { HAS_LISTENED, IS_TO_LISTEN, IS_TO_SLEEP } when_t;
+
 /* A thread that waits for "cold", and stops or jumps as it wakes who is next for "hot". */
 typedef struct finder {
     scene_t scene; /* first */
+    when_t when;
     dl_lock_t *cold;
     _Atomic(dli_thread_t *) known;
     atomic_int finds;  /* 1: it is to find work; 2: it has */
@@ -299,44 +311,54 @@ static dli_op_t *next_of(dl_client_t *client, const char *name) {
     return TAILQ_FIRST(&dli_gate_find_name(client, name, strlen(name))->queue);
 }
 
-/* As by one that lets the mutex go for a system call: the task of the other name ends. */
-static void find_work(bool only_listener) {
+static bool is_marked(const dl_client_t *client) {
+    return client->loop.listener == dli_thread_known()->calls;
+}
+
+/* The task of the other name ends. */
+static void end_task(finder_t *f) {
+    dli_op_t *task = dli_gate_find_name(f->scene.client, "hot", 3)->active;
+    atomic_store(&f->finds, 2);
+    task->cancelled = true;
+    dli_op_poke(task);
+}
+
+/* As by one that lets the mutex go for a system call. */
+static void find_work(bool polled) {
     finder_t *f = finder;
-    if (f == NULL || atomic_load(&f->finds) != 1) {
+    if (f == NULL || atomic_load(&f->finds) != 1 || polled != (f->when == HAS_LISTENED)) {
         return;
     }
     dl_client_t *client = f->scene.client;
     pthread_mutex_lock(&client->mutex);
-    if (!only_listener || client->loop.listener == dli_thread_known()->calls) {
-        dli_op_t *task = dli_gate_find_name(client, "hot", 3)->active;
-        atomic_store(&f->finds, 2);
-        task->cancelled = true;
-        dli_op_poke(task);
+    if (atomic_load(&f->finds) == 1 &&
+        (f->when == IS_TO_SLEEP || (polled ? is_marked(client) : !client->loop.listening))) {
+        end_task(f);
         here = &f->scene.places;
     }
     pthread_mutex_unlock(&client->mutex);
 }
 
-static void sleep_again(void) {
-    if (finder != NULL && here != NULL) {
+/* Or listens itself, and was not to. */
+static void sleep_again(bool polls) {
+    finder_t *f = finder;
+    if (f != NULL && (here != NULL || (polls && f->when == IS_TO_LISTEN && atomic_load(&f->finds) == 1))) {
         here = NULL;
-        atomic_store(&finder->missed, 1);
+        atomic_store(&f->missed, 1);
     }
 }
 
 static int poll_and_find(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    sleep_again();
+    sleep_again(true);
     int rc = inner->poll(fds, n, deadline_ns);
     find_work(true);
     return rc;
 }
 
 static void wait_and_find(atomic_uint *word, uint64_t deadline_ns) {
-    sleep_again();
+    sleep_again(false);
     inner->word_wait(word, deadline_ns);
-    if (finder != NULL && finder->scene.what == JUMPS) {
-        find_work(false);
-    }
+    find_work(false);
 }
 
 static void put_finds_between(void) {
@@ -356,12 +378,13 @@ static int sleeps(dl_client_t *client, const char *name) {
     return it_does;
 }
 
-static void begin_finder(ct_t *ct, finder_t *f, what_t what) {
-    dl_client_t *c = ct_open(ct, LASTING "\ncall_timeout: 4s");
+static void begin_finder(ct_t *ct, finder_t *f, when_t when) {
+    dl_client_t *c = ct_open(ct, LASTING PATIENT);
     *f = (finder_t){.scene = {.places = {.ct = ct, .client = c, .come = stand_or_jump},
                               .client = c,
-                              .what = what,
-                              .goes_on = ct_latch(ct, 1)}};
+                              .what = when == IS_TO_SLEEP ? JUMPS : STOPS,
+                              .goes_on = ct_latch(ct, 1)},
+                    .when = when};
     f->holder = ct_open(ct, LASTING);
     f->cold = ct_lock(ct, c, "cold");
     f->queue = new_queue(ct);
@@ -375,6 +398,11 @@ static void begin_finder(ct_t *ct, finder_t *f, what_t what) {
 
 /* False: another was quicker. */
 static int end_finder(ct_t *ct, finder_t *f) {
+    dli_lock_client(f->scene.client);
+    if (atomic_load(&f->finds) < 2) {
+        end_task(f);
+    }
+    dli_unlock_client(f->scene.client);
     ct_latch_down(ct, f->scene.goes_on);
     (void)take_of(ct, f->queue, f->task, DL_ECANCELED, SOON_MS);
     ct_close(ct, f->holder);
@@ -415,16 +443,20 @@ static int has_found(finder_t *f) {
     return f->scene.stands != NULL || f->missed;
 }
 
-static int stop_a_listener(ct_t *ct) {
-    finder_t f;
-    begin_finder(ct, &f, STOPS);
-    f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);
-    CT_AWAIT(has_found(&f), SOON_MS);
-    dl_lock_t *third = ct_lock_owned(ct, f.scene.client, "third", 1);
+static void others_go_on(ct_t *ct, dl_client_t *client) {
+    dl_lock_t *third = ct_lock_owned(ct, client, "third", 1);
     dl_queue_t *queue = new_queue(ct);
     lock_by(ct, queue, third, DL_LEASE_AUTO);
     unlock_by(ct, queue, third);
     dl_queue_free(queue);
+}
+
+static int stop_a_listener(ct_t *ct) {
+    finder_t f;
+    begin_finder(ct, &f, HAS_LISTENED);
+    f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);
+    CT_AWAIT(has_found(&f), SOON_MS);
+    others_go_on(ct, f.scene.client);
     return end_finder(ct, &f);
 }
 
@@ -434,9 +466,69 @@ CT_CASE(stalls, who_listens_and_stops_as_it_wakes_another_is_replaced, .traits =
     while (!stop_a_listener(ct)) {}
 }
 
+/* It does not say yet to what it listens: nobody could replace it. */
+static void stand_unmarked(places_t *places) {
+    ct_t *ct = places->ct;
+    pthread_mutex_lock(&places->client->mutex);
+    bool marked = is_marked(places->client);
+    pthread_mutex_unlock(&places->client->mutex);
+    CT_CHECKF(!marked, "it is marked as the one that listens, and then wakes another");
+    stand_or_jump(places);
+}
+
+static int listens(dl_client_t *client, const char *name) {
+    dli_lock_client(client);
+    const dli_gate_t *gate = dli_gate_find_name(client, name, strlen(name));
+    int it_does = gate != NULL && gate->active != NULL && gate->active == client->loop.listener;
+    dli_unlock_client(client);
+    return it_does;
+}
+
+/* Beside another who listens: the next one to do so. Missed: it listens itself, as the other looked away. */
+static int is_next(finder_t *f) {
+    dl_client_t *client = f->scene.client;
+    const dli_thread_t *thread = atomic_load(&f->known);
+    dli_lock_client(client);
+    const dli_op_t *op = thread != NULL ? thread->calls : NULL;
+    int it_is = op != NULL && op->listens && !op->request.pending && op->park != NULL && op->park->sleeps &&
+                client->loop.listener != NULL && client->loop.listener != op;
+    if (op != NULL && client->loop.listener == op) {
+        atomic_store(&f->missed, 1);
+    }
+    dli_unlock_client(client);
+    return it_is || f->missed;
+}
+
+static int stop_before_it_listens(ct_t *ct) {
+    finder_t f;
+    begin_finder(ct, &f, IS_TO_LISTEN);
+    dl_client_t *client = f.scene.client;
+    f.scene.places.come = stand_unmarked;
+    caller_t before = CALLER(ct_lock(ct, client, "warm"), DL_WAIT_FOREVER);
+    CT_OK(dl_cancel_new(&before.opts.cancel, CT_ERR));
+    CT_OK(dl_lock(ct_lock_owned(ct, f.holder, "warm", 1), CT_ERR));
+    start_caller(ct, &before);
+    CT_AWAIT(listens(client, "warm"), SOON_MS);
+    f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);
+    CT_AWAIT(is_next(&f), SOON_MS);
+    atomic_store(&f.finds, !f.missed);
+    dl_cancel_trigger(before.opts.cancel);
+    CT_AWAIT(f.scene.stands != NULL || f.missed, SOON_MS);
+    others_go_on(ct, client);
+    end_caller(ct, &before, DL_ECANCELED);
+    dl_cancel_free(before.opts.cancel);
+    return end_finder(ct, &f);
+}
+
+CT_CASE(stalls, who_stops_as_it_wakes_another_before_it_listens_keeps_nobody, .traits = CT_BLOCKING,
+        .needs = DL_CAP_NOTIFY) {
+    put_finds_between();
+    while (!stop_before_it_listens(ct)) {}
+}
+
 static int jump_before_it_sleeps(ct_t *ct) {
     finder_t f;
-    begin_finder(ct, &f, JUMPS);
+    begin_finder(ct, &f, IS_TO_SLEEP);
     dl_client_t *client = f.scene.client;
     (void)begin_lock(ct, f.queue, ct_lock_owned(ct, client, "cold", 1));
     f.scene.thread = ct_thread(ct, wait_and_be_stopped, &f);

@@ -447,12 +447,12 @@ CT_CASE(stopped, what_its_unlock_did_not_free_is_freed, .needs = DL_CAP_LEASE,
     ct_expect_free(ct, "left", ct_tolerance_ms(ct));
 }
 
-/* Each claim, each gate has one. */
-static size_t reserved_places(dl_client_t *client) {
+/* Of handles, claims and holds. */
+static unsigned references(dl_client_t *client, const char *name) {
     dli_lock_client(client);
-    size_t reserved = client->loop.timers.reserved;
+    unsigned refs = dli_gate_find_name(client, name, strlen(name))->refs;
     dli_unlock_client(client);
-    return reserved;
+    return refs;
 }
 
 /* Its claim and its hold go, and it is one level more. */
@@ -463,7 +463,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
     caller_t next = CALLER(ct_lock_owned(ct, c, "shared", 7), DL_WAIT_FOREVER);
     head.keep = ct_latch(ct, 1);
     next.keep = ct_latch(ct, 1);
-    size_t reserved = reserved_places(c);
+    unsigned refs = references(c, "shared");
     ct_pause_t *pause = ct_pause(ct, CT_OP_TRY, CT_BEFORE, c, "shared");
     start_caller(ct, &head);
     ct_pause_await(ct, pause, 5000);
@@ -478,7 +478,7 @@ CT_CASE(stopped, late_it_enters_what_its_owner_has_meanwhile, .needs = DL_CAP_LE
     end_caller(ct, &next, DL_OK);
     CT_EQ(ct_stats(ct, c).held_now, 0);
     ct_expect_free(ct, "shared", ct_tolerance_ms(ct));
-    CT_AWAIT_THAT(reserved_places(c), ==, reserved, 5000);
+    CT_AWAIT_THAT(references(c, "shared"), ==, refs, 5000);
 }
 
 CT_CASE(stopped, its_patience_begins_anew, .needs = DL_CAP_LEASE, .traits = CT_BLOCKING | CT_VIRTUAL,

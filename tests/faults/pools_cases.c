@@ -57,9 +57,12 @@ CT_CASE(faults, row32_pool_full_of_holders, MYSQL, .needs = DL_CAP_SESSION) {
     IN_TIME(watch, 200);
     CT_EQ(ct_stats(ct, c).lost, 0);
     CT_EQ(ct_stats(ct, c).renewals_failed, 0);
-    caller_t waiter = CALLER(three, ct_call_timeout_ms(ct));
+    caller_t waiter = CALLER(three, DL_WAIT_FOREVER);
+    int fault = ct_fault(ct, CT_OP_TRY, CT_FAIL_BEFORE, 1);
     start_caller(ct, &waiter);
-    ct_await_waiting(ct, c, 1, 5000);
+    ct_sleep_ms(ct, 2 * ct_call_timeout_ms(ct)); /* that outage is over, and the pool is full all the while */
+    CT_EQ(ct_fault_hits(ct, fault), 1);
+    CT_EQ(ct_stats(ct, c).waiting_now, 1);
     CT_OK(dl_unlock(one, CT_ERR));
     int64_t before_ms = ct_now_ms(ct);
     end_caller(ct, &waiter, DL_OK);

@@ -113,6 +113,8 @@ int ct_timeout_s(const ct_case_t *test);
 /* Ends the process as it is, other threads and all, for a failure. Unlike after _exit, no sanitizer complains
  * of what was left, with an exit status of its own. */
 _Noreturn void ct_exit(int status);
+/* From now on no thread fails the case any more, unless one is about to. Never blocks. */
+void ct_fail_no_more(void);
 
 /* Between the files of the harness. */
 void ct_close_all(ct_t *ct);

@@ -68,13 +68,15 @@ const ct_case_t *ct_first_case(void) {
 #if defined IS_SANITIZED || defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 #define BUILD_TRAITS 0u
 #else
-#define BUILD_TRAITS CT_FORK_THREADS
+#define BUILD_TRAITS (CT_FORK_THREADS | CT_FORK_BUSY)
 #endif
 
 uint32_t ct_traits_of(const fixture_t *fixture, const ct_run_options_t *options) {
     uint32_t traits = fixture->traits | BUILD_TRAITS;
     traits |= options->door == CT_DOOR_BLOCKING ? CT_BLOCKING : 0;
-    return options->real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
+    traits = options->real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
+    /* In virtual time a thread stands at places of ours only, never inside an allocator. */
+    return traits & CT_VIRTUAL ? traits | CT_FORK_BUSY : traits;
 }
 
 int ct_applies(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {
@@ -142,6 +144,7 @@ void ct_make_dir(char dir[CT_DIR_MAX]) {
  * limit of its own. */
 static void on_alarm(int signal_number) {
     (void)signal_number;
+    ct_fail_no_more(); /* as who waits for a process would that is killed here */
     static const char text[] = "the case hangs\n";
     ssize_t n = write(2, text, sizeof text - 1);
     (void)n;

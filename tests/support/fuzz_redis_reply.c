@@ -77,6 +77,7 @@ static long decode(const uint8_t *data, size_t size, size_t piece) {
 /* A password that stands before the bytes is never repeated. */
 static void read_url(const uint8_t *data, size_t size) {
     static const char secret[] = "redis://:hunter2";
+    static const dli_endpoint_extras_t nothing = {.database = -1};
     dli_endpoint_t endpoint;
     dl_error_t err;
     char *url = malloc(sizeof secret + size + 1);
@@ -87,7 +88,7 @@ static void read_url(const uint8_t *data, size_t size) {
         memcpy(url, secret, at);
         memcpy(url + at, data, size);
         url[at + size] = '\0';
-        dl_status_t status = dli_endpoint_make(&endpoint, url, NULL, &err);
+        dl_status_t status = dli_endpoint_make(&endpoint, url, &nothing, &err);
         if (status == DL_OK) {
             must((endpoint.host == NULL) != (endpoint.path == NULL) && endpoint.database >= 0);
             must(!with_secret || strstr(endpoint.label, "hunter2") == NULL);

@@ -8,11 +8,13 @@
 static dl_client_t client;
 static dli_op_t op = {.client = &client};
 
-static void begin(unsigned callers) {
+static void begin(unsigned most) {
     memset(&client, 0, sizeof client);
-    client.spin.callers = callers;
+    client.spin.most = most;
     client.calls = 1;
+    client.last_answer_ns = dli_now() + 60000 * DLI_NS_PER_MS; /* however slow this machine is */
     op.called_ns = dli_now();
+    op.spins_ns = 0;
 }
 
 /* How long from now, in ns; 0: not at all. */
@@ -22,13 +24,58 @@ static uint64_t spins_for(void) {
 }
 
 Test(core_spin, it_takes_no_more_than_its_part_of_the_processors) {
+    dli_op_t others[2] = {{.client = &client}, {.client = &client}};
     begin(0);
     cr_assert_eq(spins_for(), 0);
     begin(2);
+    cr_assert_gt(dli_spin_until(&others[0]), 0);
+    cr_assert_gt(dli_spin_until(&others[1]), 0);
+    cr_assert_eq(spins_for(), 0);
+    dli_spin_note(&others[0], true, dli_now());
+    cr_assert_gt(spins_for(), 0);
+}
+
+Test(core_spin, a_crowd_is_better_served_by_one_that_sleeps) {
+    begin(2);
+    client.calls = 24;
+    cr_assert_gt(spins_for(), 0);
+    dli_spin_note(&op, true, dli_now());
+    client.calls = 25;
+    cr_assert_eq(spins_for(), 0);
+}
+
+Test(core_spin, who_asks_after_a_pause_sleeps) {
+    begin(1);
+    client.last_answer_ns = dli_now() - 2 * DLI_NS_PER_MS - 1;
+    cr_assert_eq(spins_for(), 0);
+    client.last_answer_ns = 0; /* never so far */
+    cr_assert_eq(spins_for(), 0);
+}
+
+Test(core_spin, one_beside_others_that_queue_for_a_lock_sleeps) {
+    begin(1);
+    dli_node_t waiting = {.key = 1};
+    client.stats.waiting_now = 2; /* all that ask for a lock are among these */
     client.calls = 2;
     cr_assert_gt(spins_for(), 0);
-    client.calls = 3;
+    dli_spin_note(&op, true, dli_now());
+    client.queued = &waiting;
+    client.calls = 1;
+    cr_assert_gt(spins_for(), 0, "a task waits: no thread");
+    dli_spin_note(&op, true, dli_now());
+    client.calls = 2;
     cr_assert_eq(spins_for(), 0);
+}
+
+Test(core_spin, one_that_was_left_by_a_jump_takes_no_processor) {
+    begin(1);
+    cr_assert_gt(spins_for(), 0);
+    dli_loop_forget(&op);
+    cr_assert_gt(spins_for(), 0);
+    dli_spin_note(&op, true, dli_now());
+    cr_assert_eq(client.spin.spinning, 0);
+    dli_loop_forget(&op);
+    cr_assert_eq(client.spin.spinning, 0, "it spun no more");
 }
 
 Test(core_spin, it_is_bounded_by_twice_the_usual_round_trip) {
@@ -37,27 +84,33 @@ Test(core_spin, it_is_bounded_by_twice_the_usual_round_trip) {
     uint64_t now = dli_now(), until_ns = dli_spin_until(&op), then = dli_now();
     cr_assert_geq(until_ns, now + 20000);
     cr_assert_leq(until_ns, then + 20000);
+    dli_spin_note(&op, true, dli_now());
     client.spin.trip_ns = 5000000;
     until_ns = dli_spin_until(&op);
     cr_assert_leq(until_ns, dli_now() + 200000);
 }
 
-Test(core_spin, after_misses_in_a_row_more_and_more_requests_sleep) {
-    begin(1);
-    unsigned before = 0;
-    for (int miss = 0; miss < 5; miss++) {
-        unsigned skipped = 0;
-        cr_assert_gt(spins_for(), 0);
-        dli_spin_note(&op, false);
-        while (client.spin.skips > 0) {
-            cr_assert_eq(spins_for(), 0);
-            skipped++;
-        }
-        cr_assert_gt(skipped, before);
-        before = skipped;
-    }
-    dli_spin_note(&op, true);
+/* A spin that began so long ago was a miss: for how long nobody spins. */
+static uint64_t rest_after(uint64_t ns) {
+    client.spin.rest_ns = 0;
     cr_assert_gt(spins_for(), 0);
-    dli_spin_note(&op, false);
-    cr_assert_eq(client.spin.skips, 2, "a hit begins anew");
+    uint64_t ended_ns = op.spins_ns + ns;
+    dli_spin_note(&op, false, ended_ns);
+    cr_assert_eq(spins_for(), 0);
+    return client.spin.rest_ns - ended_ns;
+}
+
+Test(core_spin, after_misses_in_a_row_all_sleep_for_longer_and_longer) {
+    begin(1);
+    uint64_t lasted_ns = 3000000, before = 0;
+    for (int miss = 0; miss < 5; miss++) {
+        uint64_t rest = rest_after(lasted_ns);
+        cr_assert_geq(rest, before == 0 ? 3 * lasted_ns : 2 * before);
+        before = rest;
+    }
+    client.spin.rest_ns = 0;
+    cr_assert_gt(spins_for(), 0);
+    dli_spin_note(&op, true, dli_now());
+    cr_assert_lt(rest_after(lasted_ns), before / 8, "a hit begins anew");
+    cr_assert_leq(rest_after(3600u * (uint64_t)1000000000), 1000000000u, "it was stopped");
 }

@@ -135,20 +135,46 @@ Test(condemned_alone, nobody_is_killed_for_a_connection_to_an_earlier_run_of_the
     end_killing(&killing);
 }
 
-/* MariaDB says so once its clock was set back behind its start; or to who has a clock of its own. */
-Test(condemned_alone, an_uptime_of_less_than_nothing_proves_nothing) {
-    killing_t killing;
-    unsigned error;
+static void set_its_clock(const killing_t *killing, const char *to) {
+    dli_mysql_bounds_t bounds = {&env, killing->guard, in_ms(15000), NULL};
+    dli_mysql_answer_t answer = {0};
+    char sql[64];
+    int len = snprintf(sql, sizeof sql, "SET timestamp=%s", to);
+    cr_assert_eq(dli_mysql_conn_ask(killing->conn, sql, (size_t)len, &bounds, NULL, &answer, &err), DL_OK,
+                 "%s", err.message);
+    unsigned error = answer.error;
+    dli_mysql_answer_free(&answer);
+    cr_assert_eq(error, 0);
+}
+
+/* The uptime is an hour too long. A session's own clock stands for the server's. */
+Test(condemned_alone, nor_after_its_clock_was_set_forward) {
+    killing_t before, killing;
+    begin_killing(&before);
+    dli_mysql_facts_t facts = *dli_mysql_conn_facts(before.conn);
+    mysql_server_await_uptime(server, 2); /* of starts the second is known */
+    mysql_server_restart(server);
     begin_killing(&killing);
     mysql_hand_t *hand = make_hand(account);
     dli_mysql_bounds_t bounds = {&env, killing.guard, in_ms(15000), NULL};
-    dli_mysql_answer_t answer = {0};
-    const char *back = "SET timestamp=1000000000";
-    cr_assert_eq(dli_mysql_conn_ask(killing.conn, back, strlen(back), &bounds, NULL, &answer, &err), DL_OK,
-                 "%s", err.message);
-    error = answer.error;
-    dli_mysql_answer_free(&answer);
-    cr_assert_eq(error, 0);
+    set_its_clock(&killing, "UNIX_TIMESTAMP()+3600");
+    facts.connection_id = mysql_hand_id(hand);
+    dli_mysql_condemned_add(&killing.condemned, &facts, before.ready_ns);
+    cr_assert_eq(dli_mysql_condemned_kill(&killing.condemned, killing.conn, killing.ready_ns, &bounds, &err),
+                 DL_OK);
+    cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
+    cr_assert_eq(killing.condemned.count, 0);
+    mysql_hand_close(hand);
+    end_killing(&killing);
+    end_killing(&before);
+}
+
+/* MariaDB says so once its clock was set back behind its start; or to who has a clock of its own. */
+Test(condemned_alone, an_uptime_of_less_than_nothing_proves_nothing) {
+    killing_t killing;
+    begin_killing(&killing);
+    mysql_hand_t *hand = make_hand(account);
+    set_its_clock(&killing, "1000000000");
     cr_assert_eq(kill_hand(&killing, hand, killing.ready_ns - 100 * MS), DL_OK, "%s", err.message);
     cr_assert_str_eq(mysql_hand_ask(hand, "SELECT 'alive'"), "alive");
     mysql_hand_close(hand);
@@ -281,8 +307,10 @@ static void *jump_when_killed(void *arg) {
                             "COMMAND = 'Killed'",
                             account),
                ==, 1);
-    atomic_fetch_add(&ahead_ns, DLI_MYSQL_DYING_NS);
     int before = round_trips;
+    AWAIT_THAT(round_trips, >, before + 1); /* it has heard of the first, from which on it waits */
+    atomic_fetch_add(&ahead_ns, DLI_MYSQL_DYING_NS);
+    before = round_trips;
     AWAIT(atomic_load(&is_waited_out) || round_trips > before + 2);
     atomic_fetch_add(&ahead_ns, atomic_load(&is_waited_out) ? 0 : CALL_MS * MS);
     return NULL;

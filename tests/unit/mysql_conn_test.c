@@ -21,7 +21,7 @@ Test(mysql_conn, learns_what_the_server_is) {
                  mysql_is_mariadb()
                      ? "SELECT CONCAT_WS(':',@@server_id,@@hostname,@@port,@@datadir)"
                      : "SELECT CONCAT_WS(':',@@server_id,@@server_uuid,@@hostname,@@port,@@datadir)",
-                 facts->identity);
+                 facts->identity + facts->server);
     cr_assert_eq(facts->is_mariadb, mysql_is_mariadb());
     cr_assert_geq(facts->version_number, facts->is_mariadb ? 100600u : 80000u);
     snprintf(text, sizeof text, "%u.%u.%u", facts->version_number / 10000, facts->version_number / 100 % 100,

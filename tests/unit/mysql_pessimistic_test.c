@@ -474,6 +474,23 @@ Test(mysql_pessimistic, a_call_without_a_connection_ends_at_the_borrow_timeout_o
     shut(&c);
 }
 
+/* The core's patience with a server may end before the wait does, and the caller's own time is not over. */
+Test(mysql_pessimistic, a_wait_that_the_deadline_cuts_short_is_to_come_again) {
+    client_t c;
+    prepare(&c, UUID_A);
+    set_number(&c, DLI_MYSQL_OPT_MAX_TOTAL, 1);
+    open_prepared(&c);
+    hold_t held = must_lock(&c, "one", A, 1, 30000), h = new_hold(&c, "two", A, 2);
+    h.request.level = 1;
+    h.request.wait_ms = 5000;
+    h.request.deadline_ns = in_ms(50);
+    cr_assert_eq(driver->try_acquire(c.state, h.memory, &h.request, &h.grant, &h.err), DL_EBUSY, "%s",
+                 h.err.message);
+    drop_hold(&h);
+    must_free(&held);
+    shut(&c);
+}
+
 /* The client's connections are killed, one a call; all are gone. */
 static bool kill_all(mysql_hand_t *hand) {
     long long id = mysql_number(

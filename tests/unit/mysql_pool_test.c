@@ -46,7 +46,12 @@ Test(pool, who_is_to_come_again_hears_so_where_all_are_in_use) {
                  DL_EBUSY);
     cr_assert_geq(ms_since(began_ns), 50);
     cr_assert_str_eq(strstr(err.message, "all "), "all 1 connections are in use (max_total)");
+    began_ns = env.now_ns();
+    cr_assert_eq(dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns, began_ns + 50 * MS,
+                                       began_ns + 50 * MS, NULL, &two, &err),
+                 DL_EBUSY, "at the deadline too");
     give_back(one);
+    hears_nothing_late = true;
     cr_assert_eq(
         dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, began_ns, began_ns, in_ms(5000), NULL, &two, &err),
         DL_OK, "%s", err.message);
@@ -323,13 +328,13 @@ static uint64_t read_standing_clock(void) {
 }
 
 /* The relay has refused somebody: the server counts as down, and may be tried. Time stands still. */
-static void go_down(void) {
+static void go_down(int max_total) {
     dli_mysql_member_t *member;
     atomic_store(&standing_ns, env.now_ns());
     env.now_ns = read_standing_clock;
     make_relay(20000);
     atomic_store(&relay->cuts, true);
-    open_pool(8);
+    open_pool(max_total);
     cr_assert_eq(borrow(&member, 5000, NULL), DL_EIO);
     atomic_fetch_add(&standing_ns, 300 * MS);
     atomic_store(&relay->cuts, false);
@@ -339,7 +344,7 @@ static void go_down(void) {
 Test(pool, who_comes_while_another_tries_a_server_waits_for_that_one) {
     enum { N = 5 };
     waiter_t waiters[N];
-    go_down();
+    go_down(8);
     start_waiter(&waiters[0], 15000, NULL);
     AWAIT_THAT(awaited_makers(), ==, 1);
     for (int i = 1; i < N; i++) {
@@ -356,9 +361,28 @@ Test(pool, who_comes_while_another_tries_a_server_waits_for_that_one) {
     assert_at_rest(N);
 }
 
+/* That all places are taken is no news of a server that is down. */
+Test(pool, who_is_to_come_again_while_another_tries_a_server_hears_why_that_is_down) {
+    waiter_t one;
+    dli_mysql_member_t *two;
+    go_down(1);
+    start_waiter(&one, 15000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    uint64_t now_ns = env.now_ns();
+    cr_assert_eq(
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, now_ns, now_ns + 5000 * MS, NULL, &two, &err),
+        DL_EIO, "%s", err.message);
+    cr_assert_null(strstr(err.message, "in use"), "%s", err.message);
+    atomic_store(&relay->holds, false);
+    join_waiters(&one, 1);
+    cr_assert_eq(one.status, DL_OK);
+    give_back(one.member);
+    assert_at_rest(1);
+}
+
 /* One tries the server, and the other waits for what comes of that. */
 static void try_and_queue(waiter_t waiters[2]) {
-    go_down();
+    go_down(8);
     start_waiter(&waiters[0], 15000, NULL);
     AWAIT_THAT(awaited_makers(), ==, 1);
     start_waiter(&waiters[1], 15000, NULL);

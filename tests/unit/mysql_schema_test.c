@@ -248,6 +248,21 @@ Test(mysql_schema, printing_needs_no_server) {
     server = real;
 }
 
+/* Another name would be printed, which is that of another account. */
+Test(mysql_schema, no_statement_is_printed_about_a_name_that_cannot_be_read) {
+    findings_t found;
+    dl_error_t err;
+    char real[MYSQL_DATABASE_MAX];
+    snprintf(real, sizeof real, "%s", database);
+    user = "\"app\\tone\"";
+    EXPECT_REFUSED(init_with("mysql-lease", "", DL_INIT_PRINT, &found, &err), DL_ECONFIG, err, "user: ");
+    cr_expect_eq(found.n, 0);
+    user = MYSQL_USER;
+    snprintf(database, sizeof database, "\"a\\nb\"");
+    EXPECT_REFUSED(init_with("mysql-lease", "", DL_INIT_PRINT, &found, &err), DL_ECONFIG, err, "database: ");
+    snprintf(database, sizeof database, "%s", real);
+}
+
 /* ---- rights --------------------------------------------------------------------------------------- */
 
 Test(mysql_schema, an_account_without_rights_is_told_so) {

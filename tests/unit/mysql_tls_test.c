@@ -1,70 +1,14 @@
 /* mysql_tls_test.c - the four ways to deal with TLS, against servers with it, without it, and false ones. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mysql_conn_fixture.h"
+#include "mysql_tls_fixture.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 
-static char folder[64];
-
-static void set_up_tls(void) {
-    set_up_env();
-    make_folder(folder, sizeof folder);
-}
-
-static void tear_down_tls(void) {
-    tear_down();
-    delete_folder(folder);
-}
-
 TestSuite(mysql_tls, .init = set_up_tls, .fini = tear_down_tls, .timeout = 120);
-
-__attribute__((format(printf, 1, 2))) static void shell(const char *format, ...) {
-    char command[1200];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    cr_assert_eq(system(command), 0, "%s", command);
-}
-
-static char paths[8][96];
-
-/* The file in the folder; the text lasts for seven more calls. */
-static char *file(const char *name) {
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-/* Authorities "ca" and "other"; of the first: "here" for this host, "away" for another name, and "me". */
-static void make_certificates(void) {
-    shell(
-        "cd '%s' && exec 2>openssl.log && P='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes' &&"
-        "for a in ca other; do openssl req -x509 $P -keyout $a.key -out $a.pem -days 2 -subj /CN=$a; done &&"
-        "echo 'subjectAltName=DNS:localhost,IP:127.0.0.1' >here.ext &&"
-        "echo 'subjectAltName=DNS:locks.test' >away.ext && echo 'subjectAltName=DNS:me' >me.ext &&"
-        "for n in here away me; do openssl req $P -keyout $n.key -out $n.csr -subj /CN=$n.test &&"
-        "openssl x509 -req -in $n.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile $n.ext "
-        "-out $n.pem; done",
-        folder);
-}
-
-static void start_with(const char *certificate) {
-    char ca[128], cert[128], key[128], name[16];
-    make_certificates();
-    snprintf(ca, sizeof ca, "--ssl-ca=%s", file("ca.pem"));
-    snprintf(name, sizeof name, "%s.pem", certificate);
-    snprintf(cert, sizeof cert, "--ssl-cert=%s", file(name));
-    snprintf(name, sizeof name, "%s.key", certificate);
-    snprintf(key, sizeof key, "--ssl-key=%s", file(name));
-    use_server(mysql_server_start(NULL, NULL, ca, cert, key, NULL));
-}
 
 static void expect_cipher(bool is_encrypted) {
     dli_mysql_conn_t *conn = connect_plain();
@@ -436,23 +380,49 @@ static void *of_openssl(const char *symbol) {
     return dlsym(RTLD_DEFAULT, symbol);
 }
 
-Test(mysql_tls, errors_in_openssls_list_are_nobody_elses) {
-    unsigned long (*peek)(void);
-    *(void **)&peek = of_openssl("ERR_peek_error");
-    void (*make)(void), (*set)(int, int, const char *, ...);
-    *(void **)&make = of_openssl("ERR_new");
-    *(void **)&set = of_openssl("ERR_set_error");
-    if (peek == NULL || make == NULL || set == NULL) {
+static unsigned long (*peek_error)(void);
+static void (*new_error)(void), (*set_error)(int, int, const char *, ...);
+
+static void find_openssl_3(void) {
+    *(void **)&peek_error = of_openssl("ERR_peek_error");
+    *(void **)&new_error = of_openssl("ERR_new");
+    *(void **)&set_error = of_openssl("ERR_set_error");
+    if (peek_error == NULL || new_error == NULL || set_error == NULL) {
         cr_skip_test("the client library does not use OpenSSL 3");
     }
-    use_server(mysql_server_start(NULL, NULL, NULL));
+}
+
+static void make_an_error(void) {
+    new_error();
+    set_error(2, 22, "the program's own");
+    cr_assert_neq(peek_error(), 0);
+}
+
+/* Where nothing is encrypted, OpenSSL is not asked at all. */
+static void ask_with_an_error(const char *tls, bool is_emptied) {
+    parts.tls = tls;
     dli_mysql_conn_t *conn = connect_plain();
-    make();
-    set(2, 22, "the program's own");
-    cr_assert_neq(peek(), 0);
+    make_an_error();
     cr_assert_eq(ask_within(conn, "DO 1", PATIENCE_MS, NULL), DL_OK, "%s", err.message);
-    cr_assert_eq(peek(), 0);
+    cr_assert_eq(peek_error() == 0, is_emptied);
     dli_mysql_conn_close(conn);
+}
+
+Test(mysql_tls, errors_in_openssls_list_are_nobody_elses) {
+    find_openssl_3();
+    start_with("here");
+    ask_with_an_error("require", true);
+    ask_with_an_error("off", false);
+}
+
+/* Else OpenSSL would see to it later, when a fork() does not wait for it. */
+Test(mysql_tls, a_thread_that_ends_has_nothing_in_openssl) {
+    find_openssl_3();
+    use_server(mysql_server_any());
+    cr_assert_eq(dli_mysql_library_start(&err), DL_OK);
+    make_an_error();
+    dli_mysql_library_thread_end();
+    cr_assert_eq(peek_error(), 0);
 }
 
 #define EXITS "DLOCK_TEST_EXITS"

@@ -79,11 +79,13 @@ Test(redis_check, limits_of_connections_are_said) {
     check_with("redis-string", "", &found);
     EXPECT(&found, "timeout", DL_FINDING_NOTE, "30 s");
     EXPECT(&found, "tcp-keepalive", DL_FINDING_NOTE, "off at the server");
-    EXPECT(&found, "connections", DL_FINDING_OK, "up to 4");
+    EXPECT(&found, "connections", DL_FINDING_OK, "up to 3");
+    check_with("redis-string", ", connections: 2, min_replicas: 1, replica_shortfall: warn", &found);
+    EXPECT(&found, "connections", DL_FINDING_OK, "up to 8");
     tell(&server, "CONFIG SET maxclients 10");
     check_with("redis-string", ", connections: 4, min_replicas: 1, replica_shortfall: warn", &found);
     EXPECT(&found, "connections", DL_FINDING_WARNING, "of 10 (maxclients)");
-    check_with("redis-string", ", max_total: 1", &found);
+    check_with("redis-string", ", connections: 2, max_total: 1", &found);
     EXPECT(&found, "connections", DL_FINDING_OK, "up to 3");
 }
 

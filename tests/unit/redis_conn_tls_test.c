@@ -1,19 +1,11 @@
 /* redis_conn_tls_test.c - a connection over TLS: whom it trusts, who trusts it, and what goes wrong. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "redis_conn_server.h"
+#include "shell.h"
 
 TestSuite(redis_tls, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static char ca[100], cert[100], key[100], other_ca[100];
-
-__attribute__((format(printf, 1, 2))) static void shell(const char *format, ...) {
-    char command[1200];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    cr_assert_eq(system(command), 0, "%s", command);
-}
 
 /* Authorities "ca" and "other", and a certificate of the first for locks.test and 127.0.0.1. */
 static void make_certificates(const char *dates) {

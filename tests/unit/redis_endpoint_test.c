@@ -13,13 +13,18 @@ static dl_error_t err;
 static dli_endpoint_t endpoint;
 
 static dli_endpoint_extras_t nothing(void) {
-    return (dli_endpoint_extras_t){
-        .database = -1, .tls_verify = true, .connect_timeout_ms = -1, .keepalive_ms = -1};
+    return (dli_endpoint_extras_t){.database = -1, .tls_verify = true, .connect_timeout_ms = 2000};
+}
+
+/* NULL: nothing stands beside the URL. */
+static dl_status_t try_to_make(const char *url, const dli_endpoint_extras_t *extras) {
+    const dli_endpoint_extras_t none = nothing();
+    memset(&endpoint, 0x55, sizeof endpoint);
+    return dli_endpoint_make(&endpoint, url, extras != NULL ? extras : &none, &err);
 }
 
 static void make(const char *url, const dli_endpoint_extras_t *extras) {
-    memset(&endpoint, 0x55, sizeof endpoint);
-    cr_assert_eq(dli_endpoint_make(&endpoint, url, extras, &err), DL_OK, "%s: %s", url, err.message);
+    cr_assert_eq(try_to_make(url, extras), DL_OK, "%s: %s", url, err.message);
 }
 
 static void expect_text(const char *got, const char *expected) {
@@ -33,8 +38,7 @@ static void expect_text(const char *got, const char *expected) {
 static void expect_failure(const char *url, const dli_endpoint_extras_t *extras, dl_status_t status,
                            const char *message) {
     static const dli_endpoint_t zero;
-    memset(&endpoint, 0x55, sizeof endpoint);
-    cr_expect_eq(dli_endpoint_make(&endpoint, url, extras, &err), status, "%s", url);
+    cr_expect_eq(try_to_make(url, extras), status, "%s", url);
     cr_expect_eq(err.status, status);
     cr_expect_str_eq(err.message, message, "%s: %s", url, err.message);
     cr_expect_arr_eq(&endpoint, &zero, sizeof zero);

@@ -2,15 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <sys/ioctl.h>
 
+#include "drivers/redis/link/pipe.h"
 #include "redis_mux_fixture.h"
-
-static bool finds_claim(uint64_t hold) {
-    size_t pipe;
-    lock_core(&core_mutex);
-    bool found = dli_mux_find_claim(&mux, hold, &pipe);
-    unlock_core(&core_mutex);
-    return found;
-}
 
 TestSuite(redis_mux, .init = set_up, .fini = tear_down);
 
@@ -68,13 +61,21 @@ Test(redis_mux, the_free_of_a_claim_without_an_answer_goes_behind_it) {
     cr_assert_eq(kill(server.pid, SIGSTOP), 0);
     begin_line(&get);
     cr_assert(withdraw_line(&get));
-    cr_assert(finds_claim(7));
-    cr_assert_eq(finds_claim(8), false);
+    line_t give = line_of(&release, "DEL lock"), other = line_of(&release, "DEL other");
+    give.wire.pipe = other.wire.pipe = 1;
+    other.wire.claim = 8;
+    begin_line(&give);
+    begin_line(&other);
+    cr_assert_eq(give.wire.pipe, 0);
+    cr_assert_eq(other.wire.pipe, 1);
     cr_assert_eq(kill(server.pid, SIGCONT), 0);
-    line_t give = line_of(&release, "DEL lock");
-    run_line(&give);
+    await_line(&give);
     cr_assert_str_eq(give.answer, "1");
-    cr_assert_eq(finds_claim(7), false);
+    await_line(&other);
+    line_t again = line_of(&release, "DEL lock");
+    again.wire.pipe = 1;
+    run_line(&again);
+    cr_assert_eq(again.wire.pipe, 1, "its claim was answered");
 }
 
 Test(redis_mux, a_script_that_was_forgotten_is_sent_by_its_text) {
@@ -254,6 +255,49 @@ Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_t
     cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
 }
 
+static dl_driver_env_t real; /* without a sleep */
+static uint64_t slept_ns;
+
+static uint64_t now_after_sleep(void) {
+    return real.now_ns() + slept_ns;
+}
+
+static int poll_after_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    return real.poll(fds, n, deadline_ns != DL_NO_DEADLINE ? deadline_ns - slept_ns : deadline_ns);
+}
+
+static void count_sleeps(void) {
+    real = env;
+    env.now_ns = now_after_sleep;
+    env.poll = poll_after_sleep;
+}
+
+/* As it came, the first connection was there and silent, and so was its successor, which fails now. */
+Test(redis_mux, who_came_to_a_silent_connection_has_the_time_of_its_successors_successor) {
+    line_t get, later = line_of(&plain, "ECHO later");
+    const dli_pipe_t *pipe = &mux.pipes[0];
+    count_sleeps();
+    env.call_timeout_ms = 100;
+    fall_silent(&get);
+    atomic_store(&relay_holds_new, 1);
+    AWAIT((listen_once(env.now_ns() + MS), pipe->next != NULL));
+    slept_ns += 50 * MS;
+    begin_line(&later);
+    cr_assert(pipe->ready);
+    await_line(&get);
+    AWAIT((listen_once(env.now_ns() + MS), pipe->next != NULL));
+    uint64_t began_ns = pipe->began_ns;
+    slept_ns += dli_conn_until(pipe->conn) + MS - env.now_ns();
+    AWAIT_THAT((listen_once(env.now_ns() + MS), pipe->began_ns), >, began_ns);
+    cr_assert_not(later.over, "%s", later.err.message);
+    atomic_store(&relay_holds_new, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        atomic_store(&relay_held[i], 0);
+    }
+    await_line(&later);
+    cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
+}
+
 Test(redis_mux, a_successor_of_a_connection_that_was_made_after_all_is_dropped) {
     line_t get = line_of(&plain, "PING");
     const dli_pipe_t *pipe = &mux.pipes[0];
@@ -330,24 +374,6 @@ Test(redis_mux, what_had_not_left_goes_out_on_the_successor) {
     cr_assert_str_eq(next.answer, "next");
 }
 
-static struct pollfd led[2];
-static dl_driver_env_t real; /* without a sleep */
-static uint64_t slept_ns;
-
-static uint64_t now_after_sleep(void) {
-    return real.now_ns() + slept_ns;
-}
-
-static int poll_after_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    return real.poll(fds, n, deadline_ns != DL_NO_DEADLINE ? deadline_ns - slept_ns : deadline_ns);
-}
-
-static void count_sleeps(void) {
-    real = env;
-    env.now_ns = now_after_sleep;
-    env.poll = poll_after_sleep;
-}
-
 /* The reply is late, and no other connection gets through. */
 static void give_up_late(line_t *get) {
     count_sleeps();
@@ -373,6 +399,8 @@ Test(redis_mux, who_was_stopped_takes_no_server_for_down_and_still_frees_behind_
     cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
     cr_assert_str_eq(give.answer, "1");
 }
+
+static struct pollfd led[2];
 
 /* Its first connection ends. The next is made, and nobody looks for so long. */
 static void lie_half_made(line_t *get, uint64_t ns) {
@@ -431,6 +459,88 @@ Test(redis_mux, the_free_of_a_claim_on_its_way_is_not_refused_with_what_else_is_
     await_line(&give);
     cr_assert_eq(give.status, DL_OK, "%s", give.err.message);
     cr_assert_str_eq(give.answer, "1");
+}
+
+/* What had not left a connection that ended is in front again, although it came later. */
+Test(redis_mux, who_has_waited_for_long_is_refused_behind_one_who_has_not) {
+    line_t young = line_of(&plain, "PING"), old = line_of(&plain, "PING");
+    dl_error_t why = {.status = DL_EIO};
+    open_mux(server.path);
+    lock_core(&core_mutex);
+    dli_mux_begin(&mux, &young.wire);
+    dli_mux_begin(&mux, &old.wire);
+    young.wire.sent_ns = old.wire.sent_ns + 1;
+    dli_pipe_refuse(&mux.pipes[0], old.wire.sent_ns, DL_EIO, &why);
+    (void)dli_mux_flush(&mux);
+    unlock_core(&core_mutex);
+    cr_assert_not(young.over);
+    cr_assert_eq(old.status, DL_EIO);
+    await_line(&young);
+    cr_assert_eq(young.status, DL_OK, "%s", young.err.message);
+}
+
+Test(redis_mux, a_free_is_not_kept_for_a_claim_whose_connection_is_over) {
+    line_t get, give = line_of(&release, "DEL lock");
+    give_up_late(&get);
+    begin_line(&give);
+    cr_assert_eq(unlink(relay_path), 0);
+    cr_assert_eq(shutdown(relay_fds[0][0], SHUT_RDWR), 0);
+    await_line(&give);
+    cr_assert_eq(give.status, DL_EIO);
+}
+
+enum { CLAIMS = 4000, FREES = 1000 };
+
+static uint64_t used_ns(void) {
+    struct timespec used;
+    cr_assert_eq(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used), 0);
+    return (uint64_t)used.tv_sec * 1000 * MS + (uint64_t)used.tv_nsec;
+}
+
+/* What one refusal costs that keeps the frees of this claim, at the least. */
+static uint64_t refusal_ns(uint64_t hold) {
+    static line_t gives[FREES];
+    uint64_t least_ns = UINT64_MAX;
+    dl_error_t why = {.status = DL_EIO};
+    lock_core(&core_mutex);
+    for (int i = 0; i < FREES; i++) {
+        gives[i] = line_of(&release, "PING");
+        gives[i].wire.claim = hold;
+        dli_mux_begin(&mux, &gives[i].wire);
+    }
+    for (int i = 0; i < 5; i++) {
+        uint64_t began_ns = used_ns();
+        dli_pipe_refuse(&mux.pipes[0], UINT64_MAX, DL_EIO, &why);
+        uint64_t ns = used_ns() - began_ns;
+        least_ns = ns < least_ns ? ns : least_ns;
+    }
+    for (int i = 0; i < FREES; i++) {
+        cr_assert_not(gives[i].over);
+        (void)dli_mux_withdraw(&mux, &gives[i].wire);
+    }
+    unlock_core(&core_mutex);
+    return least_ns;
+}
+
+Test(redis_mux, what_a_refusal_costs_does_not_depend_on_where_claims_are_on_their_way) {
+    static line_t gets[CLAIMS];
+    open_mux(server.path);
+    line_t warm = line_of(&plain, "PING");
+    run_line(&warm);
+    lock_core(&core_mutex);
+    for (int i = 0; i < CLAIMS; i++) {
+        gets[i] = line_of(&claim, "PING");
+        gets[i].wire.claim = (uint64_t)i + 1;
+        dli_mux_begin(&mux, &gets[i].wire);
+    }
+    (void)dli_mux_flush(&mux);
+    for (int i = 0; i < CLAIMS; i++) {
+        cr_assert(dli_mux_withdraw(&mux, &gets[i].wire));
+    }
+    unlock_core(&core_mutex);
+    uint64_t first_ns = refusal_ns(1), last_ns = refusal_ns(CLAIMS);
+    cr_assert_lt(last_ns, 10 * first_ns);
+    cr_assert_lt(first_ns, 10 * last_ns);
 }
 
 Test(redis_mux, a_server_that_is_gone_refuses_at_once_and_is_found_again) {

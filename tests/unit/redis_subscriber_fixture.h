@@ -91,7 +91,7 @@ static dl_error_t err;
 static inline void endpoint_of(const char *user, int port) {
     char url[96];
     static const dli_endpoint_extras_t nothing = {
-        .database = -1, .tls_verify = true, .connect_timeout_ms = -1, .keepalive_ms = -1};
+        .database = -1, .tls_verify = true, .connect_timeout_ms = 2000};
     snprintf(url, sizeof url, "redis://%s127.0.0.1:%d", user, port);
     dli_endpoint_free(&endpoint);
     cr_assert_eq(dli_endpoint_make(&endpoint, url, &nothing, &err), DL_OK, "%s", err.message);

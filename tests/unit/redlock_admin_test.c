@@ -86,6 +86,20 @@ Test(redlock_admin, a_left_over_on_a_minority_is_no_holder) {
     shut(&c);
 }
 
+/* What came too late for one node of a quorum has come to another one, which answers a little later. */
+Test(redlock_admin, all_say_for_how_long_it_is_held) {
+    client_t c;
+    prepare(&c, UUID_A);
+    must_open(&c);
+    for (size_t i = 0; i < 5; i++) {
+        plant(i, "orders", B ":7", i < 1 ? 20000 : 60000);
+    }
+    tell(&servers[4], "CLIENT PAUSE 100");
+    tell(&servers[3], "CLIENT PAUSE 100");
+    cr_expect_gt(look(&c, "orders").remaining_ms, 50000);
+    shut(&c);
+}
+
 Test(redlock_admin, a_silent_node_may_have_what_is_missing_to_a_quorum) {
     client_t c;
     prepare(&c, UUID_A);

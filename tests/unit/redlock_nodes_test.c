@@ -143,6 +143,12 @@ Test(redlock_nodes, one_that_turns_out_later_to_be_another_has_no_vote_and_is_re
     shut(&c);
 }
 
+static dl_status_t meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
+    dli_facts_t facts = {.version_number = 0};
+    (void)snprintf(facts.run_id, sizeof facts.run_id, "%s", run_id);
+    return dli_node_meet(node, &facts, err);
+}
+
 Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini = NULL) {
     static dli_redlock_t redlock;
     static const char *const ids[] = {"one", "two", "three"};
@@ -154,19 +160,19 @@ Test(redlock_nodes, nodes_that_change_places_are_told_apart, .init = NULL, .fini
     for (size_t i = 0; i < 3; i++) {
         redlock.nodes[i].redlock = &redlock;
         redlock.nodes[i].index = i;
-        cr_assert_eq(dli_node_meet(&redlock.nodes[i], ids[i], &err), DL_OK);
+        cr_assert_eq(meet(&redlock.nodes[i], ids[i], &err), DL_OK);
     }
-    cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
+    cr_expect_eq(meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_has(err.message, "nodes 1 and 2 are the same server");
-    cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
+    cr_expect_eq(meet(&redlock.nodes[0], "two", &err), DL_ECONFIG);
     cr_expect_eq(times_said("are the same server"), 1);
     /* The one that was there first goes on. */
-    cr_expect_eq(dli_node_meet(&redlock.nodes[1], "two", &err), DL_OK);
-    cr_expect_eq(dli_node_meet(&redlock.nodes[1], "one", &err), DL_OK);
-    cr_expect_eq(dli_node_meet(&redlock.nodes[0], "two", &err), DL_OK);
-    cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH);
+    cr_expect_eq(meet(&redlock.nodes[1], "two", &err), DL_OK);
+    cr_expect_eq(meet(&redlock.nodes[1], "one", &err), DL_OK);
+    cr_expect_eq(meet(&redlock.nodes[0], "two", &err), DL_OK);
+    cr_expect_eq(meet(&redlock.nodes[2], "", &err), DL_EAUTH);
     redlock.voting.durable = true;
-    cr_expect_eq(dli_node_meet(&redlock.nodes[2], "", &err), DL_EAUTH, "it may be one of the others");
+    cr_expect_eq(meet(&redlock.nodes[2], "", &err), DL_EAUTH, "it may be one of the others");
 }
 
 Test(redlock_nodes, every_change_of_a_node_is_told_once, .init = NULL, .fini = NULL) {

@@ -40,6 +40,20 @@ Test(sqlite_place, a_link_of_another_users_leads_only_to_what_is_theirs) {
     cr_assert_eq(try_open(file, message, sizeof message), DL_ECONFIG, "%s", message);
 }
 
+static int open_below(const void *home) {
+    client_t c;
+    (void)unsetenv("XDG_STATE_HOME");
+    (void)setenv("HOME", home, 1);
+    dl_status_t status = open_options(&c, UUID_B, NULL, 1);
+    fprintf(stderr, "%s\n", c.err.message);
+    return status == DL_EAUTH && c.err.native == EACCES ? 0 : 1;
+}
+
+Test(sqlite_place, why_the_users_own_folder_cannot_be_made_is_said) {
+    meet_another_user();
+    they(open_below, ours);
+}
+
 /* In bursts, with ever other pauses between them: what opens the file meets exchanges at every step of its,
  * and now and then a folder that stays for long enough. */
 static int exchange_for_ever(const void *unused) {

@@ -3,6 +3,7 @@
 #include "sqlite_strangers.h"
 
 #include <grp.h>
+#include <sys/ptrace.h>
 
 TestSuite(sqlite_strangers, .init = set_up_both, .fini = tear_down, .timeout = 60);
 
@@ -72,6 +73,11 @@ Test(sqlite_strangers, root_makes_wake_up_files_as_the_lock_files_owner) {
     cr_assert_eq(watch(&c, "orders", &w), DL_ENOTSUP);
     cr_assert_eq(entries_in(beside("-wake")), 0, "a file in a folder of root's");
     cr_assert_eq(rmdir(beside("-wake")), 0);
+    /* Nor one in a folder where they may make nothing. */
+    cr_assert_eq(chown(theirs, 0, 0), 0);
+    cr_assert_eq(watch(&c, "orders", &w), DL_ENOTSUP);
+    cr_assert_eq(c.err.native, EACCES, "%s", c.err.message);
+    cr_assert_eq(chown(theirs, NOBODY, NOBODY), 0);
     cr_assert_eq(watch(&c, "orders", &w), DL_OK, "%s", c.err.message);
     cr_assert_eq(stat(beside("-wake"), &file), 0);
     cr_assert_eq(file.st_uid, NOBODY);
@@ -96,6 +102,30 @@ Test(sqlite_strangers, root_makes_wake_up_files_as_the_lock_files_owner) {
     cr_assert_eq(fstat(fd, &file), 0);
     cr_assert_eq(file.st_uid, 0);
     close(fd);
+}
+
+static int watch_in_vain(const void *name) {
+    client_t c;
+    dl_watch_t *w;
+    if (open_options(&c, UUID_B, path, 1) != DL_OK) {
+        return 1;
+    }
+    dl_status_t status = watch(&c, name, &w);
+    fprintf(stderr, "%s\n", c.err.message);
+    return status == DL_ENOTSUP && c.err.native == EACCES ? 0 : 2;
+}
+
+Test(sqlite_strangers, why_the_wake_up_folder_cannot_be_made_is_said) {
+    client_t c;
+    meet_another_user();
+    cr_assert_eq(chown(theirs, 0, 0), 0);
+    must_open(&c, UUID_A);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(chmod(path, 0666), 0);
+    cr_assert_eq(chmod(beside("-wal"), 0666), 0);
+    cr_assert_eq(chmod(beside("-shm"), 0666), 0);
+    they(watch_in_vain, "orders");
+    must_close(&c);
 }
 
 /* What setfsuid() would change. */
@@ -392,4 +422,53 @@ Test(sqlite_strangers, a_wake_up_folder_whose_maker_died_too_early_gets_its_mode
     cr_assert_eq(file.st_gid, SHARED_GROUP);
     cr_assert_eq(file.st_mode & 07777, 0770, "%04o", file.st_mode & 07777);
     as_member(FIRST_MEMBER, watch_one);
+}
+
+/* Before its wait it stops, for who traces it. */
+static int watch_traced(const void *name) {
+    client_t c;
+    dl_watch_t *w;
+    if (open_options(&c, UUID_B, path, 1) != DL_OK || ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 ||
+        raise(SIGSTOP) != 0) {
+        return 1;
+    }
+    return watch(&c, name, &w) != DL_OK;
+}
+
+/* Kills one that makes a wake-up file where it begins or ends its system call of this number; false: it has
+ * fewer, and has ended. */
+static bool is_killed_at(int stop) {
+    member_t m = {.user = SECOND_MEMBER, .fn = watch_traced};
+    int status = 0;
+    pid_t pid = spawn(act_as_member, &m);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFSTOPPED(status), "it has ended: %d", status);
+    cr_assert_eq(ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_EXITKILL), 0);
+    for (int i = 0; i < stop && WIFSTOPPED(status); i++) {
+        cr_assert_eq(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+    }
+    if (!WIFSTOPPED(status)) {
+        cr_assert_eq(status, 0);
+        return false;
+    }
+    cr_assert_eq(kill(pid, SIGKILL), 0);
+    cr_assert_eq(ended(pid), 128 + SIGKILL);
+    return true;
+}
+
+Test(sqlite_strangers, wherever_the_maker_of_a_wake_up_file_dies_others_can_wait) {
+    share_with_group();
+    as_member(FIRST_MEMBER, make_empty);
+    as_member(SECOND_MEMBER, watch_one); /* makes the folder */
+    int stops = 0;
+    do {
+        for (int i = 0; i < 256; i++) {
+            char ending[16];
+            snprintf(ending, sizeof ending, "-wake/%02x", i);
+            (void)unlink(beside(ending));
+        }
+        fprintf(stderr, "killed at its stop %d\n", ++stops);
+    } while (is_killed_at(stops) && (as_member(FIRST_MEMBER, watch_one), true));
+    cr_assert_gt(stops, 10);
 }

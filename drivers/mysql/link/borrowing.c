@@ -144,8 +144,9 @@ static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready
     if (fds[1].revents != 0 || fds[2].revents != 0) {
         return dl_driver_fail(err, DL_ECANCELED, 0, "%s: cancelled", label);
     }
-    bool is_over = now_ns >= want->borrow_until_ns || now_ns >= want->deadline_ns;
-    if (is_crowded && (is_over || now_ns >= want->busy_from_ns)) {
+    bool is_again = now_ns >= want->busy_from_ns;
+    bool is_over = now_ns >= want->borrow_until_ns || (now_ns >= want->deadline_ns && !is_again);
+    if (is_crowded && (is_over || is_again)) {
         return dl_driver_fail(err, is_over ? DL_ETIMEDOUT : DL_EBUSY, 0,
                               "%s: all %lld connections are in use (max_total)", label,
                               (long long)want->pool->lanes[want->at].max_total);
@@ -174,11 +175,17 @@ static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *
         bool is_called = ticket->is_called;
         bool is_crowded = ticket->maker == NULL && lane->total >= lane->max_total;
         uint64_t until_ns = look_until(want, is_crowded, pool->env.now_ns());
+        bool is_down = pool->breaker.is_down && lane->makers != NULL;
+        dl_error_t why = pool->breaker.reason;
         pthread_mutex_unlock(&pool->mutex);
         if (is_called) {
             break;
         }
         dl_status_t status = check_patience(want, is_crowded, ready, fds, err);
+        if (status == DL_EBUSY && is_down) { /* not full of what is in use: that is no news of the server */
+            *err = why;
+            status = why.status;
+        }
         if (status != DL_OK) {
             quit(want);
             return status;

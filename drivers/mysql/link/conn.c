@@ -92,7 +92,7 @@ void dli_mysql_conn_close(dli_mysql_conn_t *conn) {
     if (conn->fd >= 0 && (conn->is_asking || dli_mysql_conn_is_broken(conn))) {
         break_off(conn); /* no goodbye: nothing that the library could wait for is left */
     }
-    dli_mysql_quiet_begin(&quiet);
+    dli_mysql_quiet_begin(&quiet, conn->mysql);
     mysql_close(conn->mysql);
     dli_mysql_quiet_end(&quiet);
     if (conn->fd >= 0) {
@@ -176,7 +176,7 @@ static void enter(const dli_mysql_conn_t *conn, const dli_mysql_bounds_t *bounds
     *call = (dli_mysql_guarded_t){
         .fd = conn->fd, .deadline_ns = bounds->deadline_ns > least_ns ? bounds->deadline_ns : least_ns};
     dli_mysql_guard_arm(bounds->guard, call);
-    dli_mysql_quiet_begin(quiet);
+    dli_mysql_quiet_begin(quiet, conn->mysql);
 }
 
 static bool leave(const dli_mysql_bounds_t *bounds, dli_mysql_guarded_t *call, dli_mysql_quiet_t *quiet) {

@@ -29,8 +29,11 @@ typedef struct dli_mysql_facts {
     bool is_mariadb;
     unsigned version_number; /* 101119, 90704; 0: never connected */
     char version[64];
-    char identity[320]; /* server_id, MySQL's server_uuid, host name, port, data folder: which it is */
-    bool is_read_only;  /* read_only or super_read_only */
+    /* When it was started; server_id, MySQL's server_uuid, host name, port, data folder. server: where the
+     * second begins, which says which one it is, whatever its run. */
+    char identity[320];
+    size_t server;
+    bool is_read_only; /* read_only or super_read_only */
 } dli_mysql_facts_t;
 
 typedef struct dli_mysql_conn dli_mysql_conn_t;

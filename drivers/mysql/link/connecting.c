@@ -92,7 +92,8 @@ static void meet(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_m
     const dli_mysql_facts_t *facts = dli_mysql_conn_facts(member->conn);
     bool is_news = dli_breaker_mend(&pool->breaker, pool->env.now_ns());
     bool was_met = pool->facts.version_number != 0;
-    bool is_other = was_met && strcmp(pool->facts.identity, facts->identity) != 0;
+    bool is_other =
+        was_met && strcmp(pool->facts.identity + pool->facts.server, facts->identity + facts->server) != 0;
     /* A proxy's number for a connection can be the server's by chance. */
     bool is_renumbered = was_met && !is_other && pool->facts.connection_id == 0;
     if (is_other) {
@@ -195,7 +196,7 @@ static void *make(void *arg) {
         member->ready_ns = member->used_ns = member->touched_ns = pool->env.now_ns();
     }
     finish(maker, status != DL_ENOMEM, &err);
-    mysql_thread_end();
+    dli_mysql_library_thread_end();
     return NULL;
 }
 

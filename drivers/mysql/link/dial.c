@@ -71,7 +71,7 @@ static size_t peek_greeting(int fd, unsigned char *greeting, int timeout_ms) {
     return peek(fd, greeting, len, timeout_ms) ? (size_t)len : 0;
 }
 
-/* The library's wait for a socket of the connection that this thread is making. 0: in vain. */
+/* 0: in vain. */
 static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
     unsigned char greeting[GREETING_MAX] = {0};
     my_bool yes = 1;
@@ -95,12 +95,28 @@ static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
     return 1;
 }
 
-static MYSQL *connect_looking(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, const char *host) {
-    ahead.mysql = mysql;
+/* The library's wait for a socket of the connection that this thread is making. */
+static int wait_outside(my_socket fd, my_bool is_read, int timeout_ms) {
+    dli_mysql_library_leave();
+    int rc = look_ahead(fd, is_read, timeout_ms);
+    int error = errno;
+    dli_mysql_library_enter();
+    errno = error;
+    return rc;
+}
+
+/* is_looking: for a greeting with TLS. */
+static MYSQL *connect_waiting(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, const char *host,
+                              bool is_looking) {
+    ahead.mysql = is_looking ? mysql : NULL;
     ahead.is_demanded = endpoint->tls == DLI_MYSQL_TLS_REQUIRE;
     ahead.is_missed = false;
-    (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)look_ahead);
+    (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)wait_outside);
+    if (endpoint->socket != NULL) {
+        dli_mysql_library_enter(); /* else it looks for the host first, and is outside meanwhile */
+    }
     MYSQL *connected = real_connect(mysql, endpoint, host, CLIENT_REMEMBER_OPTIONS);
+    dli_mysql_library_leave();
     ahead.mysql = NULL;
     if (connected != NULL) {
         (void)mysql_options(connected, MARIADB_OPT_IO_WAIT, NULL);
@@ -118,7 +134,7 @@ static MYSQL *connect_each(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
     struct addrinfo *list;
     MYSQL *connected = NULL;
     if (getaddrinfo(endpoint->host, NULL, &hints, &list) != 0) {
-        return connect_looking(mysql, endpoint, endpoint->host); /* which says what is wrong with it */
+        return connect_waiting(mysql, endpoint, endpoint->host, true); /* which says what is wrong with it */
     }
     for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
         char host[NI_MAXHOST];
@@ -127,7 +143,7 @@ static MYSQL *connect_each(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
             getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0) {
             continue;
         }
-        connected = connect_looking(mysql, endpoint, is_only ? endpoint->host : host);
+        connected = connect_waiting(mysql, endpoint, is_only ? endpoint->host : host, true);
         unsigned error = mysql_errno(mysql);
         if (connected != NULL || ahead.is_missed || (error != 2002 && error != 2003)) {
             break; /* somebody was there */
@@ -139,11 +155,9 @@ static MYSQL *connect_each(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
 
 MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, bool *has_no_tls) {
     bool may_have_tls = endpoint->tls == DLI_MYSQL_TLS_PREFER || endpoint->tls == DLI_MYSQL_TLS_REQUIRE;
-    if (endpoint->socket != NULL || !may_have_tls) {
-        *has_no_tls = false;
-        return real_connect(mysql, endpoint, endpoint->host, 0);
-    }
-    MYSQL *connected = connect_each(mysql, endpoint);
+    bool is_looking = endpoint->socket == NULL && may_have_tls;
+    MYSQL *connected =
+        is_looking ? connect_each(mysql, endpoint) : connect_waiting(mysql, endpoint, endpoint->host, false);
     *has_no_tls = ahead.is_missed;
     return connected;
 }
@@ -151,6 +165,9 @@ MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
 /* This library sees to it by itself. */
 MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, bool *has_no_tls) {
     *has_no_tls = false;
-    return real_connect(mysql, endpoint, endpoint->host, 0);
+    dli_mysql_library_enter();
+    MYSQL *connected = real_connect(mysql, endpoint, endpoint->host, 0);
+    dli_mysql_library_leave();
+    return connected;
 }
 #endif

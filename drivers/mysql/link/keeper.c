@@ -76,7 +76,7 @@ static void *keep(void *arg) {
         look_after(keeper, (uint64_t)check_ms * NS_PER_MS);
         doze(keeper, pool->env.now_ns() + (uint64_t)turn_ms * NS_PER_MS);
     }
-    mysql_thread_end();
+    dli_mysql_library_thread_end();
     return NULL;
 }
 

@@ -28,16 +28,19 @@ static char name[80];
 static void clear_nothing(void) {
 }
 static void (*clear_errors)(void) = clear_nothing; /* of OpenSSL's list of this thread */
+static void (*stop_openssl)(void) = clear_nothing; /* in this thread */
 
 /* Where the library uses OpenSSL. Threads of ours may still be talking while the program exits: OpenSSL must
  * stay until the end, and whoever is first to use it decides. 0x00080000 is OPENSSL_INIT_NO_ATEXIT; OpenSSL's
  * headers may not be there. */
 static void start_openssl(void) {
     int (*init)(uint64_t options, const void *settings);
-    void (*clear)(void);
+    void (*clear)(void), (*stop)(void);
     *(void **)&init = dlsym(RTLD_DEFAULT, "OPENSSL_init_crypto");
     *(void **)&clear = dlsym(RTLD_DEFAULT, "ERR_clear_error");
+    *(void **)&stop = dlsym(RTLD_DEFAULT, "OPENSSL_thread_stop");
     clear_errors = clear != NULL ? clear : clear_nothing;
+    stop_openssl = stop != NULL ? stop : clear_nothing;
     if (init != NULL) {
         (void)init(0x00080000, NULL);
     }
@@ -69,13 +72,23 @@ const char *dli_mysql_library_name(void) {
     return name;
 }
 
+void dli_mysql_library_thread_end(void) {
+    dli_mysql_library_enter();
+    mysql_thread_end();
+    stop_openssl();
+    dli_mysql_library_leave();
+}
+
 /* ---- SIGPIPE, and the errors of TLS -------------------------------------------------------------------- */
 
 enum { MASKED_BY_US = 1, WAS_PENDING = 2 };
 
-void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet) {
+void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql) {
     sigset_t pipe, before;
-    clear_errors();
+    quiet->has_tls = mysql != NULL && mysql_get_ssl_cipher((MYSQL *)(uintptr_t)mysql) != NULL;
+    if (quiet->has_tls) {
+        clear_errors();
+    }
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     quiet->masked = 0;
@@ -93,7 +106,9 @@ void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet) {
 void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet) {
     static const struct timespec at_once;
     sigset_t pipe;
-    clear_errors();
+    if (quiet->has_tls) {
+        clear_errors();
+    }
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     if ((quiet->masked & WAS_PENDING) == 0) {
@@ -331,7 +346,7 @@ static bool fail(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t 
 bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err) {
     dli_mysql_quiet_t quiet;
     bool has_no_tls;
-    dli_mysql_quiet_begin(&quiet);
+    dli_mysql_quiet_begin(&quiet, NULL);
     MYSQL *connected = dli_mysql_library_dial(mysql, endpoint, &has_no_tls);
     dli_mysql_quiet_end(&quiet);
     if (has_no_tls || strstr(mysql_error(mysql), "SSL is required") != NULL ||

@@ -20,7 +20,8 @@ const char *dli_mysql_library_name(void);
  * 16 MiB, TLS. NULL with err: DL_ENOMEM, DL_ECONFIG. */
 MYSQL *dli_mysql_library_handle(const dli_mysql_endpoint_t *endpoint, dl_error_t *err);
 /* Connects; blocks for as long as the bounds let it. true: connected, and as safely as the endpoint wants.
- * false: err says why, mysql_errno is in err->native. */
+ * false: err says why, mysql_errno is in err->native. In a thread of ours: what is in OpenSSL's list of the
+ * thread could be taken for the library's, and its errors stay there. */
 bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err);
 /* dial.c: its part that connects. *has_no_tls: the server was left because it has none, and it is demanded.
  */
@@ -30,13 +31,25 @@ int dli_mysql_library_fd(const MYSQL *mysql);
 /* Has the library read on, beyond the end of an answer? As far as it lets us see. */
 bool dli_mysql_library_has_more(const MYSQL *mysql);
 
+/* Before a thread ends that used the library. */
+void dli_mysql_library_thread_end(void);
+
+/* forks.c: the libraries and OpenSSL have locks of the whole process, as while TLS is prepared, and when a
+ * thread begins to use OpenSSL and ends. A child forked meanwhile by another thread would find them
+ * locked for ever. So fork() waits until no thread is between these two; it does so for a second at most,
+ * since a thread may wait for a server in there. leave: the thread may be outside. */
+void dli_mysql_library_enter(void);
+void dli_mysql_library_leave(void);
+
 /* Around each call that may use a socket: a broken one must not send SIGPIPE to a program that did not ask
- * for it. Nothing else of the thread's signals changes. And the program's errors in OpenSSL's list of the
- * thread are none of the library's, nor are its errors the program's: the list is emptied. */
+ * for it. Nothing else of the thread's signals changes. And over TLS the program's errors in OpenSSL's list
+ * of the thread are none of the library's, nor are its errors the program's: the list is emptied. */
 typedef struct dli_mysql_quiet {
     int masked; /* by us, to be undone */
+    bool has_tls;
 } dli_mysql_quiet_t;
-void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet);
+/* mysql: NULL is fine. */
+void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql);
 void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet);
 
 #endif

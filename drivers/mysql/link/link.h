@@ -99,8 +99,7 @@ dl_status_t dli_mysql_link_run(dli_mysql_link_t *link, dli_mysql_exchange_t *exc
 
 /* One of the lane that works as far as can be known. began_ns: since when the caller waits for one, which
  * borrow_timeout counts from. The statuses of dli_mysql_link_run for a connection that could not be had; and
- * DL_EBUSY from busy_from_ns on, where all are in use, and neither borrow_timeout nor the deadline is over.
- */
+ * DL_EBUSY from busy_from_ns on, at the deadline too, where all are in use and borrow_timeout is not over. */
 dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane, uint64_t began_ns,
                                   uint64_t busy_from_ns, uint64_t deadline_ns, const dl_stop_t *stop,
                                   dli_mysql_conn_t **conn, dl_error_t *err);

@@ -28,7 +28,7 @@ static dl_status_t ask(const session_t *session, const char *sql, MYSQL_RES **ro
     dli_mysql_quiet_t quiet;
     char what[400];
     *rows = NULL;
-    dli_mysql_quiet_begin(&quiet);
+    dli_mysql_quiet_begin(&quiet, session->mysql);
     int rc = mysql_real_query(session->mysql, sql, (unsigned long)strlen(sql));
     if (rc == 0) {
         *rows = mysql_store_result(session->mysql);
@@ -110,17 +110,21 @@ static uint64_t id_for_kill(const session_t *session, uint64_t id) {
 
 static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts) {
     MYSQL_RES *rows;
-    /* Twins behind one address may have all but the numbers in common, which replication keeps apart. */
+    /* Twins behind one address may have all but the numbers in common, which replication keeps apart. A run
+     * is known by the instant of its start, which stays when the clock is set: the uptime goes along. */
     dl_status_t status = ask(session,
                              "SELECT VERSION(),CONNECTION_ID(),@@GLOBAL.read_only,"
                              "0/*!80000 OR @@GLOBAL.super_read_only*/,"
                              "CONCAT_WS(':',@@GLOBAL.server_id/*!80000 ,@@GLOBAL.server_uuid*/,"
-                             "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir)",
+                             "@@GLOBAL.hostname,@@GLOBAL.port,@@GLOBAL.datadir),"
+                             "UNIX_TIMESTAMP()-(SELECT VARIABLE_VALUE FROM "
+                             "/*M! information_schema.GLOBAL_STATUS*/"
+                             "/*!80000 performance_schema.global_status*/ WHERE VARIABLE_NAME='Uptime')",
                              &rows);
     if (status != DL_OK) {
         return status;
     }
-    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 5 ? mysql_fetch_row(rows) : NULL;
+    MYSQL_ROW row = rows != NULL && mysql_num_fields(rows) == 6 ? mysql_fetch_row(rows) : NULL;
     if (row == NULL || row[0] == NULL) {
         status = dl_driver_fail(session->err, DL_EPROTO, 0, "%s: it does not say what it is", session->label);
     } else {
@@ -129,7 +133,10 @@ static dl_status_t read_facts(const session_t *session, dli_mysql_facts_t *facts
         facts->is_mariadb = strcasestr(row[0], "mariadb") != NULL;
         facts->connection_id = id_for_kill(session, dli_mysql_number(row[1]));
         facts->is_read_only = dli_mysql_is_on(row[2]) || dli_mysql_is_on(row[3]);
-        snprintf(facts->identity, sizeof facts->identity, "%s", row[4] != NULL ? row[4] : "");
+        int len = snprintf(facts->identity, sizeof facts->identity, "%.30s ", row[5] != NULL ? row[5] : "");
+        facts->server = (size_t)len;
+        snprintf(facts->identity + len, sizeof facts->identity - (size_t)len, "%s",
+                 row[4] != NULL ? row[4] : "");
     }
     if (rows != NULL) {
         mysql_free_result(rows);

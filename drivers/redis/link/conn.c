@@ -244,11 +244,11 @@ static bool is_broken(const dli_conn_t *conn) {
 }
 
 static bool wants_out(const dli_conn_t *conn) {
-    if (is_broken(conn)) {
-        return false;
+    size_t records = 0;
+    if (conn->tls != NULL) {
+        (void)dli_tls_pending(conn->tls, &records);
     }
-    return (conn->is_secured && conn->left < conn->out.len) ||
-           (conn->tls != NULL && dli_tls_is_pending(conn->tls));
+    return !is_broken(conn) && (records > 0 || (conn->is_secured && conn->left < conn->out.len));
 }
 
 /* ---- handshake --------------------------------------------------------------------------------------- */

@@ -9,19 +9,14 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "command.h"
+
 #define DEFAULT_PORT "6379"
-#define DEFAULT_CONNECT_TIMEOUT_MS 2000
 #define HOST_MAX 255
 #define LETTERS_AND_DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 /* Messages repeat nothing of a URL that is wrong: its password may stand anywhere. */
 #define FORMS "redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path?db=0"
-
-/* A part of the URL. */
-typedef struct part {
-    const char *at;
-    size_t len;
-} part_t;
 
 static dl_status_t wrong(dl_error_t *err, const char *what) {
     return dl_driver_fail(err, DL_ECONFIG, 0, "url: %s", what);
@@ -32,8 +27,8 @@ static dl_status_t out_of_memory(dl_error_t *err) {
 }
 
 /* The part up to the first of these bytes, which `rest` then begins with. */
-static part_t cut(part_t *rest, const char *ends) {
-    part_t first = {rest->at, 0};
+static dli_slice_t cut(dli_slice_t *rest, const char *ends) {
+    dli_slice_t first = {rest->at, 0};
     while (first.len < rest->len && strchr(ends, rest->at[first.len]) == NULL) {
         first.len++;
     }
@@ -42,7 +37,7 @@ static part_t cut(part_t *rest, const char *ends) {
     return first;
 }
 
-static bool skip(part_t *rest, char byte) {
+static bool skip(dli_slice_t *rest, char byte) {
     if (rest->len == 0 || rest->at[0] != byte) {
         return false;
     }
@@ -51,7 +46,7 @@ static bool skip(part_t *rest, char byte) {
     return true;
 }
 
-static bool has(part_t part, char byte) {
+static bool has(dli_slice_t part, char byte) {
     return memchr(part.at, byte, part.len) != NULL;
 }
 
@@ -64,7 +59,7 @@ static int hex(char digit) {
 }
 
 /* Without the percent-encoding. `where` is for the message. */
-static dl_status_t decode(part_t part, const char *where, char **to, dl_error_t *err) {
+static dl_status_t decode(dli_slice_t part, const char *where, char **to, dl_error_t *err) {
     char *text = calloc(1, part.len + 1);
     size_t len = 0;
     *to = text; /* freed with the endpoint, also after a failure */
@@ -102,7 +97,7 @@ static void wipe(char *secret) {
 }
 
 /* A decimal number of at most `max`. */
-static bool number(part_t part, int64_t max, int *to) {
+static bool number(dli_slice_t part, int64_t max, int *to) {
     int64_t value = 0;
     for (size_t i = 0; i < part.len; i++) {
         if (part.at[i] < '0' || part.at[i] > '9' || value > max) {
@@ -116,18 +111,18 @@ static bool number(part_t part, int64_t max, int *to) {
 
 /* ---- the parts of redis:// and rediss:// --------------------------------------------------------------- */
 
-static dl_status_t read_user(dli_endpoint_t *endpoint, part_t info, dl_error_t *err) {
-    part_t user = cut(&info, ":");
+static dl_status_t read_user(dli_endpoint_t *endpoint, dli_slice_t info, dl_error_t *err) {
+    dli_slice_t user = cut(&info, ":");
     bool has_password = skip(&info, ':') && info.len > 0;
     dl_status_t status = user.len > 0 ? decode(user, "user", &endpoint->username, err) : DL_OK;
     return status == DL_OK && has_password ? decode(info, "password", &endpoint->password, err) : status;
 }
 
-static bool is_host_name(part_t host) {
+static bool is_host_name(dli_slice_t host) {
     return strspn(host.at, LETTERS_AND_DIGITS "-._") >= host.len;
 }
 
-static bool is_ipv6(part_t host) {
+static bool is_ipv6(dli_slice_t host) {
     char address[INET6_ADDRSTRLEN];
     unsigned char bytes[16];
     if (host.len >= sizeof address) {
@@ -138,8 +133,8 @@ static bool is_ipv6(part_t host) {
     return inet_pton(AF_INET6, address, bytes) == 1;
 }
 
-static dl_status_t read_host(dli_endpoint_t *endpoint, part_t *rest, dl_error_t *err) {
-    part_t host;
+static dl_status_t read_host(dli_endpoint_t *endpoint, dli_slice_t *rest, dl_error_t *err) {
+    dli_slice_t host;
     if (skip(rest, '[')) {
         host = cut(rest, "]");
         if (!skip(rest, ']') || !is_ipv6(host)) {
@@ -168,7 +163,7 @@ static dl_status_t read_host(dli_endpoint_t *endpoint, part_t *rest, dl_error_t 
     return endpoint->host != NULL ? DL_OK : out_of_memory(err);
 }
 
-static dl_status_t read_port(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
+static dl_status_t read_port(dli_endpoint_t *endpoint, dli_slice_t rest, dl_error_t *err) {
     int port = 0;
     strcpy(endpoint->port, DEFAULT_PORT);
     if (rest.len == 0) {
@@ -182,23 +177,22 @@ static dl_status_t read_port(dli_endpoint_t *endpoint, part_t rest, dl_error_t *
     return DL_OK;
 }
 
-static dl_status_t read_database(dli_endpoint_t *endpoint, part_t part, dl_error_t *err) {
-    endpoint->names_database = true;
+static dl_status_t read_database(dli_endpoint_t *endpoint, dli_slice_t part, dl_error_t *err) {
     if (number(part, INT_MAX, &endpoint->database)) {
         return DL_OK;
     }
     return wrong(err, "the database must be a number from 0 on, as in redis://host:6379/0");
 }
 
-static dl_status_t read_tcp(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
-    part_t authority = cut(&rest, "/?#");
+static dl_status_t read_tcp(dli_endpoint_t *endpoint, dli_slice_t rest, dl_error_t *err) {
+    dli_slice_t authority = cut(&rest, "/?#");
     const char *at = memrchr(authority.at, '@', authority.len);
     dl_status_t status = DL_OK;
     if (has(rest, '@')) {
         return wrong(err, "in a user or a password write '%2F' for '/', '%3F' for '?', '%23' for '#'");
     }
     if (at != NULL) {
-        part_t info = {authority.at, (size_t)(at - authority.at)};
+        dli_slice_t info = {authority.at, (size_t)(at - authority.at)};
         authority.len -= info.len + 1;
         authority.at = at + 1;
         status = read_user(endpoint, info, err);
@@ -214,8 +208,8 @@ static dl_status_t read_tcp(dli_endpoint_t *endpoint, part_t rest, dl_error_t *e
 
 /* ---- unix:// ----------------------------------------------------------------------------------------- */
 
-static dl_status_t read_unix(dli_endpoint_t *endpoint, part_t rest, dl_error_t *err) {
-    part_t path = cut(&rest, "?");
+static dl_status_t read_unix(dli_endpoint_t *endpoint, dli_slice_t rest, dl_error_t *err) {
+    dli_slice_t path = cut(&rest, "?");
     if (path.len < 2 || path.at[0] != '/') {
         return wrong(err, "unix:// is followed by the whole path of the socket, which begins with '/', as in "
                           "unix:///run/redis.sock");
@@ -240,7 +234,7 @@ static dl_status_t read_url(dli_endpoint_t *endpoint, const char *url, dl_error_
     if (len == 0 || strncmp(url + len, "://", 3) != 0) {
         return wrong(err, "it must be " FORMS);
     }
-    part_t rest = {url + len + 3, strlen(url + len + 3)};
+    dli_slice_t rest = {url + len + 3, strlen(url + len + 3)};
     if (len == 5 && strncasecmp(url, "redis", len) == 0) {
         return read_tcp(endpoint, rest, err);
     }
@@ -309,12 +303,14 @@ static dl_status_t read_tls(dli_endpoint_t *endpoint, const dli_endpoint_extras_
 }
 
 static dl_status_t settle_database(dli_endpoint_t *endpoint, int64_t database, dl_error_t *err) {
-    if (database > INT_MAX || (endpoint->names_database && database != endpoint->database)) {
+    bool is_twice = database >= 0 && endpoint->database >= 0 && database != endpoint->database;
+    if (database > INT_MAX || is_twice) {
         const char *why =
             database > INT_MAX ? "the number is too large" : "given twice: the url says another";
         return dl_driver_fail(err, DL_ECONFIG, 0, "database: %s", why);
     }
-    endpoint->database = (int)database;
+    int given = database >= 0 ? (int)database : 0;
+    endpoint->database = endpoint->database >= 0 ? endpoint->database : given;
     return DL_OK;
 }
 
@@ -327,13 +323,9 @@ static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extr
     }
     status = status == DL_OK ? settle(&endpoint->password, extras->password, "password", err) : status;
     status = status == DL_OK ? read_tls(endpoint, extras, err) : status;
-    if (status == DL_OK && extras->database >= 0) {
-        status = settle_database(endpoint, extras->database, err);
-    }
+    status = status == DL_OK ? settle_database(endpoint, extras->database, err) : status;
     endpoint->tls_verify = extras->tls_verify;
-    if (extras->connect_timeout_ms > 0) {
-        endpoint->connect_timeout_ms = extras->connect_timeout_ms;
-    }
+    endpoint->connect_timeout_ms = extras->connect_timeout_ms;
     endpoint->keepalive_s = extras->keepalive_ms > 0 ? (extras->keepalive_ms - 1) / 1000 + 1 : 0;
     return status;
 }
@@ -351,12 +343,10 @@ static void write_label(dli_endpoint_t *endpoint) {
 
 dl_status_t dli_endpoint_make(dli_endpoint_t *endpoint, const char *url, const dli_endpoint_extras_t *extras,
                               dl_error_t *err) {
-    static const dli_endpoint_extras_t none = {
-        .database = -1, .tls_verify = true, .connect_timeout_ms = -1, .keepalive_ms = -1};
     memset(endpoint, 0, sizeof *endpoint);
-    endpoint->connect_timeout_ms = DEFAULT_CONNECT_TIMEOUT_MS;
+    endpoint->database = -1; /* not known yet */
     dl_status_t status = read_url(endpoint, url, err);
-    status = status == DL_OK ? read_extras(endpoint, extras != NULL ? extras : &none, err) : status;
+    status = status == DL_OK ? read_extras(endpoint, extras, err) : status;
     if (status != DL_OK) {
         dli_endpoint_free(endpoint);
         return status;

@@ -19,7 +19,6 @@ typedef struct dli_endpoint {
     char *username_shown; /* in messages; NULL: the URL has it, and who forgets the ':' has the password there
                            */
     int database;
-    bool names_database;                                 /* the URL does */
     char *tls_ca, *tls_cert, *tls_key, *tls_server_name; /* files; the name to verify, NULL: host */
     char *tls_ca_shown, *tls_cert_shown, *tls_key_shown; /* in messages; NULL: as they are */
     bool tls_verify;
@@ -28,7 +27,7 @@ typedef struct dli_endpoint {
     char label[160];            /* "redis://cache:6379/0": for people, without secrets */
 } dli_endpoint_t;
 
-/* What stands beside the URL in the configuration; NULL or -1: not given, the URL decides. */
+/* What stands beside the URL in the configuration; NULL, of the database -1: not given, the URL decides. */
 typedef struct dli_endpoint_extras {
     const char *username, *password;
     const char *username_shown; /* in messages; NULL: as it is */
@@ -36,7 +35,7 @@ typedef struct dli_endpoint_extras {
     const char *tls_ca, *tls_cert, *tls_key, *tls_server_name;
     const char *tls_ca_shown, *tls_cert_shown, *tls_key_shown; /* in messages; NULL: as they are */
     bool tls_verify;
-    int64_t connect_timeout_ms, keepalive_ms;
+    int64_t connect_timeout_ms, keepalive_ms; /* keepalive 0: off */
 } dli_endpoint_extras_t;
 
 /*

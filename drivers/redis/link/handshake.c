@@ -130,15 +130,6 @@ static void read_server(const redisReply *info, dli_facts_t *facts) {
 
 /* ---- errors ------------------------------------------------------------------------------------------ */
 
-static bool says(const redisReply *reply, const char *words) {
-    return strstr(reply->str, words) != NULL;
-}
-
-/* The user may not ask, or nobody may: locks work without the answer. */
-static bool is_no_matter(dli_handshake_t at, const redisReply *reply) {
-    return at == DLI_HANDSHAKE_SERVER && dli_reply_is_refused(reply);
-}
-
 /* WRONGPASS is the answer to a wrong password, to one that is missing, to a user that is not there and to one
  * that is turned off; only who says which of them were given helps to find out. */
 static dl_status_t refused_login(const dli_endpoint_t *endpoint, dl_error_t *err) {
@@ -162,12 +153,12 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
         [DLI_HANDSHAKE_HELLO] = "HELLO", [DLI_HANDSHAKE_SELECT] = "SELECT", [DLI_HANDSHAKE_SERVER] = "INFO"};
     const char *label = endpoint->label;
     dl_error_t said;
-    if (at == DLI_HANDSHAKE_HELLO && says(reply, "unknown command")) {
+    if (at == DLI_HANDSHAKE_HELLO && strstr(reply->str, "unknown command") != NULL) {
         return dl_driver_fail(err, DL_ENOTSUP, 0,
                               "%s does not know HELLO: it is older than Redis 6.0, or HELLO is renamed",
                               label);
     }
-    if (at == DLI_HANDSHAKE_SELECT && says(reply, "out of range")) {
+    if (at == DLI_HANDSHAKE_SELECT && strstr(reply->str, "out of range") != NULL) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "%s: the server has no database %d", label,
                               endpoint->database);
     }
@@ -190,7 +181,9 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
 dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoint, const redisReply *reply,
                                dli_facts_t *facts, dl_error_t *err) {
     bool is_error = reply->type == REDIS_REPLY_ERROR;
-    if (is_error && !is_no_matter(*at, reply)) {
+    /* Where the user may not ask who the server is, or nobody may, locks work without the answer. */
+    bool is_needed = *at != DLI_HANDSHAKE_SERVER || !dli_reply_is_refused(reply);
+    if (is_error && is_needed) {
         return refused(*at, endpoint, reply, err);
     }
     switch (*at) {

@@ -401,8 +401,7 @@ static bool look_at_idle(dli_pipe_t *pipe) {
     mux->core->unlock(mux->core->core);
     bool is_quiet = dli_conn_is_quiet(pipe->conn);
     mux->core->lock(mux->core->core);
-    /* What is closed for that is not made anew, but made; however long it was made, it is not idle for that.
-     */
+    /* What is closed for that is not made anew, but made. The time that its making took is not idle. */
     pipe->met = pipe->met && now_ns - pipe->heard_ns < mux->idle_ns;
     if (!is_quiet || !pipe->met) {
         return false;
@@ -488,11 +487,34 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
 
 /* ---- the owner's calls ------------------------------------------------------------------------------ */
 
+/* The place behind a claim that was given up, and whose reply is still to come; 0: it is not here. */
+static uint64_t place_behind(const dli_pipe_t *pipe, uint64_t claim) {
+    for (uint64_t at = pipe->tail; pipe->given_up > 0 && at != pipe->head; at--) {
+        const dli_slot_t *slot = dli_pipe_slot(pipe, at - 1);
+        if (dli_slot_is_given_up(slot) && slot->claim == claim) {
+            return at;
+        }
+    }
+    return 0;
+}
+
+/* A free goes to the pipe on which its claim may yet be carried out. */
+static void go_behind_claim(const dli_mux_t *mux, dli_redis_request_t *request) {
+    for (uint32_t i = 0; i < mux->count && request->place == 0; i++) {
+        request->place = place_behind(&mux->pipes[i], request->claim);
+        request->pipe = request->place != 0 ? i : request->pipe;
+    }
+}
+
 void dli_mux_begin(dli_mux_t *mux, dli_redis_request_t *request) {
     request->with_source = request->forgotten = false;
-    dli_pipe_t *pipe = &mux->pipes[request->pipe];
-    request->sent_ns = pipe->ready ? 0 : mux->env->now_ns();
+    request->sent_ns = mux->env->now_ns();
     request->got = 0;
+    request->place = 0;
+    if (request->kind->intent == DLI_FREE) {
+        go_behind_claim(mux, request);
+    }
+    dli_pipe_t *pipe = &mux->pipes[request->pipe];
     pipe->unled += !request->leads;
     dli_redis_queue_push(&pipe->queue, request);
 }
@@ -513,7 +535,7 @@ bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
 }
 
 size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
-    dli_pipe_t *wished = &mux->pipes[first + wish];
+    dli_pipe_t *wished = &mux->pipes[first + wish % n];
     for (size_t i = 0; i < n && !wished->ready; i++) {
         const dli_pipe_t *pipe = &mux->pipes[first + i];
         if (pipe->ready && !pipe->retired) {
@@ -521,17 +543,7 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
             return first + i;
         }
     }
-    return wished->ready ? first + wish : first;
-}
-
-bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe_at) {
-    for (size_t i = 0; i < mux->count; i++) {
-        if (dli_pipe_has_claim(&mux->pipes[i], claim)) {
-            *pipe_at = i;
-            return true;
-        }
-    }
-    return false;
+    return wished->ready ? (size_t)(wished - mux->pipes) : first;
 }
 
 /* Does whoever listens have to look again for this pipe? Not where callers read their own replies. */

@@ -62,7 +62,7 @@ typedef struct dli_mux dli_mux_t;
 typedef struct dli_pipe dli_pipe_t;
 typedef struct dli_redis_request dli_redis_request_t;
 
-#define DLI_PIPES_MAX 10
+#define DLI_PIPES_MAX 13
 /* Why a claim is refused while so many replies are to come on its pipe. */
 #define DLI_PIPE_CLAIMS_MAX 4096
 
@@ -90,14 +90,14 @@ struct dli_redis_request {
     /* By the owner */
     const dli_redis_kind_t *kind;
     uint32_t count;       /* commands, one at least */
-    uint32_t pipe;        /* its number */
+    uint32_t pipe;        /* its number; begin moves a FREE to where its claim was given up */
     uint64_t claim;       /* CLAIM, FREE: of this hold */
     dli_request_t *asked; /* the core's; NULL: it is none of those */
     redisReply **kept;    /* room for the replies, which are the owner's then; NULL: they are not kept */
     /* The multiplexer's */
     TAILQ_ENTRY(dli_redis_request) of_queue;
-    uint64_t place;   /* of its slot, once it was sent */
-    uint64_t sent_ns; /* before that: since when it waits for a connection; 0: there was one */
+    uint64_t place;   /* of its slot, once it was sent; before that, of a FREE: behind its claim; or 0 */
+    uint64_t sent_ns; /* before that: since when it is to be sent */
     uint32_t got;
     uint32_t rest_ms; /* by the owner: the rest may come so long after the first reply; 0: no bound */
     bool queued, with_source, forgotten; /* the server does not know the script */
@@ -125,7 +125,7 @@ struct dli_pipe {
     size_t given_up;         /* claims that were sent and withdrawn, whose replies are still to come */
     dli_slot_t *slots;       /* a ring, of a power of two */
     size_t cap;
-    uint64_t head, tail; /* numbers of the oldest slot and of the next */
+    uint64_t head, tail; /* numbers of the oldest slot and of the next; a new connection goes on with them */
     bool busy;           /* a thread has it, and looks again before it lets go */
     bool again;
     short revents, next_revents; /* that others saw meanwhile */
@@ -205,9 +205,6 @@ bool dli_mux_flush(dli_mux_t *mux);
 /* Of the n pipes from `first` on: the one that is wished for (from 0) if it is connected; else one that is,
  * and the wished one is connected where those are busy. With the mutex held. */
 size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish);
-/* Where the free of this claim has to go: the pipe on which it was given up, and may yet be carried out.
- * false: anywhere. With the mutex held. */
-bool dli_mux_find_claim(const dli_mux_t *mux, uint64_t claim, size_t *pipe);
 /* As listen_fds and listen. One thread at a time: polled_run_id is for whoever listens. */
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns);
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n);

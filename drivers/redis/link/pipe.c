@@ -101,22 +101,12 @@ static void end_with(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
     request->kind->ended(request, status, why);
 }
 
-bool dli_pipe_has_claim(const dli_pipe_t *pipe, uint64_t claim) {
-    for (uint64_t at = pipe->head; pipe->given_up > 0 && at != pipe->tail; at++) {
-        const dli_slot_t *slot = dli_pipe_slot(pipe, at);
-        if (dli_slot_is_given_up(slot) && slot->claim == claim) {
-            return true;
-        }
-    }
-    return false;
-}
-
 void dli_pipe_refuse(dli_pipe_t *pipe, uint64_t since_ns, dl_status_t status, const dl_error_t *why) {
     dli_redis_request_t *request;
     dli_redis_queue_push(&pipe->queue, &pipe->end);
-    while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end && request->sent_ns <= since_ns) {
+    while ((request = TAILQ_FIRST(&pipe->queue)) != &pipe->end) {
         dli_redis_queue_remove(&pipe->queue, request);
-        if (request->kind->intent == DLI_FREE && dli_pipe_has_claim(pipe, request->claim)) {
+        if (request->sent_ns > since_ns || request->place > pipe->head) {
             dli_redis_queue_push(&pipe->queue, request);
         } else {
             end_with(pipe, request, status, why);
@@ -512,7 +502,6 @@ void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->ready = true;
     pipe->retired = pipe->pinged = pipe->has_rests = false;
     pipe->sent = 0;
-    pipe->head = pipe->tail = 0;
     pipe->facts = *dli_conn_facts(pipe->conn);
     pipe->trip_ns = pipe->facts.greeting_ns;
     struct pollfd fd;
@@ -557,7 +546,7 @@ dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t 
     pipe->conn = NULL; /* first: a forked child must not find one that is being freed */
     atomic_signal_fence(memory_order_release);
     pipe->ready = pipe->retired = pipe->pinged = false;
-    uint64_t head = pipe->head;
+    uint64_t head = pipe->head, tail = pipe->tail;
     while (pipe->tail != head) {
         dli_slot_t slot = *dli_pipe_slot(pipe, --pipe->tail);
         bool has_left = slot.at < left;
@@ -571,7 +560,8 @@ dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t 
             push_front(&pipe->queue, slot.request);
         }
     }
-    pipe->given_up = 0; /* the end of one may have had another withdrawn */
+    pipe->head = pipe->tail = tail; /* nothing waits behind what was here */
+    pipe->given_up = 0;             /* the end of one may have had another withdrawn */
     if (may_claim) {
         add_kill(pipe);
     }

@@ -12,10 +12,8 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked);
 
 void dli_redis_queue_push(dli_redis_queue_t *queue, dli_redis_request_t *request);
 void dli_redis_queue_remove(dli_redis_queue_t *queue, dli_redis_request_t *request);
-/* Is a claim that was withdrawn after it was sent on its way here? */
-bool dli_pipe_has_claim(const dli_pipe_t *pipe, uint64_t claim);
-/* All that is to be sent, and has waited since then or longer, ends like this, but for what frees such a
- * claim: that waits behind it. */
+/* All that is to be sent, and has waited since then or longer, ends like this, but for what frees a claim
+ * whose reply is still to come: that waits behind it. */
 void dli_pipe_refuse(dli_pipe_t *pipe, uint64_t since_ns, dl_status_t status, const dl_error_t *why);
 static inline bool dli_pipe_owes(const dli_pipe_t *pipe) {
     return pipe->head != pipe->tail;

@@ -17,8 +17,6 @@ struct dli_tls {
     SSL_CTX *context;
     SSL *ssl;
     BIO *in, *out; /* the SSL's own */
-    size_t at, len;
-    char records[DLI_TLS_RECORD_MAX]; /* taken from `out`, on their way */
 };
 
 /* ---- errors ------------------------------------------------------------------------------------------ */
@@ -293,21 +291,17 @@ dl_status_t dli_tls_feed(dli_tls_t *tls, const char *bytes, size_t len, dl_error
 }
 
 const char *dli_tls_pending(dli_tls_t *tls, size_t *len) {
-    if (tls->at == tls->len) {
-        int n = BIO_read(tls->out, tls->records, sizeof tls->records);
-        tls->at = 0;
-        tls->len = n > 0 ? (size_t)n : 0;
-    }
-    *len = tls->len - tls->at;
-    return tls->records + tls->at;
+    char *at = NULL;
+    long n = BIO_get_mem_data(tls->out, &at);
+    *len = n > 0 ? (size_t)n : 0;
+    return at;
 }
 
 void dli_tls_sent(dli_tls_t *tls, size_t len) {
-    tls->at += len;
-}
-
-bool dli_tls_is_pending(const dli_tls_t *tls) {
-    return tls->at < tls->len || BIO_ctrl_pending(tls->out) > 0;
+    char gone[4096];
+    for (int n = 1; len > 0 && n > 0; len -= (size_t)n) {
+        n = BIO_read(tls->out, gone, (int)(len < sizeof gone ? len : sizeof gone));
+    }
 }
 
 dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {

@@ -20,10 +20,9 @@ void dli_tls_close(dli_tls_t *tls);
 
 /* Bytes from the network. DL_OK, DL_ENOMEM. */
 dl_status_t dli_tls_feed(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err);
-/* Bytes for the network, and that so many of them have left. */
+/* Bytes for the network, until the next call, and that so many of them have left. */
 const char *dli_tls_pending(dli_tls_t *tls, size_t *len);
 void dli_tls_sent(dli_tls_t *tls, size_t len);
-bool dli_tls_is_pending(const dli_tls_t *tls);
 
 /* Goes on with the handshake by what was fed. DL_EAUTH (a certificate is refused), DL_EPROTO, DL_ENOMEM. */
 dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err);
@@ -39,7 +38,6 @@ dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t 
 #define dli_tls_feed(tls, bytes, len, err) DL_ENOTSUP
 #define dli_tls_pending(tls, len) (*(len) = 0, "")
 #define dli_tls_sent(tls, len) ((void)(len))
-#define dli_tls_is_pending(tls) false
 #define dli_tls_shake(tls, is_done, err) DL_ENOTSUP
 #define dli_tls_write(tls, bytes, len, err) dli_tls_open(NULL, tls, err)
 #define dli_tls_read(tls, bytes, got, is_over, err) DL_ENOTSUP

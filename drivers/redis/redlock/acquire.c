@@ -15,11 +15,17 @@ static int64_t quarantine_ms(const dli_redlock_t *redlock) {
     return redlock->voting.quarantines ? (int64_t)((lease_ns + drift_ns) / NS_PER_MS) + 1 : 0;
 }
 
+/* A claim or a fill does. One of this hold that left before, and may still come, is not forgotten for it. */
+static void leave(dli_part_t *part) {
+    part->is_second = dli_part_may_come(part);
+    part->claimed_on = part->is_second ? part->claimed_on : dli_part_connection(part);
+}
+
 static void encode_claim(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
     const dli_redlock_t *redlock = part->round->redlock;
     char quarantine[24];
-    part->claimed_on = dli_part_connection(part);
+    leave(part);
     const dli_slice_t more[] = {dli_slice(redlock->voting.marker_key),
                                 dli_slice(redlock->voting.quarantine_key),
                                 dli_slice(redlock->fences ? "1" : "0"),
@@ -29,10 +35,20 @@ static void encode_claim(dli_redis_request_t *request, bool with_source, dli_com
     dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx.f...", more, with_source, commands);
 }
 
+static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
+    dli_part_t *part = dli_wire_part(request);
+    const dli_redlock_t *redlock = part->round->redlock;
+    leave(part);
+    const dli_slice_t keys[] = {dli_slice(redlock->voting.marker_key),
+                                dli_slice(redlock->voting.quarantine_key)};
+    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
+}
+
 static bool claim_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     const dli_round_t *round = part->round;
-    dli_ballot_read(&part->vote, reply, round->redlock->fences, round->with.token_floor);
+    bool draws = round->redlock->fences && request->kind->encode == encode_claim;
+    dli_ballot_read(&part->vote, reply, draws, round->with.token_floor);
     if (part->vote.vote == DLI_VOTE_BUSY) {
         part->vote.value.len =
             part->vote.value.len < sizeof part->text ? part->vote.value.len : sizeof part->text;
@@ -42,23 +58,22 @@ static bool claim_replied(dli_redis_request_t *request, const redisReply *reply)
         part->vote = dli_part_refused(part, reply);
         part->vote.vote = vote;
     }
-    return part->vote.vote != DLI_VOTE_UNKNOWN;
+    bool is_clear = part->vote.vote != DLI_VOTE_UNKNOWN;
+    part->claimed_on = is_clear && !part->is_second ? 0 : part->claimed_on;
+    return is_clear;
 }
 
-static void claim_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    dli_round_t *round = part->round;
-    uint32_t node = 1u << part->node->index;
-    if (status != DL_OK) {
-        part->vote = dli_part_silent(part, status, why);
-    } else if (part->vote.vote == DLI_VOTE_EXCLUDED) {
+/* What never left says nothing of what did before. */
+static void claim_heard(dli_part_t *part) {
+    if (part->vote.vote == DLI_VOTE_EXCLUDED) {
         dli_node_tell_excluded(part->node, part->vote.left_ms);
     }
-    bool is_unknown = part->vote.vote == DLI_VOTE_UNKNOWN;
-    round->maybe &= is_unknown || part->vote.vote == DLI_VOTE_YES ? UINT32_MAX : ~node;
-    part->claimed_on = is_unknown ? part->claimed_on : 0;
+    dli_vote_t vote = part->vote.vote;
+    bool may_be = vote == DLI_VOTE_YES || vote == DLI_VOTE_UNKNOWN || part->claimed_on != 0;
+    part->round->maybe &= may_be ? UINT32_MAX : ~(1u << part->node->index);
 }
 
-static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, bool is_over);
+static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
 
 static const dli_question_t claiming = {
     .kind = {DLI_CLAIM, true, encode_claim, claim_replied, dli_wire_ended, NULL},
@@ -67,14 +82,18 @@ static const dli_question_t claiming = {
     .heard = claim_heard,
     .look = look_at_claims};
 
-static uint64_t last_token(const dli_round_t *round) {
-    return round->token + round->tokens - 1;
-}
+/* A claim, too: what has not left when the hold is freed never does, and what has comes before the free. */
+static const dli_question_t filling = {
+    .kind = {DLI_CLAIM, false, encode_fill, claim_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .stays = true,
+    .heard = claim_heard};
 
 static void encode_raise(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
     char text[24];
-    const dli_slice_t last = dli_slice_int(text, (int64_t)last_token(part->round));
+    uint64_t number = part->round->token + part->round->tokens - 1;
+    const dli_slice_t last = dli_slice_int(text, (int64_t)number);
     dli_part_encode(part, &dli_script_redlock_raise, "t|.", &last, with_source, commands);
 }
 
@@ -89,14 +108,13 @@ static bool raise_replied(dli_redis_request_t *request, const redisReply *reply)
     return reply->type == REDIS_REPLY_ERROR;
 }
 
-static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, bool is_over);
+static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
 
 static const dli_question_t raising = {
     .kind = {DLI_PLAIN, false, encode_raise, raise_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_RAISE,
     .stays = true,
-    .heard = dli_part_heard, /* without the token its yes is of no use */
-    .look = look_at_raises};
+    .look = look_at_raises}; /* without the token a yes is of no use: it is replaced by why */
 
 /* ---- nothing is held -------------------------------------------------------------------------------- */
 
@@ -123,17 +141,16 @@ static void grant(dli_round_t *round) {
 
 /* Whoever gets a majority after this one meets a node that knows of the token, so that the next is larger:
  * those that have the lock. The others may have said yes to the next before their counter was raised. */
-static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     const dli_redlock_t *redlock = round->redlock;
     uint32_t has_it = 0, may_have_it = dli_round_pending(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < redlock->n; i++) {
         bool is_heard = (may_have_it >> i & 1) == 0;
         has_it |= is_heard && round->parts[i].vote.vote == DLI_VOTE_YES ? 1u << i : 0;
     }
-    uint32_t may_know = dli_round_pending(round, DLI_WIRE_RAISE) & (has_it | may_have_it);
-    size_t pending = is_over ? 0 : dli_nodes_count(may_know);
     size_t written = dli_nodes_count(round->raised & has_it);
-    if (!dli_quorum_is_decided(written, pending, redlock->quorum)) {
+    size_t may_come = dli_nodes_count(pending & (has_it | may_have_it));
+    if (!dli_quorum_is_decided(written, may_come, redlock->quorum)) {
         return;
     }
     if (written >= redlock->quorum) {
@@ -157,11 +174,7 @@ static void write_back(dli_round_t *round, const dli_tally_t *tally) {
         grant(round);
         return;
     }
-    for (size_t i = 0; i < redlock->n; i++) {
-        round->parts[i].is_overdue = false;
-    }
-    dli_round_ask(round, &raising, dli_nodes_all(redlock) & ~round->raised, 1,
-                  dli_round_until(redlock, round->end_ns));
+    dli_round_ask(round, &raising, dli_nodes_all(redlock) & ~round->raised, 1);
 }
 
 /* ---- the votes -------------------------------------------------------------------------------------- */
@@ -170,39 +183,35 @@ static void write_back(dli_round_t *round, const dli_tally_t *tally) {
  * that cannot be any more: which of the two must not depend on who answered first. Where claims have met, all
  * keep their votes until they know; and of a lock that was freed late nodes may not have heard yet. So those
  * that lag are waited for a little: they must not decide how long. */
-static bool are_settled(dli_round_t *round, const dli_tally_t *tally) {
-    dli_redlock_t *redlock = round->redlock;
-    uint32_t pending = dli_round_pending(round, DLI_WIRE_CLAIM), prompt = pending;
+static bool are_settled(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
+    uint32_t lagging = pending & dli_nodes_lagging(round->redlock);
     if (dli_votes_are_settled(tally, dli_nodes_count(pending))) {
-        redlock->claims_waited_ns = round->lingers ? 0 : redlock->claims_waited_ns; /* not in vain */
         return true;
     }
-    for (size_t i = 0; i < redlock->n; i++) {
-        prompt &= redlock->nodes[i].lags ? ~(1u << i) : UINT32_MAX;
-    }
-    if (tally->yes + tally->busy < redlock->quorum ||
-        !dli_votes_are_settled(tally, dli_nodes_count(prompt))) {
+    if (tally->yes + tally->busy < tally->quorum ||
+        !dli_votes_are_settled(tally, dli_nodes_count(pending & ~lagging))) {
         return false;
     }
-    return !dli_round_waits(round, redlock->claims_waited_ns);
+    return !dli_round_waits(round, lagging);
 }
 
-static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
-    dli_redlock_t *redlock = round->redlock;
-    if (is_over && round->lingers) {
-        redlock->claims_waited_ns = redlock->env->now_ns();
-    }
-    if (!is_over && !are_settled(round, tally)) {
+static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
+    if (pending != 0 && !are_settled(round, tally, pending)) {
         return;
     }
-    if (tally->yes >= redlock->quorum) {
+    if (tally->yes >= tally->quorum) {
         write_back(round, tally);
     } else {
         refuse(round, tally);
     }
 }
 
-/* ---- the request ------------------------------------------------------------------------------------ */
+/* ---- what begins it --------------------------------------------------------------------------------- */
+
+void dli_redlock_fill(dli_round_t *round, uint32_t nodes) {
+    round->maybe |= nodes;
+    dli_round_ask(round, &filling, nodes, 1);
+}
 
 dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err) {
     if (lease_ms < 1 || lease_ms > redlock->voting.max_lease_ms) {
@@ -216,29 +225,18 @@ dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_
 }
 
 dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
-    const dl_request_t *with = &request->with;
-    uint64_t now_ns = redlock->env->now_ns();
-    dli_round_t *round;
-    dl_status_t status = dli_redlock_check_lease(redlock, with->lease_ms, err);
-    if (status == DL_OK) {
-        status = dli_round_of(redlock, request, request->hold, &round, err);
+    dl_status_t status = dli_redlock_check_lease(redlock, request->with.lease_ms, err);
+    dli_round_t *round = status == DL_OK ? dli_round_of(redlock, request, request->hold, err) : NULL;
+    if (round == NULL) {
+        return err->status;
     }
-    if (status != DL_OK) {
-        return status;
-    }
-    round->asked = request;
-    round->claimed_ns = now_ns;
+    dli_round_begin(round, request, 4);
+    round->claimed_ns = redlock->env->now_ns();
     round->token = 0;
     round->maybe = dli_nodes_all(redlock);
     round->is_freed = false;
-    /* What is left of the call's time is for hearing the outcome, and to begin anew. */
-    round->end_ns =
-        with->deadline_ns > now_ns ? with->deadline_ns - (with->deadline_ns - now_ns) / 4 : with->deadline_ns;
-    for (size_t i = 0; i < redlock->n; i++) {
-        round->parts[i].is_overdue = round->parts[i].is_second = false;
-    }
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM); /* the same hold may be asked for twice */
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);
-    dli_round_ask(round, &claiming, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
+    dli_round_ask(round, &claiming, dli_nodes_all(redlock), 1);
     return DL_OK;
 }

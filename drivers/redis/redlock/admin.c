@@ -46,13 +46,9 @@ static bool look_replied(dli_redis_request_t *request, const redisReply *reply) 
     return true;
 }
 
-static size_t count_answers(const dli_tally_t *tally) {
-    return tally->yes + tally->busy + tally->foreign;
-}
-
 static dl_status_t sum_up(const dli_tally_t *tally, dl_error_t *err) {
-    bool is_enough = count_answers(tally) >= tally->quorum && tally->foreign <= tally->n - tally->quorum;
-    return is_enough ? DL_OK : dli_tally_failure(tally, err);
+    size_t may_lack = tally->n - tally->quorum;
+    return tally->silent <= may_lack && tally->foreign <= may_lack ? DL_OK : dli_tally_failure(tally, err);
 }
 
 /* ---- inspect ---------------------------------------------------------------------------------------- */
@@ -81,16 +77,15 @@ static void find_holder(const dli_round_t *round, const dli_tally_t *tally, size
     dli_tally_holder(seen, n, unanswered, tally->quorum, holder);
 }
 
-/* A quorum says who holds it, or that nobody does. */
-static void look_at_holders(dli_round_t *round, const dli_tally_t *tally, bool is_heard) {
-    dl_lock_info_t holder = DL_LOCK_INFO_INIT;
-    find_holder(round, tally, 0, &holder);
-    if (!is_heard && tally->yes < tally->quorum && holder.held == 0) {
+/* A quorum says who holds it, but all together for how long: only what lags is not waited for. */
+static void look_at_holders(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
+    bool is_enough = tally->silent <= tally->n - tally->quorum;
+    if (pending != 0 && !(is_enough && (pending & ~dli_nodes_lagging(round->redlock)) == 0)) {
         return;
     }
     dl_status_t status = sum_up(tally, dli_round_err(round));
     if (status == DL_OK) {
-        find_holder(round, tally, tally->n - count_answers(tally), round->asked->info);
+        find_holder(round, tally, tally->silent, round->asked->info);
     }
     dli_round_end(round, status);
 }
@@ -132,13 +127,13 @@ static void look_again(dli_round_t *round, const dli_tally_t *tally) {
     for (size_t i = 0; i < tally->n; i++) {
         nodes |= tally->ballots[i].vote == DLI_VOTE_YES ? 1u << i : 0;
     }
-    dli_round_ask(round, &looking, nodes, 1, dli_round_until(round->redlock, round->end_ns));
+    dli_round_ask(round, &looking, nodes, 1);
 }
 
 static void look_at_freed(dli_round_t *round, const dli_tally_t *tally) {
     dl_lock_info_t holder = DL_LOCK_INFO_INIT;
     dl_error_t *err = dli_round_err(round);
-    find_holder(round, tally, tally->n - count_answers(tally), &holder);
+    find_holder(round, tally, tally->silent, &holder);
     dl_status_t status = sum_up(tally, err) == DL_OK ? DL_OK : fail_unknown(tally, err);
     if (status == DL_OK && holder.held != 0) {
         status = dl_driver_fail(err, DL_EUNKNOWN, 0, "its holder renewed it while it was freed");
@@ -147,17 +142,17 @@ static void look_at_freed(dli_round_t *round, const dli_tally_t *tally) {
 }
 
 /* Left-overs are to go too: every node is waited for. */
-static void look_at_forced(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+static void look_at_forced(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     const admin_t *admin = round->extra;
     dl_error_t *err = dli_round_err(round);
-    if (!is_over && dli_round_pending(round, DLI_WIRE_FREE) != 0) {
+    if (pending != 0) {
         return;
     }
     if (admin->freed + admin->unanswered >= tally->quorum) {
         look_again(round, tally);
         return;
     }
-    bool may_come = admin->freed + tally->n - count_answers(tally) >= tally->quorum;
+    bool may_come = admin->freed + tally->silent >= tally->quorum;
     dli_round_end(round, may_come ? fail_unknown(tally, err)
                                   : dl_driver_fail(err, DL_ENOTOWNER, 0, "nobody held it"));
 }
@@ -166,7 +161,6 @@ static const dli_question_t forcing = {
     .kind = {DLI_FREE, false, encode_force, force_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_FREE,
     .stays = true,
-    .heard = dli_part_heard,
     .look = look_at_forced};
 
 static void look_at_seen(dli_round_t *round, const dli_tally_t *tally) {
@@ -181,7 +175,7 @@ static void look_at_seen(dli_round_t *round, const dli_tally_t *tally) {
         dli_round_end(round, status);
         return;
     }
-    admin->unanswered = tally->n - count_answers(tally);
+    admin->unanswered = tally->silent;
     (void)dli_round_withdraw(round, DLI_WIRE_CLAIM);
     for (size_t i = 0; i < tally->n; i++) { /* those that are not asked have said what they say */
         bool is_asked = tally->ballots[i].vote == DLI_VOTE_BUSY;
@@ -189,18 +183,16 @@ static void look_at_seen(dli_round_t *round, const dli_tally_t *tally) {
         admin->was[i] = is_asked ? admin->infos[i] : admin->was[i];
         round->parts[i].vote = tally->ballots[i];
         round->parts[i].vote.vote = is_asked ? DLI_VOTE_NONE : tally->ballots[i].vote;
-        round->parts[i].is_overdue = false;
     }
-    dli_round_ask(round, &forcing, nodes, 1, dli_round_until(round->redlock, round->end_ns));
+    dli_round_ask(round, &forcing, nodes, 1);
 }
 
 /* ---- the request ------------------------------------------------------------------------------------ */
 
-static void look_at_lock(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
-    bool is_heard = is_over || dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
+static void look_at_lock(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     if (round->asked->kind == DLI_ASK_INSPECT) {
-        look_at_holders(round, tally, is_heard);
-    } else if (is_heard) {
+        look_at_holders(round, tally, pending);
+    } else if (pending == 0) {
         (round->is_forced ? look_at_freed : look_at_seen)(round, tally);
     }
 }
@@ -208,11 +200,9 @@ static void look_at_lock(dli_round_t *round, const dli_tally_t *tally, bool is_o
 static const dli_question_t looking = {
     .kind = {DLI_READ, false, encode_look, look_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_CLAIM,
-    .heard = dli_part_heard,
     .look = look_at_lock};
 
 dl_status_t dli_redlock_look(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
-    const dl_request_t *with = &request->with;
     dli_round_t *round = dli_round_new(redlock, sizeof(admin_t));
     (void)err;
     if (request->kind == DLI_ASK_INSPECT) {
@@ -221,11 +211,8 @@ dl_status_t dli_redlock_look(dli_redlock_t *redlock, dli_request_t *request, dl_
     if (round == NULL) {
         return DL_ENOMEM;
     }
-    dli_round_set(round, with);
-    uint64_t now_ns = redlock->env->now_ns();
-    uint64_t left_ns = with->deadline_ns > now_ns ? with->deadline_ns - now_ns : 0;
-    round->end_ns = with->deadline_ns - left_ns / 8; /* so that the core hears what is known by then */
-    round->asked = request;
-    dli_round_ask(round, &looking, dli_nodes_all(redlock), 1, dli_round_until(redlock, round->end_ns));
+    dli_round_set(round, &request->with);
+    dli_round_begin(round, request, 8);
+    dli_round_ask(round, &looking, dli_nodes_all(redlock), 1);
     return DL_OK;
 }

@@ -19,23 +19,13 @@ void dli_redlock_begin(void *state, dli_request_t *request) {
     }
 }
 
-/* Has anything of it left? */
-static bool has_left(const dli_round_t *round) {
-    bool has = false;
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        const dli_wire_t *wire = &round->parts[i].wires[round->question->wire];
-        has = has || !wire->is_pending || !wire->request.queued;
-    }
-    return has;
-}
-
 bool dli_redlock_withdraw(void *state, dli_request_t *request) {
+    const dli_redlock_t *redlock = state;
     dli_round_t *round = request->place;
-    (void)state;
-    bool is_unknown = round->is_forced || (has_left(round) && round->question->kind.intent != DLI_READ);
+    bool has_left = dli_round_unsent(round, round->question->wire) != dli_nodes_all(redlock);
+    bool is_unknown = round->is_forced || (has_left && round->question->kind.intent != DLI_READ);
     if (request->kind == DLI_ASK_TRY) {
-        dli_redlock_let_go(round);
-        dli_redlock_send_frees(round, DL_NO_DEADLINE);
+        dli_redlock_let_go(round, 0);
         is_unknown = round->maybe != 0;
     } else if (request->kind == DLI_ASK_RENEW) {
         dli_redlock_judge_renewals(round);

@@ -165,7 +165,7 @@ static dl_status_t report(dli_redlock_t *redlock, const dli_check_t *checks, con
     size_t votes = 0;
     for (size_t i = 0; i < redlock->n; i++) {
         votes += report_node(&checks[i], init_helps) ? 1 : 0;
-        said[i] = checks[i].err;
+        said[i] = checks[i].exchange.err;
         said[i].status = checks[i].status;
     }
     dl_status_t status = dli_nodes_need_majority(redlock, said, err);

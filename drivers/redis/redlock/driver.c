@@ -110,10 +110,6 @@ static void warn_of_even_number(const dli_redlock_t *redlock) {
     }
 }
 
-static dl_status_t meet_server(void *arg, const dli_facts_t *facts, dl_error_t *err) {
-    return dli_node_meet(arg, facts->run_id, err);
-}
-
 dl_status_t dli_redlock_connect(dli_redlock_t *redlock, dli_mux_options_t options, dl_error_t *err) {
     dl_status_t status = DL_OK;
     redlock->due_ns = DL_NO_DEADLINE;
@@ -125,7 +121,7 @@ dl_status_t dli_redlock_connect(dli_redlock_t *redlock, dli_mux_options_t option
         status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
         status = status == DL_OK ? dli_redis_make_mux(redis, &options, err) : status;
         if (status == DL_OK) {
-            redis->mux->meets = meet_server;
+            redis->mux->meets = dli_node_meet;
             redis->mux->meets_arg = &redlock->nodes[i];
         }
     }

@@ -43,7 +43,6 @@ typedef struct look {
     redisReply *replies[3];
     dli_node_t *node;
     char name[32];
-    dli_redis_t *alone;
     dli_exchange_t *listing;
     standing_t standing;
     const char *trace; /* of its having been in use; NULL: none */
@@ -55,7 +54,7 @@ static bool is_text(const redisReply *reply) {
 
 static standing_t judge(look_t *look) {
     const dli_redlock_t *redlock = look->node->redlock;
-    const dli_facts_t facts = dli_redis_facts(look->alone);
+    const dli_facts_t facts = dli_redis_facts(&look->node->redis);
     redisReply *const *replies = look->replies;
     int64_t left_ms = 0;
     for (size_t j = 0; j < 3; j++) {
@@ -80,7 +79,7 @@ static int find_lock(void *arg, const char *name, const dl_lock_info_t *info) {
 
 /* For node_timeout at most. */
 static void ask(look_t *look, bool writes, uint64_t deadline_ns) {
-    look->exchange = (dli_exchange_t){.redis = look->alone,
+    look->exchange = (dli_exchange_t){.redis = &look->node->redis,
                                       .commands = &look->commands,
                                       .replies = look->replies,
                                       .writes = writes,
@@ -90,13 +89,10 @@ static void ask(look_t *look, bool writes, uint64_t deadline_ns) {
 
 static void ask_standing(look_t *look, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = look->node->redlock;
-    look->exchange.status = dli_node_open_alone(look->node, &look->alone, &look->exchange.err);
-    if (look->exchange.status == DL_OK) {
-        dli_commands_add_words(&look->commands, "GET", redlock->voting.marker_key, NULL);
-        dli_commands_add_words(&look->commands, "PTTL", redlock->voting.quarantine_key, NULL);
-        dli_commands_add_words(&look->commands, "GET", look->node->redis.token_key, NULL);
-        ask(look, false, deadline_ns);
-    }
+    dli_commands_add_words(&look->commands, "GET", redlock->voting.marker_key, NULL);
+    dli_commands_add_words(&look->commands, "PTTL", redlock->voting.quarantine_key, NULL);
+    dli_commands_add_words(&look->commands, "GET", look->node->redis.token_key, NULL);
+    ask(look, false, deadline_ns);
 }
 
 /* As far as it is not known yet whether it has been in use. */
@@ -104,7 +100,8 @@ static void ask_locks(look_t *look, uint64_t deadline_ns) {
     const dli_listed_t listed = {"", 0, find_lock, look, deadline_ns, deadline_ns};
     look->standing = look->exchange.status == DL_OK ? judge(look) : STANDING_UNKNOWN;
     dli_replies_free(look->replies, 3);
-    look->listing = look->standing != STANDING_UNKNOWN ? dli_listing_begin(look->alone, &listed) : NULL;
+    look->listing =
+        look->standing != STANDING_UNKNOWN ? dli_listing_begin(&look->node->redis, &listed) : NULL;
 }
 
 /* All of them at once. */
@@ -135,7 +132,7 @@ static void look_at_all(look_t *looks, size_t n, uint64_t deadline_ns) {
 
 static void ask_mark(look_t *look, uint64_t deadline_ns) {
     const dli_redlock_t *redlock = look->node->redlock;
-    const dli_facts_t facts = dli_redis_facts(look->alone);
+    const dli_facts_t facts = dli_redis_facts(&look->node->redis);
     dli_commands_clear(&look->commands);
     dli_commands_add_words(&look->commands, "SET", redlock->voting.marker_key, facts.run_id, NULL);
     dli_commands_add_words(&look->commands, "DEL", redlock->voting.quarantine_key, NULL);
@@ -227,7 +224,6 @@ static dl_status_t mark_all(const dli_report_t *report, dli_redlock_t *redlock, 
     for (size_t i = 0; i < redlock->n; i++) {
         dli_replies_free(looks[i].replies, 3);
         dli_commands_free(&looks[i].commands);
-        dli_redis_close_alone(looks[i].alone);
     }
     free(looks);
     return DL_OK;

@@ -62,13 +62,20 @@ static void report_twin(dli_node_t *node, const dli_node_t *twin) {
 
 /* A node's server is what its last connection found, twin or not: so two nodes whose servers change places
  * are told apart again as soon as both have been met. */
-static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err) {
-    (void)snprintf(node->run_id, sizeof node->run_id, "%s", run_id);
-    const dli_node_t *twin = run_id[0] != '\0' ? find_twin(node) : NULL;
-    bool has_changed = node->is_twin != (twin != NULL);
-    node->is_twin = twin != NULL;
-    if (has_changed) {
+dl_status_t dli_node_meet(void *arg, const dli_facts_t *facts, dl_error_t *err) {
+    dli_node_t *node = arg;
+    memcpy(node->run_id, facts->run_id, sizeof node->run_id);
+    bool is_secret = node->run_id[0] == '\0';
+    const dli_node_t *twin = is_secret ? NULL : find_twin(node);
+    if (node->is_twin != (twin != NULL)) {
+        node->is_twin = twin != NULL;
         report_twin(node, twin);
+    }
+    if (is_secret) {
+        return dl_driver_fail(err, DL_EAUTH, 0,
+                              "%s: this user may not ask who the server is (INFO), so it could be that of "
+                              "another node, and a restart would not be noticed",
+                              node->redis.endpoint.label);
     }
     if (twin == NULL) {
         return DL_OK;
@@ -79,23 +86,12 @@ static dl_status_t compare(dli_node_t *node, const char *run_id, dl_error_t *err
         first->index + 1, next->index + 1, first->redis.endpoint.label, next->redis.endpoint.label);
 }
 
-dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err) {
-    dl_status_t status = compare(node, run_id, err);
-    if (status == DL_OK && run_id[0] == '\0') {
-        status = dl_driver_fail(err, DL_EAUTH, 0,
-                                "%s: this user may not ask who the server is (INFO), so it could be that of "
-                                "another node, and a restart would not be noticed",
-                                node->redis.endpoint.label);
-    }
-    return status;
-}
-
 /* Without the mutex. */
 static dl_status_t meet_alone(void *arg, const dli_facts_t *facts, dl_error_t *err) {
     dli_node_t *node = arg;
     const dli_backend_env_t *core = node->redlock->core;
     core->lock(core->core);
-    dl_status_t status = dli_node_meet(node, facts->run_id, err);
+    dl_status_t status = dli_node_meet(node, facts, err);
     core->unlock(core->core);
     return status;
 }

@@ -31,7 +31,8 @@ typedef struct dli_node {
     bool is_twin;    /* it was the same process as another node's; has been reported */
     bool is_down;    /* not reachable, as reported last */
     uint64_t excluded_until_ns; /* it has no vote (quarantine), as it was heard of last; 0: it has one */
-    bool lags;                  /* it answered late last time: nobody waits long for it */
+    bool lags;                  /* it answered late last time: nobody waits long for it ... */
+    uint64_t waited_ns;         /* ... when somebody did in vain, since it last was in time; 0: nobody */
 } dli_node_t;
 
 struct dli_redlock {
@@ -45,15 +46,14 @@ struct dli_redlock {
     /* What is above is fixed once it is open. */
     dli_node_t nodes[DLI_NODES_MAX];
     /* With the core's mutex held */
-    LIST_HEAD(, dli_round) rounds;        /* that are asked */
-    LIST_HEAD(, dli_round) all;           /* also those that only late answers belong to */
-    dli_redlock_hold_t spare;             /* for renewals when there is no memory */
-    bool has_begun;                       /* some are to be sent */
-    uint64_t due_ns;                      /* the first round's end is no sooner */
-    dl_error_t unread;                    /* for requests that want no error */
-    uint64_t polled_to_ns;                /* until when whoever listens does, at the longest */
-    uint64_t waited_ns, claims_waited_ns; /* when renewals, and claims, last waited for a late node in vain */
-    TAILQ_HEAD(, dl_watch) telling;       /* waiting.c: some nodes have told, which first is first */
+    LIST_HEAD(, dli_round) rounds;  /* that are asked */
+    LIST_HEAD(, dli_round) all;     /* also those that only late answers belong to */
+    dli_redlock_hold_t spare;       /* for renewals when there is no memory */
+    bool has_begun;                 /* some are to be sent */
+    uint64_t due_ns;                /* the first round's end is no sooner */
+    dl_error_t unread;              /* for requests that want no error */
+    uint64_t polled_to_ns;          /* until when whoever listens does, at the longest */
+    TAILQ_HEAD(, dl_watch) telling; /* waiting.c: some nodes have told, which first is first */
 };
 
 /* ---- settings.c: what the configuration may say ------------------------------------------------------ */
@@ -79,10 +79,10 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
 
 /* ---- nodes.c: who the nodes are --------------------------------------------------------------------- */
 
-/* A connection to the node found a server with this run id. DL_OK; DL_ECONFIG: another node's connection
- * found the same one, so this node has no vote. DL_EAUTH: the server keeps its run id secret (INFO is
- * refused), and without it neither that nor a restart can be noticed. err is filled. */
-dl_status_t dli_node_meet(dli_node_t *node, const char *run_id, dl_error_t *err);
+/* As `meets` of the multiplexer. A connection to the node found this server. DL_OK; DL_ECONFIG: another
+ * node's connection found the same one, so this node has no vote. DL_EAUTH: the server keeps its run id
+ * secret (INFO is refused), and without it neither that nor a restart can be noticed. err is filled. */
+dl_status_t dli_node_meet(void *node, const dli_facts_t *facts, dl_error_t *err);
 /* Remembers how the last exchange with the node ended, and reports a change as a warning (down: why;
  * excluded: for how long) or as a note (back again). */
 void dli_node_tell(dli_node_t *node, dl_status_t status, const dl_error_t *why);

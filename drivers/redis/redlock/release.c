@@ -33,14 +33,12 @@ bool dli_part_may_come(const dli_part_t *part) {
            (mux->may_not_kill || dli_mux_is_to_kill(mux, part->claimed_on));
 }
 
-static void free_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+static void free_heard(dli_part_t *part) {
     dli_round_t *round = part->round;
     const dli_backend_env_t *core = round->redlock->core;
     uint32_t before = round->maybe;
-    if (status != DL_OK) {
-        part->vote = dli_part_silent(part, status, why);
-    } else if (part->vote.vote != DLI_VOTE_UNKNOWN &&
-               (!dli_part_may_come(part) || (part->vote.vote == DLI_VOTE_YES && !part->is_second))) {
+    bool was_there = part->vote.vote == DLI_VOTE_YES, is_said = was_there || part->vote.vote == DLI_VOTE_BUSY;
+    if (is_said && (!dli_part_may_come(part) || (was_there && !part->is_second))) {
         part->claimed_on = 0;
         round->maybe &= ~(1u << part->node->index);
     }
@@ -50,7 +48,7 @@ static void free_heard(dli_part_t *part, dl_status_t status, const dl_error_t *w
     }
 }
 
-static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, bool is_over);
+static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
 
 static const dli_question_t freeing = {
     .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
@@ -83,21 +81,10 @@ static dl_status_t judge(const dli_tally_t *tally, dl_error_t *err) {
     return status;
 }
 
-/* What is said before all have been asked is not waited for only if it decides. */
-static bool is_settled(const dli_round_t *round, const dli_tally_t *tally, size_t pending) {
-    bool is_clear = tally->yes >= tally->quorum || tally->busy > tally->n - tally->quorum;
-    for (size_t i = 0; i < round->redlock->n && !is_clear; i++) {
-        const dli_wire_t *wire = &round->parts[i].wires[DLI_WIRE_FREE];
-        if (wire->is_pending && wire->request.queued) {
-            return false;
-        }
-    }
-    return dli_release_is_settled(tally, pending);
-}
-
-static void look_at_unlock(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
-    size_t pending = dli_nodes_count(dli_round_pending(round, DLI_WIRE_FREE));
-    if (is_over || is_settled(round, tally, pending)) {
+/* Before all have been asked, only what decides ends it: as if all were still to come. */
+static void look_at_unlock(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
+    size_t to_come = dli_round_unsent(round, DLI_WIRE_FREE) != 0 ? tally->n : dli_nodes_count(pending);
+    if (pending == 0 || dli_release_is_settled(tally, to_come)) {
         dli_round_end(round, judge(tally, dli_round_err(round)));
     }
 }
@@ -110,9 +97,9 @@ static dl_status_t status_of(const dli_round_t *round, const dli_tally_t *tally)
 /* After the definite status of a claim the caller is to be able to rely on it: a majority has to be free of
  * it. In the background all are waited for, and `owes` says what is left; not of a hold that is not known
  * here. */
-static void look_at_rest(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+static void look_at_rest(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     const dli_redlock_t *redlock = round->redlock;
-    bool is_claim = round->asked->kind == DLI_ASK_TRY,
+    bool is_over = pending == 0, is_claim = round->asked->kind == DLI_ASK_TRY,
          is_enough = is_claim || (is_over && round->hold == NULL);
     size_t left = dli_nodes_count(round->maybe), may_stay = is_enough ? redlock->n - redlock->quorum : 0;
     dl_error_t *err = dli_round_err(round);
@@ -127,35 +114,39 @@ static void look_at_rest(dli_round_t *round, const dli_tally_t *tally, bool is_o
 }
 
 /* Somebody who waits for an unlock is to hear what became of the hold. */
-static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     bool is_unlock = round->asked->kind == DLI_ASK_RELEASE && round->asked->err != NULL;
-    is_over = is_over || dli_round_pending(round, DLI_WIRE_FREE) == 0;
-    (is_unlock ? look_at_unlock : look_at_rest)(round, tally, is_over);
+    (is_unlock ? look_at_unlock : look_at_rest)(round, tally, pending);
 }
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
 
-void dli_redlock_let_go(dli_round_t *round) {
-    uint32_t unsent = dli_round_withdraw(round, DLI_WIRE_CLAIM);
-    for (size_t i = 0; i < round->redlock->n; i++) { /* nor an earlier claim, if this is a fill */
-        round->maybe &= round->parts[i].claimed_on == 0 ? ~(unsent & 1u << i) : UINT32_MAX;
+/* On these nodes it is not, unless an earlier claim may have put it there. */
+static void strike(dli_round_t *round, uint32_t nodes) {
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        round->maybe &= round->parts[i].claimed_on == 0 ? ~(nodes & 1u << i) : UINT32_MAX;
     }
+}
+
+void dli_redlock_let_go(dli_round_t *round, uint32_t gone) {
+    strike(round, dli_round_withdraw(round, DLI_WIRE_CLAIM));
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);
     /* What may have been on a majority looked like a holder, whose release others wait for. */
     round->tells = round->is_freed ? round->tells : dli_nodes_count(round->maybe) >= round->redlock->quorum;
     round->is_freed = true;
-}
-
-void dli_redlock_send_frees(dli_round_t *round, uint64_t until_ns) {
-    dli_round_ask(round, &freeing, round->maybe, 1, until_ns);
+    strike(round, gone);
+    for (size_t i = 0; i < round->redlock->n; i++) { /* those that are not asked surely have nothing */
+        bool is_asked = (round->maybe >> i & 1) != 0;
+        round->parts[i].vote =
+            (dli_ballot_t){.vote = is_asked ? DLI_VOTE_NONE : DLI_VOTE_BUSY, .status = DL_EIO};
+    }
+    dli_round_ask(round, &freeing, round->maybe, 1);
 }
 
 void dli_redlock_give_back(dli_round_t *round, dl_status_t status) {
-    uint64_t now_ns = round->redlock->env->now_ns(), deadline_ns = round->asked->with.deadline_ns;
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     round->status = status;
-    dli_redlock_let_go(round);
-    dli_redlock_send_frees(round, dli_round_until(round->redlock, deadline_ns - left_ns / 4));
+    dli_round_begin(round, round->asked, 4);
+    dli_redlock_let_go(round, 0);
     if (status == DL_EBUSY) {
         dli_round_end(round, status); /* a majority has said so */
     } else {
@@ -166,22 +157,14 @@ void dli_redlock_give_back(dli_round_t *round, dl_status_t status) {
 dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err) {
     dli_redlock_hold_t *hold = request->hold;
     bool is_known = hold != NULL && hold->round != NULL;
-    dli_round_t *round;
-    dl_status_t status = dli_round_of(redlock, request, is_known ? hold : NULL, &round, err);
-    if (status != DL_OK) {
-        return status;
+    dli_round_t *round = dli_round_of(redlock, request, is_known ? hold : NULL, err);
+    if (round == NULL) {
+        return err->status;
     }
-    round->asked = request;
+    dli_round_begin(round, request, 8);
     /* Of what nothing is known a claim may yet come, where it is not yet. */
     round->status = is_known ? DL_OK : DL_ELOST;
     round->maybe = is_known ? round->maybe : dli_nodes_all(redlock);
-    dli_redlock_let_go(round);
-    for (size_t i = 0; i < redlock->n; i++) { /* those that are not asked surely have nothing */
-        bool is_asked = (round->maybe >> i & 1) != 0;
-        round->parts[i].vote =
-            (dli_ballot_t){.vote = is_asked ? DLI_VOTE_NONE : DLI_VOTE_BUSY, .status = DL_EIO};
-        round->parts[i].is_overdue = false;
-    }
-    dli_redlock_send_frees(round, dli_round_until(redlock, request->with.deadline_ns));
+    dli_redlock_let_go(round, 0);
     return DL_OK;
 }

@@ -79,59 +79,14 @@ static bool renewal_replied(dli_redis_request_t *request, const redisReply *repl
     return number == 0 || number == 1 || is_error;
 }
 
-/* Where an answer is missing: what was done for those. */
-static void fill_answers(const dli_part_t *part, dl_status_t status) {
-    const batch_t *batch = part->round->extra;
-    for (size_t k = 0; k < batch->count; k++) {
-        note(part, k, status);
-    }
-}
-
-static void renewal_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    (void)why;
-    if (status != DL_OK) {
-        fill_answers(part, status == DL_EPROTO ? DL_EUNKNOWN : status);
-    }
-}
-
-static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, bool is_over);
+static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
 
 static const dli_question_t renewing = {
     .kind = {DLI_PLAIN, true, encode_renewal, renewal_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_CLAIM,
-    .heard = renewal_heard,
     .look = look_at_renewals};
 
 /* ---- filling in ------------------------------------------------------------------------------------- */
-
-static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
-    dli_part_t *part = dli_wire_part(request);
-    part->claimed_on = part->is_second ? part->claimed_on : dli_part_connection(part);
-    const dli_redlock_t *redlock = part->round->redlock;
-    const dli_slice_t keys[] = {dli_slice(redlock->voting.marker_key),
-                                dli_slice(redlock->voting.quarantine_key)};
-    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
-}
-
-/* It counts for nothing, and the next renewal looks again. */
-static bool fill_replied(dli_redis_request_t *request, const redisReply *reply) {
-    (void)request;
-    return reply->type == REDIS_REPLY_INTEGER || reply->type == REDIS_REPLY_ERROR ||
-           reply->type == REDIS_REPLY_ARRAY;
-}
-
-static void fill_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    (void)why;
-    bool is_unknown = status == DL_EUNKNOWN || status == DL_EPROTO;
-    part->claimed_on = is_unknown || part->is_second ? part->claimed_on : 0;
-}
-
-/* A claim: what has not left when the hold is freed never does, and what has comes before the free. */
-static const dli_question_t filling = {
-    .kind = {DLI_CLAIM, false, encode_fill, fill_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_CLAIM,
-    .stays = true,
-    .heard = fill_heard};
 
 static dli_round_t *hold_of(const dl_renewal_t *r) {
     const dli_redlock_hold_t *hold = r->hold;
@@ -144,13 +99,7 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
     if (round != NULL && gone != 0 &&
         round->redlock->env->now_ns() < dli_valid_until(r->sent_ns, r->lease_ms)) {
         round->with.lease_ms = r->lease_ms;
-        round->maybe |= gone;
-        for (size_t i = 0; i < round->redlock->n; i++) {
-            dli_part_t *part = &round->parts[i];
-            bool is_asked = (gone >> i & 1) != 0 && !part->wires[DLI_WIRE_CLAIM].is_pending;
-            part->is_second = is_asked ? dli_part_may_come(part) : part->is_second;
-        }
-        dli_round_ask(round, &filling, gone, 1, DL_NO_DEADLINE);
+        dli_redlock_fill(round, gone);
     }
 }
 
@@ -158,15 +107,9 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
  * being released already is left to that, which has to find it. */
 static void clear_away(const dl_renewal_t *r, uint32_t gone) {
     dli_round_t *round = hold_of(r);
-    if (round == NULL) {
-        return;
+    if (round != NULL) {
+        dli_redlock_let_go(round, gone);
     }
-    dli_redlock_let_go(round);
-    for (size_t i = 0; i < round->redlock->n; i++) {
-        bool is_gone = (gone >> i & 1) != 0 && round->parts[i].claimed_on == 0;
-        round->maybe &= is_gone ? ~(1u << i) : UINT32_MAX;
-    }
-    dli_redlock_send_frees(round, DL_NO_DEADLINE);
 }
 
 /* ---- the answer ------------------------------------------------------------------------------------- */
@@ -174,15 +117,15 @@ static void clear_away(const dl_renewal_t *r, uint32_t gone) {
 void dli_redlock_judge_renewals(dli_round_t *round) {
     const dli_redlock_t *redlock = round->redlock;
     const batch_t *batch = round->extra;
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_part_t *part = &round->parts[i];
-        if (part->wires[DLI_WIRE_CLAIM].is_pending) {
-            fill_answers(part, part->wires[DLI_WIRE_CLAIM].request.queued ? DL_EIO : DL_EUNKNOWN);
-        }
-    }
+    dli_tally_t tally;
+    dli_round_count(round, false, &tally);
     for (size_t k = 0; k < batch->count; k++) {
         dl_renewal_t *r = renewal_of(round, k);
         const entry_t *e = &batch->entries[k];
+        for (size_t i = 0; i < redlock->n; i++) { /* where an answer is missing */
+            bool is_unknown = tally.ballots[i].vote == DLI_VOTE_UNKNOWN;
+            note(&round->parts[i], k, is_unknown ? DL_EUNKNOWN : tally.ballots[i].status);
+        }
         if (is_renewed(redlock, e)) {
             r->status = DL_OK;
             fill_in(r, e->gone);
@@ -208,19 +151,14 @@ static bool is_decided(const dli_round_t *round, bool *any) {
     return all;
 }
 
-/* A node is filled in only when its answer is heard, so the rest gets a little time, unless that was in vain
- * lately. */
-static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, bool is_over) {
+/* A node is filled in only when its answer is heard, so the rest gets a little time. */
+static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, uint32_t pending) {
     (void)tally; /* each entry has its own */
-    dli_redlock_t *redlock = round->redlock;
-    bool any, is_heard = dli_round_pending(round, DLI_WIRE_CLAIM) == 0;
-    if (is_heard || is_over) {
-        redlock->waited_ns = is_heard ? 0 : redlock->env->now_ns();
-    } else if (!is_decided(round, &any) || (any && dli_round_waits(round, redlock->waited_ns))) {
-        return;
+    bool any;
+    if (pending == 0 || (is_decided(round, &any) && !(any && dli_round_waits(round, pending)))) {
+        dli_redlock_judge_renewals(round);
+        dli_round_end(round, DL_OK);
     }
-    dli_redlock_judge_renewals(round);
-    dli_round_end(round, DL_OK);
 }
 
 /* ---- the request ------------------------------------------------------------------------------------ */
@@ -258,7 +196,7 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
     dl_status_t status =
         request->n == 1 ? dli_redlock_check_lease(redlock, request->renewals[0].lease_ms, err) : DL_OK;
     dli_round_t *round = status == DL_OK ? make_round(redlock, request->n) : NULL;
-    uint64_t now_ns = redlock->env->now_ns(), deadline_ns = request->with.deadline_ns;
+    uint64_t now_ns = redlock->env->now_ns();
     if (round == NULL) {
         status = status == DL_OK ? DL_ENOMEM : status;
         fail_all(request, status);
@@ -275,10 +213,7 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
             r->status = DL_EIO;
         }
     }
-    /* What is known by then is told before the core gives up. */
-    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    round->asked = request;
-    dli_round_ask(round, &renewing, batch->count > 0 ? dli_nodes_all(redlock) : 0, batch->count,
-                  dli_round_until(redlock, deadline_ns - left_ns / 8));
+    dli_round_begin(round, request, 8);
+    dli_round_ask(round, &renewing, batch->count > 0 ? dli_nodes_all(redlock) : 0, batch->count);
     return DL_OK;
 }

@@ -57,25 +57,25 @@ void dli_round_set(dli_round_t *round, const dl_request_t *with) {
     round->with.owner = round->owner;
 }
 
-dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
-                         dli_round_t **round, dl_error_t *err) {
+dli_round_t *dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
+                          dl_error_t *err) {
     const dl_request_t *with = &request->with;
-    *round = NULL;
     bool has_room = with->token_floor < DLI_EXACT_END - 1 || request->kind == DLI_ASK_RELEASE;
     if (with->hold_id >= DLI_EXACT_END || !has_room) {
-        return dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for the nodes");
+        (void)dl_driver_fail(err, DL_ELIMIT, 0, "hold id or token floor is too large for the nodes");
+        return NULL;
     }
-    dli_round_t *made = hold != NULL && hold->round != NULL ? hold->round : dli_round_new(redlock, 0);
-    if (made == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+    dli_round_t *round = hold != NULL && hold->round != NULL ? hold->round : dli_round_new(redlock, 0);
+    if (round == NULL) {
+        (void)dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
+        return NULL;
     }
-    made->hold = hold;
+    round->hold = hold;
     if (hold != NULL) {
-        hold->round = made;
+        hold->round = round;
     }
-    dli_round_set(made, with);
-    *round = made;
-    return DL_OK;
+    dli_round_set(round, with);
+    return round;
 }
 
 /* ---- asking ----------------------------------------------------------------------------------------- */
@@ -91,11 +91,15 @@ static void set_until(dli_round_t *round, uint64_t until_ns) {
     redlock->due_ns = until_ns < redlock->due_ns ? until_ns : redlock->due_ns;
 }
 
-bool dli_round_waits(dli_round_t *round, uint64_t waited_ns) {
-    dli_redlock_t *redlock = round->redlock;
+bool dli_round_waits(dli_round_t *round, uint32_t nodes) {
+    const dli_redlock_t *redlock = round->redlock;
     uint64_t now_ns = redlock->env->now_ns(), tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
-    bool was_in_vain = waited_ns != 0 && now_ns < waited_ns + WAIT_AGAIN_NS;
-    if (!round->lingers && !was_in_vain) {
+    bool may_help = false;
+    for (size_t i = 0; i < redlock->n; i++) {
+        uint64_t waited_ns = redlock->nodes[i].waited_ns;
+        may_help |= (nodes >> i & 1) != 0 && (waited_ns == 0 || now_ns >= waited_ns + WAIT_AGAIN_NS);
+    }
+    if (!round->lingers && may_help) {
         uint64_t until_ns = now_ns + (tenth_ns < WAIT_MAX_NS ? tenth_ns : WAIT_MAX_NS);
         round->lingers = true;
         set_until(round, until_ns < round->until_ns ? until_ns : round->until_ns);
@@ -103,18 +107,24 @@ bool dli_round_waits(dli_round_t *round, uint64_t waited_ns) {
     return round->lingers;
 }
 
-void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count,
-                   uint64_t until_ns) {
+void dli_round_begin(dli_round_t *round, dli_request_t *request, uint64_t parts) {
+    uint64_t now_ns = round->redlock->env->now_ns(), deadline_ns = request->with.deadline_ns;
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    round->asked = request;
+    round->end_ns = deadline_ns - left_ns / parts;
+    request->place = round;
+}
+
+void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count) {
     dli_redlock_t *redlock = round->redlock;
     if (round->asked != NULL && round->question == NULL) {
         LIST_INSERT_HEAD(&redlock->rounds, round, of_asked);
     }
     if (round->asked != NULL) {
-        round->asked->place = round;
         round->question = question;
         round->lingers = false;
         round->began_ns = redlock->env->now_ns();
-        set_until(round, until_ns);
+        set_until(round, dli_round_until(redlock, round->end_ns));
     }
     for (size_t i = 0; i < redlock->n; i++) {
         dli_part_t *part = &round->parts[i];
@@ -138,6 +148,22 @@ uint32_t dli_round_pending(const dli_round_t *round, dli_wire_kind_t wire) {
     uint32_t nodes = 0;
     for (size_t i = 0; i < round->redlock->n; i++) {
         nodes |= round->parts[i].wires[wire].is_pending ? 1u << i : 0;
+    }
+    return nodes;
+}
+
+uint32_t dli_nodes_lagging(const dli_redlock_t *redlock) {
+    uint32_t nodes = 0;
+    for (size_t i = 0; i < redlock->n; i++) {
+        nodes |= redlock->nodes[i].lags ? 1u << i : 0;
+    }
+    return nodes;
+}
+
+uint32_t dli_round_unsent(const dli_round_t *round, dli_wire_kind_t wire) {
+    uint32_t nodes = dli_round_pending(round, wire);
+    for (size_t i = 0; i < round->redlock->n; i++) {
+        nodes &= round->parts[i].wires[wire].request.queued ? UINT32_MAX : ~(1u << i);
     }
     return nodes;
 }
@@ -178,46 +204,40 @@ void dli_round_end(dli_round_t *round, dl_status_t status) {
     asked->ended(asked, status);
 }
 
-void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why) {
-    dli_wire_t *wire = (dli_wire_t *)(void *)request;
-    const dli_question_t *question = (const dli_question_t *)(const void *)request->kind;
-    dli_round_t *round = wire->part->round;
-    bool is_in_time = round->asked != NULL && round->question == question;
-    wire->is_pending = false;
-    round->pending--;
-    wire->part->node->lags = wire->part->node->lags && !(is_in_time && status == DL_OK);
-    dli_node_tell(wire->part->node, status, why);
-    question->heard(wire->part, status, why);
-    if (round->asked != NULL) { /* what comes late may be what the next question waits for */
-        dli_round_look(round, false);
-    } else {
-        free_if_unused(round);
-    }
-}
-
 static void keep_text(dli_part_t *part, const char *text) {
     snprintf(part->text, sizeof part->text, "%s", text);
 }
 
-/* The nodes that let it run out. */
-static void note_silence(dli_round_t *round, uint64_t now_ns) {
-    const dli_redlock_t *redlock = round->redlock;
-    bool had_its_time = now_ns >= round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
-    uint32_t silent = dli_round_pending(round, round->question->wire);
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_node_t *node = round->parts[i].node;
-        if ((silent >> i & 1) == 0) {
-            continue;
-        }
-        node->lags = true;
-        if (had_its_time) { /* that a caller has little says nothing about a node */
-            dl_error_t why;
-            (void)dl_driver_fail(&why, DL_EIO, 0, "%s: no answer within %s", node->redis.endpoint.label,
-                                 dl_driver_duration(redlock->node_timeout_ms).text);
-            dli_node_tell(node, DL_EIO, &why);
-            round->parts[i].is_overdue = true;
-            keep_text(&round->parts[i], why.message);
-        }
+/* A vote without an answer: why, and whether it may have been carried out. */
+static dli_ballot_t silent(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
+    bool is_unknown = status == DL_EUNKNOWN || status == DL_EPROTO;
+    keep_text(part, why->message);
+    return (dli_ballot_t){.vote = is_unknown ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
+                          .status = status == DL_EUNKNOWN ? DL_EIO : status,
+                          .why = part->text};
+}
+
+void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_error_t *why) {
+    dli_wire_t *wire = (dli_wire_t *)(void *)request;
+    dli_part_t *part = wire->part;
+    const dli_question_t *question = (const dli_question_t *)(const void *)request->kind;
+    dli_round_t *round = part->round;
+    bool is_in_time = round->asked != NULL && round->question == question;
+    wire->is_pending = false;
+    round->pending--;
+    if (is_in_time && status == DL_OK) {
+        part->node->lags = false;
+        part->node->waited_ns = 0;
+    }
+    dli_node_tell(part->node, status, why);
+    part->vote = status != DL_OK ? silent(part, status, why) : part->vote;
+    if (question->heard != NULL) {
+        question->heard(part);
+    }
+    if (round->asked != NULL) { /* what comes late may be what the next question waits for */
+        dli_round_look(round, false);
+    } else {
+        free_if_unused(round);
     }
 }
 
@@ -230,7 +250,6 @@ void dli_rounds_expire(dli_redlock_t *redlock) {
     while (round != NULL) {
         dli_round_t *next = LIST_NEXT(round, of_asked);
         if (round->until_ns <= now_ns) {
-            note_silence(round, now_ns);
             round->until_ns = DL_NO_DEADLINE;
             dli_round_look(round, true);
             next = LIST_FIRST(&redlock->rounds); /* others may have gone with it */
@@ -243,45 +262,54 @@ void dli_rounds_expire(dli_redlock_t *redlock) {
 
 /* ---- votes ------------------------------------------------------------------------------------------ */
 
-dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    bool is_unknown = status == DL_EUNKNOWN || status == DL_EPROTO;
-    keep_text(part, why->message);
-    return (dli_ballot_t){.vote = is_unknown ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
-                          .status = status == DL_EUNKNOWN ? DL_EIO : status,
-                          .why = part->text};
-}
-
-void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why) {
-    part->vote = status != DL_OK ? dli_part_silent(part, status, why) : part->vote;
-}
-
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply) {
-    dli_key_t key;
     dl_error_t err;
-    dli_redis_key(&part->node->redis, part->round->with.name, part->round->with.name_len, &key);
-    dl_status_t status = dli_redis_fail(&part->node->redis, &key, reply, &err);
+    dl_status_t status = dli_redis_fail(&part->node->redis, &part->round->with, reply, &err);
     keep_text(part, err.message);
     return (dli_ballot_t){.vote = DLI_VOTE_NONE, .status = status, .why = part->text};
 }
 
-/* What has not been answered counts as this. */
-static dli_ballot_t unheard(const dli_part_t *part, dli_wire_kind_t wire) {
-    const dli_wire_t *asked = &part->wires[wire];
-    bool has_left = asked->is_pending && (wire == DLI_WIRE_FREE || !asked->request.queued); /* or will */
-    return (dli_ballot_t){.vote = has_left ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
-                          .status = DL_EIO,
-                          .why = part->is_overdue ? part->text : NULL};
+/* The node has let its time run out. In words; NULL: the caller had little, which says nothing about it. */
+static const char *note_silence(dli_part_t *part) {
+    const dli_round_t *round = part->round;
+    const dli_redlock_t *redlock = round->redlock;
+    dli_node_t *node = part->node;
+    uint64_t now_ns = redlock->env->now_ns();
+    dl_error_t why;
+    node->lags = true;
+    node->waited_ns = round->lingers ? now_ns : node->waited_ns;
+    if (now_ns < round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS) {
+        return NULL;
+    }
+    (void)dl_driver_fail(&why, DL_EIO, 0, "%s: no answer within %s", node->redis.endpoint.label,
+                         dl_driver_duration(redlock->node_timeout_ms).text);
+    dli_node_tell(node, DL_EIO, &why);
+    keep_text(part, why.message);
+    return part->text;
 }
 
-void dli_round_look(dli_round_t *round, bool is_over) {
+/* What has not been answered counts as this. */
+static dli_ballot_t unheard(dli_part_t *part, dli_wire_kind_t wire, bool is_over) {
+    const dli_wire_t *asked = &part->wires[wire];
+    bool has_left = wire == DLI_WIRE_FREE || !asked->request.queued; /* or will */
+    return (dli_ballot_t){.vote = has_left ? DLI_VOTE_UNKNOWN : DLI_VOTE_NONE,
+                          .status = DL_EIO,
+                          .why = is_over ? note_silence(part) : NULL};
+}
+
+void dli_round_count(dli_round_t *round, bool is_over, dli_tally_t *tally) {
     const dli_redlock_t *redlock = round->redlock;
     dli_ballot_t votes[DLI_NODES_MAX];
     dli_wire_kind_t wire = round->question->wire;
-    dli_tally_t tally;
     for (size_t i = 0; i < redlock->n; i++) {
-        const dli_part_t *part = &round->parts[i];
-        votes[i] = part->wires[wire].is_pending ? unheard(part, wire) : part->vote;
+        dli_part_t *part = &round->parts[i];
+        votes[i] = part->wires[wire].is_pending ? unheard(part, wire, is_over) : part->vote;
     }
-    dli_tally_count(&tally, votes, redlock->n, redlock->quorum);
-    round->question->look(round, &tally, is_over);
+    dli_tally_count(tally, votes, redlock->n, redlock->quorum);
+}
+
+void dli_round_look(dli_round_t *round, bool is_over) {
+    dli_tally_t tally;
+    dli_round_count(round, is_over, &tally);
+    round->question->look(round, &tally, is_over ? 0 : dli_round_pending(round, round->question->wire));
 }

@@ -21,11 +21,11 @@ typedef struct dli_part dli_part_t;
 typedef struct dli_question {
     dli_redis_kind_t kind; /* the first; ended: dli_wire_ended */
     dli_wire_kind_t wire;
-    bool stays; /* what is not answered when the round ends may still be, or be sent */
-    /* All replies of this node have come (DL_OK), or will not. */
-    void (*heard)(dli_part_t *part, dl_status_t status, const dl_error_t *why);
-    /* Something was heard, or the time is over: is it decided? By all votes, as if nothing more came. */
-    void (*look)(dli_round_t *round, const dli_tally_t *tally, bool is_over);
+    bool stays;                      /* what is not answered when the round ends may still be, or be sent */
+    void (*heard)(dli_part_t *part); /* optional: as the vote says, all replies have come, or will not */
+    /* Something was heard, or the time is over: is it decided? By all votes, as if nothing more came;
+     * pending: the nodes that are still waited for, none when the time is over. */
+    void (*look)(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
 } dli_question_t;
 
 typedef struct dli_wire {
@@ -43,7 +43,6 @@ struct dli_part {
     dli_node_t *node;
     dli_wire_t wires[DLI_WIRES];
     dli_ballot_t vote;  /* on what is asked now */
-    bool is_overdue;    /* and `text` says so */
     int64_t claimed_on; /* the connection on which a claim or a fill left that has no answer; 0: none */
     bool is_second;     /* it was filled in beside that claim, which may still come */
     char text[sizeof((dl_error_t *)NULL)->message]; /* a reason, or a value as far as it fits */
@@ -56,15 +55,15 @@ struct dli_round {
     const dli_question_t *question; /* what is asked now */
     dli_redlock_hold_t *hold;       /* whose memory this is; NULL: it goes when nothing is pending */
     size_t pending;
-    uint64_t began_ns, until_ns;
-    bool lingers; /* it is decided but for nodes that lag, which have until until_ns */
+    uint64_t end_ns;             /* of asking for this request */
+    uint64_t began_ns, until_ns; /* of this question */
+    bool lingers;                /* it is decided but for nodes that lag, which have until until_ns */
 
     /* What it is about */
     dl_request_t with;
     char name[DL_NAME_MAX + 1], owner[DL_OWNER_MAX + 1]; /* its own of these */
 
     /* acquire.c; masks of nodes */
-    uint64_t end_ns;        /* of asking */
     uint64_t claimed_ns;    /* the instant before the first claim was sent */
     uint64_t token, tokens; /* the first, and how many: the last is written back */
     uint32_t raised;        /* the last is there, or a larger one */
@@ -83,27 +82,33 @@ struct dli_round {
 
 /* NULL: out of memory. */
 dli_round_t *dli_round_new(dli_redlock_t *redlock, size_t extra);
-/* That of the hold (NULL: none), which nothing is asked of now; about this request. DL_OK; DL_ENOMEM,
- * DL_ELIMIT. */
-dl_status_t dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
-                         dli_round_t **round, dl_error_t *err);
+/* That of the hold (NULL: none), which nothing is asked of now; about this request. NULL: err has DL_ENOMEM
+ * or DL_ELIMIT. */
+dli_round_t *dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, dli_redlock_hold_t *hold,
+                          dl_error_t *err);
 /* It is about this. */
 void dli_round_set(dli_round_t *round, const dl_request_t *with);
 /* Whose memory it was is gone: it goes when nothing is pending. */
 void dli_round_leave(dli_round_t *round);
 
-/* Asks these nodes, each `count` commands, until this instant. Nothing is sent before the next flush. */
-void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count,
-                   uint64_t until_ns);
+/* It is asked for this. One part in so many of what is left of the call's time is for what follows: that the
+ * core hears the outcome, or begins anew. */
+void dli_round_begin(dli_round_t *round, dli_request_t *request, uint64_t parts);
+/* Asks these nodes, each `count` commands, for node_timeout at most. Nothing is sent before the next flush.
+ */
+void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count);
 /* node_timeout from now, and no later than this. */
 uint64_t dli_round_until(const dli_redlock_t *redlock, uint64_t deadline_ns);
-/* The nodes whose answer is still to come. */
+/* The nodes whose answer is still to come; those of them that have not been sent theirs. */
 uint32_t dli_round_pending(const dli_round_t *round, dli_wire_kind_t wire);
+uint32_t dli_round_unsent(const dli_round_t *round, dli_wire_kind_t wire);
+/* Those that answered late last time. */
+uint32_t dli_nodes_lagging(const dli_redlock_t *redlock);
 /* Takes these requests back. The nodes for which they had not left yet, and never will. */
 uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t wire);
-/* Gives nodes that lag a tenth of node_timeout, 50 ms at most, once; nothing for a second after that was in
- * vain (waited_ns). true: they have it. */
-bool dli_round_waits(dli_round_t *round, uint64_t waited_ns);
+/* Gives these nodes a tenth of node_timeout, 50 ms at most, once; nothing for a second after that was in vain
+ * for each. true: they have it. */
+bool dli_round_waits(dli_round_t *round, uint32_t nodes);
 /* The core waits no longer. The round may be gone. */
 void dli_round_stop(dli_round_t *round);
 /* The same, and says so: its request has ended. */
@@ -125,12 +130,10 @@ static inline void dli_part_encode(const dli_part_t *part, const dli_script_t *s
 static inline int64_t dli_part_connection(const dli_part_t *part) {
     return part->node->redis.mux->pipes[0].facts.client_id;
 }
-/* A vote without an answer: why, and whether it may have been carried out. heard: its vote is that, if so. */
-dli_ballot_t dli_part_silent(dli_part_t *part, dl_status_t status, const dl_error_t *why);
-void dli_part_heard(dli_part_t *part, dl_status_t status, const dl_error_t *why);
-/* The same where the answer was an error, or made no sense; on this lock's key. */
+/* A vote where the answer is an error, or makes no sense; on this lock's key. */
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);
-/* Counts the votes, and has the question look at them. */
+/* Counts the votes: what has not been answered as silence. look: and has the question look at them. */
+void dli_round_count(dli_round_t *round, bool is_over, dli_tally_t *tally);
 void dli_round_look(dli_round_t *round, bool is_over);
 
 /* acquire.c, release.c, renewals.c, admin.c: begins what the core asks. DL_OK, or it ends with this, and err
@@ -139,6 +142,8 @@ dl_status_t dli_redlock_claim(dli_redlock_t *redlock, dli_request_t *request, dl
 dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
 dl_status_t dli_redlock_look(dli_redlock_t *redlock, dli_request_t *request, dl_error_t *err);
+/* acquire.c: these nodes get a hold that a majority has; they have no vote in that. */
+void dli_redlock_fill(dli_round_t *round, uint32_t nodes);
 /* DL_OK; DL_EINVAL: it would outlive the quarantine. */
 dl_status_t dli_redlock_check_lease(const dli_redlock_t *redlock, int64_t lease_ms, dl_error_t *err);
 /* May what has left on claimed_on still come? */
@@ -147,11 +152,10 @@ bool dli_part_may_come(const dli_part_t *part);
 void dli_redlock_judge_renewals(dli_round_t *round);
 /* Memory for a round of them is kept: redlock->spare. false: there is none. */
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock);
-/* release.c: nobody holds it any more, or ever will. What has not left is taken back. */
-void dli_redlock_let_go(dli_round_t *round);
-/* Then: it is freed where it may be. The core may wait for that until then. */
-void dli_redlock_send_frees(dli_round_t *round, uint64_t until_ns);
-/* Both: a claim has failed with this status, and ends once a majority is free of it. */
+/* release.c: nobody holds it any more, or ever will. What has not left is taken back; it is freed where it
+ * may be, which is not on nodes where it is gone unless a claim is on its way there. */
+void dli_redlock_let_go(dli_round_t *round, uint32_t gone);
+/* The same: a claim has failed with this status, and ends once a majority is free of it. */
 void dli_redlock_give_back(dli_round_t *round, dl_status_t status);
 
 #endif

@@ -35,20 +35,6 @@ const dl_option_t dli_redlock_options[] = {
     {.name = NULL},
 };
 
-/* ---- the keys --------------------------------------------------------------------------------------- */
-
-static dl_status_t read_keys(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        status = dli_redis_read_names(&redlock->nodes[i].redis, values, err);
-    }
-    const char *token_key = redlock->nodes[0].redis.token_key;
-    (void)snprintf(redlock->voting.marker_key, sizeof redlock->voting.marker_key, "%s:node", token_key);
-    (void)snprintf(redlock->voting.quarantine_key, sizeof redlock->voting.quarantine_key, "%s:quarantine",
-                   token_key);
-    return status;
-}
-
 /* ---- the nodes -------------------------------------------------------------------------------------- */
 
 /* The database makes no difference: its server is what may fail. */
@@ -70,36 +56,28 @@ static dl_status_t refuse_same_place(const dli_redlock_t *redlock, size_t i, dl_
     return DL_OK;
 }
 
-static dl_status_t make_endpoints(dli_redlock_t *redlock, const dl_option_value_t *values, dl_error_t *err) {
-    dl_status_t status = DL_OK;
-    for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        dl_error_t why;
-        status = dli_redis_make_endpoint(&redlock->nodes[i].redis, values[DLI_REDLOCK_OPT_NODES].list[i],
-                                         values, -1, &why);
-        if (status != DL_OK) {
-            /* It names the option of a driver for one server. */
-            size_t skip = strncmp(why.message, "url: ", 5) == 0 ? 5 : 0;
-            return dl_driver_fail(err, status, why.native, "nodes: the URL of node %zu: %s", i + 1,
-                                  why.message + skip);
-        }
-        status = refuse_same_place(redlock, i, err);
+static dl_status_t make_node(dli_redlock_t *redlock, size_t i, const dl_option_value_t *values,
+                             dl_error_t *err) {
+    dli_node_t *node = &redlock->nodes[i];
+    dl_error_t why;
+    node->redlock = redlock;
+    node->index = i;
+    node->redis.env = redlock->env;
+    node->redis.layout = &redlock->layout;
+    node->redis.voting = &redlock->voting;
+    node->redis.core = redlock->core;
+    dl_status_t status = dli_redis_read_names(&node->redis, values, err);
+    if (status != DL_OK) {
+        return status;
     }
-    return status;
-}
-
-static void name_nodes(dli_redlock_t *redlock) {
-    redlock->layout = dli_redis_string_layout;
-    redlock->layout.driver = "redlock";
-    redlock->layout.also_publish = 0;
-    for (size_t i = 0; i < redlock->n; i++) {
-        dli_node_t *node = &redlock->nodes[i];
-        node->redlock = redlock;
-        node->index = i;
-        node->redis.env = redlock->env;
-        node->redis.layout = &redlock->layout;
-        node->redis.voting = &redlock->voting;
-        node->redis.core = redlock->core;
+    status = dli_redis_make_endpoint(&node->redis, values[DLI_REDLOCK_OPT_NODES].list[i], values, -1, &why);
+    if (status != DL_OK) {
+        /* It names the option of a driver for one server. */
+        size_t skip = strncmp(why.message, "url: ", 5) == 0 ? 5 : 0;
+        return dl_driver_fail(err, status, why.native, "nodes: the URL of node %zu: %s", i + 1,
+                              why.message + skip);
     }
+    return refuse_same_place(redlock, i, err);
 }
 
 /* ---- all of it -------------------------------------------------------------------------------------- */
@@ -122,12 +100,21 @@ dl_status_t dli_redlock_configure(dli_redlock_t *redlock, const dl_option_value_
     }
     redlock->n = n;
     redlock->quorum = n / 2 + 1;
-    name_nodes(redlock);
+    redlock->layout = dli_redis_string_layout;
+    redlock->layout.driver = "redlock";
+    redlock->layout.also_publish = 0;
     if (env->lease_ms > redlock->voting.max_lease_ms) {
         return dl_driver_fail(err, DL_ECONFIG, 0, "lease (%s) may not be longer than max_lease (%s)",
                               dl_driver_duration(env->lease_ms).text,
                               dl_driver_duration(redlock->voting.max_lease_ms).text);
     }
-    dl_status_t status = read_keys(redlock, values, err);
-    return status == DL_OK ? make_endpoints(redlock, values, err) : status;
+    dl_status_t status = DL_OK;
+    for (size_t i = 0; i < n && status == DL_OK; i++) {
+        status = make_node(redlock, i, values, err);
+    }
+    const char *token_key = redlock->nodes[0].redis.token_key;
+    (void)snprintf(redlock->voting.marker_key, sizeof redlock->voting.marker_key, "%s:node", token_key);
+    (void)snprintf(redlock->voting.quarantine_key, sizeof redlock->voting.quarantine_key, "%s:quarantine",
+                   token_key);
+    return status;
 }

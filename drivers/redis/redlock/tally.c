@@ -49,6 +49,7 @@ void dli_tally_count(dli_tally_t *tally, const dli_ballot_t *ballots, size_t n, 
         tally->excluded += vote == DLI_VOTE_EXCLUDED;
         tally->foreign += vote == DLI_VOTE_FOREIGN;
         tally->unknown += vote == DLI_VOTE_UNKNOWN;
+        tally->silent += vote == DLI_VOTE_NONE || vote == DLI_VOTE_UNKNOWN || vote == DLI_VOTE_EXCLUDED;
         if (vote == DLI_VOTE_YES && ballots[i].token > tally->token) {
             tally->token = ballots[i].token;
         }
@@ -87,11 +88,7 @@ static const dli_ballot_t *find_leader(const dli_tally_t *tally, size_t *most) {
     return leader;
 }
 
-/* Nodes that did not say, or cannot know any more, may belong to the same holder as those that did. */
-static size_t count_silent(const dli_tally_t *tally) {
-    return tally->n - tally->yes - tally->busy - tally->foreign;
-}
-
+/* Silent nodes may belong to the same holder as those that have said whose they are. */
 bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending) {
     size_t most, voters = tally->yes + tally->busy, answered = voters + tally->excluded;
     if (tally->yes >= tally->quorum || answered + pending < tally->quorum) {
@@ -102,7 +99,7 @@ bool dli_votes_are_settled(const dli_tally_t *tally, size_t pending) {
     }
     (void)find_leader(tally, &most);
     return pending == 0 || voters + pending < tally->quorum || most >= tally->quorum ||
-           most + count_silent(tally) < tally->quorum;
+           most + tally->silent < tally->quorum;
 }
 
 bool dli_release_is_settled(const dli_tally_t *tally, size_t pending) {
@@ -147,7 +144,7 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
                                   dl_grant_t *grant, dl_error_t *err) {
     size_t most, voters = tally->yes + tally->busy;
     const dli_ballot_t *leader = find_leader(tally, &most);
-    if (voters >= tally->quorum && most + count_silent(tally) < tally->quorum) {
+    if (voters >= tally->quorum && most + tally->silent < tally->quorum) {
         uint64_t within_ms = SPLIT_MS + SPLIT_ROUNDS * (took_ns / NS_PER_MS);
         grant->busy_ms = 1 + (int64_t)(draw % within_ms);
         grant->busy_is_dlock = 1;
@@ -161,7 +158,7 @@ static dl_status_t refuse_as_busy(const dli_tally_t *tally, uint64_t took_ns, ui
         grant->busy_ms = grant->busy_ms >= 0 && grant->busy_ms < within_ms ? grant->busy_ms : within_ms;
         grant->busy_is_dlock = 0;
         return dl_driver_fail(err, DL_EBUSY, 0, "%zu of %zu nodes are held by others, %zu do not say",
-                              tally->busy, tally->n, count_silent(tally));
+                              tally->busy, tally->n, tally->silent);
     }
     /* What fewer nodes have may be left of a failed claim, whose end nobody tells. */
     grant->busy_is_dlock = most >= tally->quorum && leader->is_ours;
@@ -232,7 +229,7 @@ dl_status_t dli_tally_failure(const dli_tally_t *tally, dl_error_t *err) {
     }
     dl_status_t status = dli_tally_reasons(tally, reasons);
     return dl_driver_fail(err, status, 0, "%zu of %zu nodes answered; %s",
-                          tally->yes + tally->busy + tally->excluded + tally->foreign, tally->n, reasons);
+                          tally->n - tally->silent + tally->excluded, tally->n, reasons);
 }
 
 dl_status_t dli_tally_refusal(const dli_tally_t *tally, uint64_t took_ns, uint64_t draw, dl_grant_t *grant,

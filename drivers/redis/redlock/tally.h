@@ -28,6 +28,7 @@ typedef struct dli_tally {
     dli_ballot_t ballots[DLI_NODES_MAX];
     size_t n, quorum;
     size_t yes, busy, excluded, foreign, unknown;
+    size_t silent;  /* they did not say what they have, or cannot know any more */
     uint64_t token; /* the highest of the nodes that said yes */
     uint32_t exact; /* those of them that gave exactly this one */
 } dli_tally_t;

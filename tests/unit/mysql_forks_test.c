@@ -1,0 +1,147 @@
+/* mysql_forks_test.c - children of a process whose threads are making connections connect as well. */
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mysql_tls_fixture.h"
+
+#include "drivers/mysql/link/library.h"
+#include "drivers/mysql/link/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define THREADS 3
+#define CHILD_S 10
+
+static void hear_nothing(void *core, dl_log_level_t level, const char *text) {
+    (void)core;
+    (void)level;
+    (void)text;
+}
+
+static void count_nothing(void *core, dl_count_t what, uint64_t n) {
+    (void)core;
+    (void)what;
+    (void)n;
+}
+
+static void set_up_forks(void) {
+    set_up_tls();
+    env.report = hear_nothing;
+    env.count = count_nothing;
+}
+
+TestSuite(mysql_forks, .init = set_up_forks, .fini = tear_down_tls, .timeout = 300);
+
+static dli_mysql_endpoint_t *endpoint;
+static atomic_bool is_over;
+
+static dli_mysql_pool_t *open_pool(dli_mysql_guard_t *with) {
+    const dli_mysql_pool_options_t options = {.calls = DLI_MYSQL_ROLE_PLAIN,
+                                              .max_total = THREADS,
+                                              .max_idle = THREADS,
+                                              .idle_timeout_ms = 60000,
+                                              .idle_check_ms = 50};
+    dli_mysql_pool_t *pool;
+    dl_error_t why;
+    return dli_mysql_pool_new(endpoint, &options, &env, with, &pool, &why) == DL_OK ? pool : NULL;
+}
+
+static dl_status_t connect_once(dli_mysql_pool_t *pool) {
+    dli_mysql_member_t *member;
+    dl_error_t why;
+    uint64_t now_ns = env.now_ns(), until_ns = now_ns + (uint64_t)PATIENCE_MS * MS;
+    dl_status_t status =
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, until_ns, until_ns, NULL, &member, &why);
+    if (status == DL_OK) {
+        dli_mysql_pool_drop(pool, member);
+    }
+    return status;
+}
+
+static void *connect_always(void *arg) {
+    while (!atomic_load(&is_over)) {
+        cr_assert_eq(connect_once(arg), DL_OK);
+    }
+    return NULL;
+}
+
+/* In a child, where nothing may be asserted. */
+static int connect_anew(void) {
+    dli_mysql_guard_t *own;
+    dl_error_t why;
+    alarm(CHILD_S);
+    dli_mysql_pool_t *pool = dli_mysql_guard_open(&env, &own, &why) == DL_OK ? open_pool(own) : NULL;
+    return pool != NULL && connect_once(pool) == DL_OK ? 0 : 1;
+}
+
+static void connect_in_children(int children) {
+    pthread_t threads[THREADS];
+    dli_mysql_pool_t *pool = NULL;
+    cr_assert_eq(dli_mysql_endpoint_new(&parts, &endpoint, &err), DL_OK, "%s", err.message);
+    cr_assert_not_null(pool = open_pool(guard));
+    for (int i = 0; i < THREADS; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, connect_always, pool), 0);
+    }
+    for (int i = 0; i < children; i++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0) {
+            _exit(connect_anew());
+        }
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        cr_assert_eq(status, 0, "child %d", i);
+    }
+    atomic_store(&is_over, true);
+    for (int i = 0; i < THREADS; i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+    }
+    dli_mysql_pool_close(pool, false);
+    dli_mysql_endpoint_unref(endpoint);
+}
+
+Test(mysql_forks, while_others_prepare_tls) {
+    start_with("here");
+    parts.tls = "require";
+    connect_in_children(30);
+}
+
+Test(mysql_forks, while_others_connect_without_tls) {
+    use_server(mysql_server_any());
+    parts.tls = "off";
+    connect_in_children(300);
+}
+
+static int inside[2], over[2];
+
+static void *stay_inside(void *arg) {
+    char byte;
+    dli_mysql_library_enter();
+    cr_assert_eq(write(inside[1], "x", 1), 1);
+    cr_assert_eq(read(over[0], &byte, 1), 1);
+    dli_mysql_library_leave();
+    return arg;
+}
+
+/* One that waits for a server in there must not keep the program from forking. */
+Test(mysql_forks, wait_for_nobody_who_stays) {
+    pthread_t thread;
+    char byte;
+    int status;
+    use_server(mysql_server_any());
+    cr_assert_eq(pipe2(inside, O_CLOEXEC), 0);
+    cr_assert_eq(pipe2(over, O_CLOEXEC), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, stay_inside, NULL), 0);
+    cr_assert_eq(read(inside[0], &byte, 1), 1);
+    for (int i = 0; i < 2; i++) { /* what the first left behind is in nobody's way */
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(CHILD_S);
+            dli_mysql_library_enter();
+            dli_mysql_library_leave();
+            _exit(0);
+        }
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        cr_assert_eq(status, 0);
+    }
+    cr_assert_eq(write(over[1], "x", 1), 1);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+}
