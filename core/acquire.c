@@ -461,6 +461,10 @@ static dli_next_t tried_step(dli_op_t *op) {
     }
     if (status == DL_EUNKNOWN) {
         abandon(op, true);
+        if (op->with.grant.busy_is_dlock && dli_now() >= op->deadline_ns) { /* so it was busy to its end */
+            status = DL_EBUSY;
+            op->last_try = true;
+        }
     } else if (status == DL_OK) { /* for which the server itself may have waited for the holder */
         uint64_t took_ns = dli_now() - op->began_ns;
         op->held_by_other |= op->request.with.wait_ms > 0 && took_ns >= dli_ms(op->client->backoff_min_ms);

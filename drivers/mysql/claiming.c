@@ -53,6 +53,7 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer;
     dli_mysql_row_lock_sql(&sql, c->mysql, r->name, r->name_len, limit_ms);
+    c->grant->busy_is_dlock = 0;
     for (int deadlocks = 0;; deadlocks++) {
         c->is_at_risk = true;
         dl_status_t status = dli_mysql_claim_say(c, &sql, NULL, &answer);
@@ -71,6 +72,7 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
     dl_status_t status = DL_EBUSY;
     if (is_wait_over(answer.error)) {
         c->is_at_risk = may_cross_grant(answer.error);
+        c->grant->busy_is_dlock = 1;
         (void)dl_driver_fail(c->err, DL_EBUSY, (int)answer.error, "held by another owner");
     } else {
         status = dli_mysql_refused(answer.error, answer.message, "locking a row", c->err);
@@ -252,8 +254,7 @@ dl_status_t dli_mysql_session_acquire(void *state, void *hold, const dl_request_
         .began_ns = sessions->mysql.env->now_ns(),
     };
     grant->session_fd = -1;
-    grant->busy_ms = DL_LEASE_MAX_MS; /* not known */
-    grant->busy_is_dlock = 1;
+    grant->busy_ms = DL_LEASE_MAX_MS;    /* not known */
     dli_mysql_session_drop(state, hold); /* that was granted: the core never asks for it; it begins anew */
     dli_mysql_session_begin(sessions, c.session);
     dl_status_t status = claim(&c);

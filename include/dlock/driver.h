@@ -135,7 +135,9 @@ typedef struct dl_grant {
     int session_fd;    /* DL_OK, SESSION: hang-up on it means the session is over; -1: nothing to watch.
                           It stays open until the hold is released or dropped. */
     int64_t busy_ms;   /* DL_EBUSY: what is left of the holder's lease at most; -1: no end is known */
-    int busy_is_dlock; /* DL_EBUSY: 1: the holder is a client of this library and will notify */
+    int busy_is_dlock; /* DL_EBUSY: 1: the holder is a client of this library and will notify. DL_EUNKNOWN: 1:
+                          one held it until this wait for it was over; what is unknown is how the wait ended
+                        */
     uint64_t tokens;   /* DL_OK: how many there are, from `token` on, that nobody else is ever given: the
                           request's, or fewer; 0 is 1. Tokens of later grants are above all of them. The core
                           passes the hold on within its process with these. Since 0.2. */

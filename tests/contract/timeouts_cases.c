@@ -115,6 +115,26 @@ CT_CASE(timeouts, a_refusal_in_time_is_news_of_the_server, .traits = CT_VIRTUAL)
     wait_and_fail(ct, CT_ANSWER, 40, 0, DL_ETIMEDOUT);
 }
 
+CT_CASE(timeouts, who_had_it_to_the_end_of_a_wait_leaves_no_doubt, .traits = CT_VIRTUAL) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    for (int had_it = 0; had_it < 2; had_it++) {
+        int frees = ct_calls(ct, CT_OP_RELEASE);
+        ct_fault_t fault = {.op = CT_OP_TRY,
+                            .mode = CT_ANSWER,
+                            .count = CT_ALWAYS,
+                            .status = DL_EUNKNOWN,
+                            .busy_is_dlock = had_it,
+                            .delay_ms = short_wait_ms(ct) + 10};
+        ct_fault_add(ct, &fault);
+        CT_STATUS(dl_trylock_for(lock, short_wait_ms(ct), DL_LEASE_AUTO, CT_ERR),
+                  had_it ? DL_ETIMEDOUT : DL_EUNKNOWN);
+        CT_STATUS(dl_trylock(lock, CT_ERR), had_it ? DL_EBUSY : DL_EUNKNOWN);
+        ct_fault_end(ct, -1);
+        CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >=, frees + 2, 5000); /* what may be there all the same */
+    }
+}
+
 CT_CASE(timeouts, a_wait_of_zero_is_a_single_try) {
     dl_lock_t *held = ct_lock(ct, ct_open(ct, LASTING), "orders");
     CT_OK(dl_lock(held, CT_ERR));

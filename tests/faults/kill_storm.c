@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -43,6 +45,29 @@ static int64_t now_us(void) {
 static void sleep_ms(int ms) {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
+}
+
+/* ---- what the machine did meanwhile ------------------------------------------------------------ */
+
+static _Atomic int64_t *longest_gap_us; /* of all processes here */
+
+/* A process that wants to run every 5 ms, as anybody who is to be in time: how long was it kept from that? */
+static void start_watcher(void) {
+    int unused;
+    longest_gap_us =
+        mmap(NULL, sizeof *longest_gap_us, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (longest_gap_us == MAP_FAILED) {
+        die("mmap");
+    }
+    if (start(&unused) == 0) {
+        for (int64_t before_us = now_us(), after_us;; before_us = after_us) {
+            sleep_ms(5);
+            after_us = now_us();
+            if (after_us - before_us > *longest_gap_us) {
+                *longest_gap_us = after_us - before_us;
+            }
+        }
+    }
 }
 
 /* ---- clients --------------------------------------------------------------------------------- */
@@ -192,7 +217,12 @@ static round_result_t run_round(int lane, storm_t storm, int waiter) {
         say(waiter, 1);
     }
     result.took_us = hear(waiter) - struck_us;
-    expect(&result.is_wrong, result.took_us <= limit_us, "the lock came later than the limit");
+    if (result.took_us > limit_us) {
+        fprintf(stderr,
+                "kill_storm: the lock came %.3f s after; who wakes every 5 ms did so %.3f s apart at most\n",
+                (double)result.took_us / 1e6, (double)*longest_gap_us / 1e6);
+        result.is_wrong = true;
+    }
     int64_t successor = hear(waiter);
     expect(&result.is_wrong, token != 0 && successor != 0, "a lock was lost at once");
     expect(&result.is_wrong, successor == 0 || successor > token, "the successor's token is not larger");
@@ -319,6 +349,7 @@ int main(int argc, char **argv) {
     if (!scratch_make("kill-storm", folder, sizeof folder)) {
         die("a folder for the lock files");
     }
+    start_watcher();
     int failed = 0;
     for (storm_t storm = KILLED; storm < STORMS; storm++) {
         int wrong = run_storm(storm, count, lanes, times_us);

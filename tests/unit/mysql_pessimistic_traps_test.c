@@ -493,6 +493,7 @@ Test(mysql_pessimistic_traps, a_row_is_unknown_if_it_may_have_come_as_its_wait_e
         dl_status_t status = try_hold(&mine, tries[i].wait_ms);
         atomic_store(&heard_at_most, INT_MAX);
         cr_assert_eq(status, tries[i].status, "%d: %d: %s", (int)i, status, mine.err.message);
+        cr_assert_eq(mine.grant.busy_is_dlock, 1, "%d: it was another's until then", (int)i);
         drop_hold(&mine);
     }
     must_free(&h);
