@@ -19,6 +19,11 @@ typedef struct way {
             : ct_fail((w)->way.ct, __FILE__, __LINE__, "seed %u, step %u, %s: %s", (w)->way.seed, \
                       (w)->way.step, (w)->way.said, #cond))
 
+/* The seeds of a case's walks, `count` of them: each --seed of the runner has its own. */
+static inline unsigned first_seed(ct_t *ct, unsigned count) {
+    return 1 + ((unsigned)ct_seed(ct) - 1) * count;
+}
+
 /* From 0. */
 static inline int64_t draw(way_t *way, int64_t below) {
     way->random = way->random * 1664525u + 1013904223u;

@@ -228,6 +228,8 @@ int ct_await_readable(ct_t *ct, int fd, int64_t within_ms);
 int64_t ct_lease_ms(ct_t *ct);
 /* The call_timeout that ct_open sets: 2000 on virtual time, 800 × time scale on real time. */
 int64_t ct_call_timeout_ms(ct_t *ct);
+/* The runner's --seed. */
+uint64_t ct_seed(ct_t *ct);
 /* How long the machine stood still since the case began, and the time without that: what waits for something
  * has its patience by the latter. On virtual time nothing stands still. */
 int64_t ct_stood_ms(ct_t *ct);

@@ -61,6 +61,7 @@ struct ct {
     const dl_driver_t *inner, *wrapped;
     char dir[CT_DIR_MAX];
     uint64_t stood_ns; /* the machine, before the case began */
+    uint64_t seed;
     int owns_dir;
     ct_door_t door;
     char config[CT_DIR_MAX + 16]; /* "": not written yet */

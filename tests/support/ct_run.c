@@ -203,6 +203,7 @@ static void set_up(ct_t *ct, const ct_case_t *test, const fixture_t *fixture,
     ct->caps = ct->inner->caps;
     ct->time_scale = ct_time_scale();
     ct->stood_ns = beat_stood_ns(NULL);
+    ct->seed = options->seed;
     ct->child_fd = -1;
     pthread_mutex_init(&ct->mutex, NULL);
     is_running = 1;

@@ -53,6 +53,10 @@ int64_t ct_call_timeout_ms(ct_t *ct) {
     return ct->traits & CT_VIRTUAL ? 2000 : 800 * ct->time_scale;
 }
 
+uint64_t ct_seed(ct_t *ct) {
+    return ct->seed;
+}
+
 int64_t ct_tolerance_ms(ct_t *ct) {
     return ct->traits & CT_VIRTUAL ? 100 : 250 * ct->time_scale + ct_stood_ms(ct);
 }

@@ -49,7 +49,7 @@ static const char usage[] =
     "  --jobs N          how many processes at once (up to 12, as the machine has time to spare)\n"
     "  --real-time       the fakes too run on the machine's clock\n"
     "  --serial          simulated time: one thread at a time, in an order that the seed gives\n"
-    "  --seed N          for --serial and for the simulated randomness (1)\n"
+    "  --seed N          for --serial, for the simulated randomness and for random walks (1)\n"
     "  --caps-file FILE  compare with this table instead of tests/contract/caps.txt\n"
     "  --caps            print the lines that tests/contract/caps.txt should have\n";
 
