@@ -1,5 +1,7 @@
 /* call.c - the only caller of the driver's claiming, renewing, freeing and watching. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <sched.h>
+
 #include "core.h"
 
 uint64_t dli_call_deadline(const dl_client_t *client) {
@@ -280,6 +282,11 @@ static void ask_backend(dli_op_t *op) {
     make_request(op);
     op->request.leads = op->park != NULL && client->inner->lead_fds != NULL;
     dli_request_begin(client, &op->request);
+    if (dli_spin_gives_way(client)) {
+        dli_release_for_a_moment(client);
+        (void)sched_yield();
+        dli_lock_client(client);
+    }
     dli_tidy(client);
     while (op->request.pending && !dli_call_is_stopped(op) && dli_now() < op->ask_until_ns) {
         dli_loop_sleep(op, op->ask_until_ns);

@@ -618,6 +618,9 @@ uint64_t dli_spin_until(dli_op_t *op);
 void dli_spin_note(dli_op_t *op, bool is_hit, uint64_t ended_ns);
 /* It spins no more, whether or not it ever did. */
 void dli_spin_end(dli_op_t *op);
+/* Is who has begun to let others begin before anything is sent? Its own reply may then have come, too, before
+ * it would sleep. */
+bool dli_spin_gives_way(const dl_client_t *client);
 
 /* workers.c */
 void dli_lane_push(dl_client_t *client, dli_request_t *request);

@@ -20,6 +20,7 @@
 /* Nor for longer than this: it may have been stopped while it spun. */
 #define REST_MAX_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 #define CROWD 12u
+#define THRONG 48u
 #define PAUSE_NS (2000u * (uint64_t)DLI_NS_PER_US)
 
 /* More callers than so many for each who may spin are better served by a reader that sleeps: more replies
@@ -40,6 +41,12 @@ uint64_t dli_spin_until(dli_op_t *op) {
     op->spins_ns = now;
     spin->spinning++;
     return now + 2 * trip_ns;
+}
+
+/* In a crowd. In a throng somebody always writes or reads, and what begins goes out with the next write. */
+bool dli_spin_gives_way(const dl_client_t *client) {
+    unsigned most = client->spin.most;
+    return client->calls > CROWD * most && client->calls <= THRONG * most && client->queued == NULL;
 }
 
 void dli_spin_end(dli_op_t *op) {

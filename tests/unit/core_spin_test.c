@@ -44,6 +44,23 @@ Test(core_spin, a_crowd_is_better_served_by_one_that_sleeps) {
     cr_assert_eq(spins_for(), 0);
 }
 
+Test(core_spin, in_a_crowd_who_has_begun_gives_way) {
+    static const struct {
+        unsigned most;
+        size_t calls;
+        bool gives_way;
+    } cases[] = {{1, 12, false}, {1, 13, true},  {1, 48, true}, {1, 49, false}, {2, 24, false}, {2, 25, true},
+                 {2, 96, true},  {2, 97, false}, {0, 1, false}, {0, 20, false}, {1, 1, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin(cases[i].most);
+        client.calls = cases[i].calls;
+        cr_assert_eq(dli_spin_gives_way(&client), cases[i].gives_way, "%zu calls", cases[i].calls);
+        dli_node_t waiting = {.key = 1};
+        client.queued = &waiting;
+        cr_assert_not(dli_spin_gives_way(&client), "the processors are for whoever is to have the lock");
+    }
+}
+
 Test(core_spin, who_asks_after_a_pause_sleeps) {
     begin(1);
     client.last_answer_ns = dli_now() - 2 * DLI_NS_PER_MS - 1;
