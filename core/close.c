@@ -52,9 +52,14 @@ static void close_descriptors(dl_client_t *client) {
     close_fd(&client->loop.resume_fd);
 }
 
-void dli_client_free(dl_client_t *client) {
+/* Nobody sleeps any more. */
+static void free_descriptors(dl_client_t *client) {
     close_descriptors(client);
     dli_park_free_all(client);
+}
+
+void dli_client_free(dl_client_t *client) {
+    free_descriptors(client);
     free(client->batch);
     free(client->batch_claims);
     free(client->state);
@@ -179,5 +184,6 @@ void dl_client_close(dl_client_t *client) {
     dli_lock_client(client);
     dli_events_free(client); /* what the driver reported at its end */
     client->closed = true;
+    free_descriptors(client); /* handles may stay for long */
     dli_client_unref_and_unlock(client);
 }

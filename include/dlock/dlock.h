@@ -119,12 +119,11 @@ DL_API DL_MUST_CHECK dl_status_t dl_client_open_text(const char *yaml, size_t le
                                                      dl_client_t **client, dl_error_t *err);
 /*
  * Closes: ends every wait with DL_ECLOSED, frees what is held on the server, stops and joins the
- * background threads. Lock handles stay valid memory and answer DL_ECLOSED until they are closed.
- * Inside an event callback it may be called too; the callback's thread then ends after the callback.
- * In a forked child it closes descriptors only. The last call on the client.
- * Longest: call_timeout from this call, or from the server's last answer if that is later; but it waits for a
- * callback or log function of the program that runs. Where a call of another thread hangs for so long, 50 ms
- * more.
+ * background threads, and closes descriptors. Lock handles stay valid memory and answer DL_ECLOSED until they
+ * are closed. Inside an event callback it may be called too; the callback's thread then ends after the
+ * callback. In a forked child it closes descriptors only. The last call on the client. Longest: call_timeout
+ * from this call, or from the server's last answer if that is later; but it waits for a callback or log
+ * function of the program that runs. Where a call of another thread hangs for so long, 50 ms more.
  */
 DL_API void dl_client_close(dl_client_t *client);
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "callers.h"
+#include "support/entries.h"
 
 typedef struct closer {
     dl_client_t *client;
@@ -28,6 +29,17 @@ static int64_t close_client(ct_t *ct, dl_client_t *client) {
     int64_t before_ms = ct_now_ms(ct);
     ct_close(ct, client);
     return ct_now_ms(ct) - before_ms;
+}
+
+/* A program may keep handles for as long as it lives. (The simulated machine keeps some of each client.) */
+CT_CASE(close, leaves_no_descriptor_open_for_handles_that_stay, .traits = CT_REAL_TIME) {
+    int before = open_descriptors();
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, client, "orders");
+    CT_OK(dl_lock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_close(ct, client);
+    CT_EQ(open_descriptors(), before);
 }
 
 /* Every call on a handle of a closed client. */

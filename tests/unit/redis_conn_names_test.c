@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "drivers/redis/link/dial.h"
+#include "drivers/unforked.h"
 
 TestSuite(redis_names, .init = set_up, .fini = tear_down, .timeout = 60);
 
@@ -14,6 +15,7 @@ TestSuite(redis_names, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static sem_t asked, go;       /* a lookup of "hangs" has begun; may end */
 static atomic_int given_back; /* lists freed */
+static atomic_int cut_off;    /* lookups that fork() does not wait for */
 static int played_code, played_errno;
 
 static struct addrinfo *make_address(const char *text, const char *port, struct addrinfo *next) {
@@ -35,6 +37,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
     if (hints->ai_flags & AI_NUMERICHOST) {
         return EAI_NONAME;
     }
+    atomic_fetch_add(&cut_off, !dli_is_unforked());
     if (strcmp(host, "hangs") == 0) {
         sem_post(&asked);
         sem_wait(&go);
@@ -156,6 +159,27 @@ Test(redis_names, a_silent_address_has_its_share_of_the_time_only) {
         close(crowd[i]);
     }
     close(silent);
+}
+
+/* Most lookups are short, and a child that is forked in the midst may never look up a name. */
+Test(redis_names, fork_waits_for_a_lookup_but_not_for_long) {
+    int status;
+    serve_tcp();
+    call_it("hangs");
+    cr_assert_eq(sem_init(&asked, 0, 0), 0);
+    cr_assert_eq(sem_init(&go, 0, 0), 0);
+    dli_conn_t *conn = connect_to_first();
+    sem_wait(&asked);
+    cr_assert_eq(atomic_load(&cut_off), 0);
+    pid_t pid = fork(); /* ends, although the lookup does not */
+    if (pid == 0) {
+        _exit(dli_is_unforked());
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(status, 0);
+    sem_post(&go);
+    dli_conn_close(conn, false);
+    await_given_back(1);
 }
 
 Test(redis_names, names_that_are_not_there) {

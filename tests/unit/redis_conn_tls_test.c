@@ -3,6 +3,12 @@
 #include "redis_conn_server.h"
 #include "shell.h"
 
+#include "drivers/unforked.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
 TestSuite(redis_tls, .init = set_up, .fini = tear_down, .timeout = 60);
 
 static char ca[100], cert[100], key[100], other_ca[100];
@@ -39,6 +45,57 @@ static dli_endpoint_t start_tls(server_t *server, const char *clients) {
     snprintf(place.label, sizeof place.label, "rediss://127.0.0.1:%d/0", tls_port);
     return place;
 }
+
+/* ---- fork() ------------------------------------------------------------------------------------------ */
+
+static atomic_bool is_counting;
+static atomic_int locked, locked_cut_off;
+
+/* In place of the C library's: how OpenSSL takes its locks. */
+static int take(const char *name, pthread_rwlock_t *lock) {
+    int (*real)(pthread_rwlock_t *) = (int (*)(pthread_rwlock_t *))dlsym(RTLD_NEXT, name);
+    if (atomic_load(&is_counting)) {
+        atomic_fetch_add(&locked, 1);
+        atomic_fetch_add(&locked_cut_off, !dli_is_unforked());
+    }
+    return real(lock);
+}
+
+int pthread_rwlock_rdlock(pthread_rwlock_t *lock) {
+    return take("pthread_rwlock_rdlock", lock);
+}
+
+int pthread_rwlock_wrlock(pthread_rwlock_t *lock) {
+    return take("pthread_rwlock_wrlock", lock);
+}
+
+/* In a thread that has not used OpenSSL yet. */
+static void *ping(void *conn) {
+    expect_text(conn, "PING", NULL, NULL, "PONG");
+    atomic_store(&is_counting, false); /* the end of the thread is OpenSSL's own */
+    return NULL;
+}
+
+/* Its locks would stay locked in a child that is forked in the midst. */
+Test(redis_tls, openssl_is_used_where_fork_waits_for_us) {
+    server_t server;
+    make_certificates("-days 2");
+    dli_endpoint_t right = start_tls(&server, "no"), wrong = right;
+    pthread_t thread;
+    atomic_store(&is_counting, true);
+    dli_conn_t *conn = must_connect(&right);
+    cr_assert_eq(pthread_create(&thread, NULL, ping, conn), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    atomic_store(&is_counting, true);
+    dli_conn_close(conn, false);
+    wrong.tls_ca = other_ca;
+    must_fail(&wrong, DL_EAUTH, "tls_ca");
+    atomic_store(&is_counting, false);
+    cr_assert_gt(atomic_load(&locked), 0);
+    cr_assert_eq(atomic_load(&locked_cut_off), 0);
+}
+
+/* ---- certificates ------------------------------------------------------------------------------------ */
 
 Test(redis_tls, verifies_the_chain_and_the_name) {
     server_t server;

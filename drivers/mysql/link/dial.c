@@ -97,10 +97,10 @@ static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
 
 /* The library's wait for a socket of the connection that this thread is making. */
 static int wait_outside(my_socket fd, my_bool is_read, int timeout_ms) {
-    dli_mysql_library_leave();
+    dli_unforked_end();
     int rc = look_ahead(fd, is_read, timeout_ms);
     int error = errno;
-    dli_mysql_library_enter();
+    dli_unforked_begin();
     errno = error;
     return rc;
 }
@@ -113,10 +113,10 @@ static MYSQL *connect_waiting(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
     ahead.is_missed = false;
     (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)wait_outside);
     if (endpoint->socket != NULL) {
-        dli_mysql_library_enter(); /* else it looks for the host first, and is outside meanwhile */
+        dli_unforked_begin(); /* else it looks for the host first, and is outside meanwhile */
     }
     MYSQL *connected = real_connect(mysql, endpoint, host, CLIENT_REMEMBER_OPTIONS);
-    dli_mysql_library_leave();
+    dli_unforked_end();
     ahead.mysql = NULL;
     if (connected != NULL) {
         (void)mysql_options(connected, MARIADB_OPT_IO_WAIT, NULL);
@@ -133,7 +133,7 @@ static MYSQL *connect_each(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint) {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *list;
     MYSQL *connected = NULL;
-    if (getaddrinfo(endpoint->host, NULL, &hints, &list) != 0) {
+    if (dli_unforked_look_up(endpoint->host, NULL, &hints, &list) != 0) {
         return connect_waiting(mysql, endpoint, endpoint->host, true); /* which says what is wrong with it */
     }
     for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
@@ -165,9 +165,9 @@ MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
 /* This library sees to it by itself. */
 MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, bool *has_no_tls) {
     *has_no_tls = false;
-    dli_mysql_library_enter();
+    dli_unforked_begin();
     MYSQL *connected = real_connect(mysql, endpoint, endpoint->host, 0);
-    dli_mysql_library_leave();
+    dli_unforked_end();
     return connected;
 }
 #endif

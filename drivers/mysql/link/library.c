@@ -73,10 +73,10 @@ const char *dli_mysql_library_name(void) {
 }
 
 void dli_mysql_library_thread_end(void) {
-    dli_mysql_library_enter();
+    dli_unforked_begin();
     mysql_thread_end();
     stop_openssl();
-    dli_mysql_library_leave();
+    dli_unforked_end();
 }
 
 /* ---- SIGPIPE, and the errors of TLS -------------------------------------------------------------------- */

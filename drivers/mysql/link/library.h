@@ -5,6 +5,7 @@
 
 #include <mysql.h>
 
+#include "drivers/unforked.h"
 #include "endpoint.h"
 
 /* Nothing else of this tree branches on the library but library.c and dial.c. */
@@ -33,13 +34,6 @@ bool dli_mysql_library_has_more(const MYSQL *mysql);
 
 /* Before a thread ends that used the library. */
 void dli_mysql_library_thread_end(void);
-
-/* forks.c: the libraries and OpenSSL have locks of the whole process, as while TLS is prepared, and when a
- * thread begins to use OpenSSL and ends. A child forked meanwhile by another thread would find them
- * locked for ever. So fork() waits until no thread is between these two; it does so for a second at most,
- * since a thread may wait for a server in there. leave: the thread may be outside. */
-void dli_mysql_library_enter(void);
-void dli_mysql_library_leave(void);
 
 /* Around each call that may use a socket: a broken one must not send SIGPIPE to a program that did not ask
  * for it. Nothing else of the thread's signals changes. And over TLS the program's errors in OpenSSL's list

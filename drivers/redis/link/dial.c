@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dial.h"
 
+#include "drivers/unforked.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -63,7 +65,9 @@ static void look_up(dli_resolve_t *resolve, int flags) {
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
     errno = 0;
-    resolve->code = getaddrinfo(resolve->host, resolve->port, &hints, &resolve->addresses);
+    resolve->code = (flags & AI_NUMERICHOST) != 0
+                        ? getaddrinfo(resolve->host, resolve->port, &hints, &resolve->addresses)
+                        : dli_unforked_look_up(resolve->host, resolve->port, &hints, &resolve->addresses);
     resolve->reason = errno;
     if (resolve->code != 0) {
         resolve->addresses = NULL;

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tls.h"
 
+#include "drivers/unforked.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/bio.h>
@@ -254,7 +256,14 @@ static dl_status_t build(dli_tls_t *tls, dl_error_t *err) {
     return expect_name(tls->ssl, tls->endpoint, err);
 }
 
+static void free_tls(dli_tls_t *tls) {
+    SSL_free(tls->ssl);
+    SSL_CTX_free(tls->context);
+    free(tls);
+}
+
 dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **out, dl_error_t *err) {
+    DLI_UNFORKED;
     *out = NULL;
     /* Background threads may still be talking while the program exits: OpenSSL must stay until the end. */
     if (OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL) != 1) {
@@ -269,7 +278,7 @@ dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **out, dl_err
     dl_status_t status = build(tls, err);
     ERR_clear_error();
     if (status != DL_OK) {
-        dli_tls_close(tls);
+        free_tls(tls);
         return status;
     }
     *out = tls;
@@ -278,9 +287,8 @@ dl_status_t dli_tls_open(const dli_endpoint_t *endpoint, dli_tls_t **out, dl_err
 
 void dli_tls_close(dli_tls_t *tls) {
     if (tls != NULL) {
-        SSL_free(tls->ssl);
-        SSL_CTX_free(tls->context);
-        free(tls);
+        DLI_UNFORKED;
+        free_tls(tls);
     }
 }
 
@@ -305,6 +313,7 @@ void dli_tls_sent(dli_tls_t *tls, size_t len) {
 }
 
 dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {
+    DLI_UNFORKED;
     ERR_clear_error();
     int rc = SSL_do_handshake(tls->ssl);
     *is_done = rc == 1;
@@ -315,6 +324,7 @@ dl_status_t dli_tls_shake(dli_tls_t *tls, bool *is_done, dl_error_t *err) {
 }
 
 dl_status_t dli_tls_write(dli_tls_t *tls, const char *bytes, size_t len, dl_error_t *err) {
+    DLI_UNFORKED;
     ERR_clear_error();
     /* Memory takes all of it, and no second handshake is allowed that could come between. */
     return SSL_write(tls->ssl, bytes, (int)len) == (int)len ? DL_OK : fail_ssl(tls, err);
@@ -322,6 +332,7 @@ dl_status_t dli_tls_write(dli_tls_t *tls, const char *bytes, size_t len, dl_erro
 
 dl_status_t dli_tls_read(dli_tls_t *tls, char bytes[DLI_TLS_RECORD_MAX], size_t *got, bool *is_over,
                          dl_error_t *err) {
+    DLI_UNFORKED;
     ERR_clear_error();
     int rc = SSL_read(tls->ssl, bytes, DLI_TLS_RECORD_MAX);
     int why = rc > 0 ? SSL_ERROR_NONE : SSL_get_error(tls->ssl, rc);
