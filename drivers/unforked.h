@@ -7,28 +7,34 @@
 #include <stdbool.h>
 
 /* OpenSSL and the MySQL client libraries have locks of the whole process, as while TLS is prepared, and when
- * a thread begins to use OpenSSL and ends. A child forked meanwhile by another thread would find them locked
- * for ever. So fork() waits until no thread is between these two; it does so for a second at most, since a
- * thread may wait for a server in there. They do not nest. end: the thread may be outside. Any thread. */
-void dli_unforked_begin(void);
-void dli_unforked_end(void);
-/* getaddrinfo, for which fork() waits for 100 ms at most: the C library, too, has a lock there that would
- * stay locked in a child. In a thread of ours, for it ends the thread's use of the resolver. */
+ * a thread begins to use OpenSSL and ends; the C library has one for lookups of names. A child forked
+ * meanwhile by another thread would find them locked for ever. So fork() waits until no thread is in there.
+ */
+typedef enum dli_unforked {
+    DLI_UNFORKED_LIBRARY, /* a MySQL client library; a second at most, since it may wait for a server */
+    DLI_UNFORKED_LOOKUP,  /* 100 ms at most */
+    DLI_UNFORKED_OPENSSL, /* a second at most; it waits for nothing */
+    DLI_UNFORKED_KINDS
+} dli_unforked_t;
+
+/* The thread is in there between the two. One kind does not nest. end: it may be outside. Any thread. */
+void dli_unforked_begin(dli_unforked_t what);
+void dli_unforked_end(dli_unforked_t what);
+bool dli_is_unforked(dli_unforked_t what);
+
+/* getaddrinfo. In a thread of ours, for it ends the thread's use of the resolver. */
 int dli_unforked_look_up(const char *host, const char *port, const struct addrinfo *hints,
                          struct addrinfo **list);
-/* Is this thread in one of these? */
-bool dli_is_unforked(void);
 
-/* The rest of the block is. */
-static inline bool dli_unforked_enter(void) {
-    dli_unforked_begin();
-    return true;
+/* OpenSSL, for the rest of the block. */
+static inline dli_unforked_t dli_unforked_enter(void) {
+    dli_unforked_begin(DLI_UNFORKED_OPENSSL);
+    return DLI_UNFORKED_OPENSSL;
 }
-static inline void dli_unforked_leave(const bool *entered) {
-    (void)entered;
-    dli_unforked_end();
+static inline void dli_unforked_leave(const dli_unforked_t *what) {
+    dli_unforked_end(*what);
 }
 #define DLI_UNFORKED \
-    __attribute__((cleanup(dli_unforked_leave), unused)) const bool dli_unforked_here = dli_unforked_enter()
+    __attribute__((cleanup(dli_unforked_leave), unused)) const dli_unforked_t here = dli_unforked_enter()
 
 #endif

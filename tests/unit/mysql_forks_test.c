@@ -114,10 +114,10 @@ static int inside[2], over[2];
 
 static void *stay_inside(void *arg) {
     char byte;
-    dli_unforked_begin();
+    dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     cr_assert_eq(write(inside[1], "x", 1), 1);
     cr_assert_eq(read(over[0], &byte, 1), 1);
-    dli_unforked_end();
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
     return arg;
 }
 
@@ -135,8 +135,8 @@ Test(mysql_forks, wait_for_nobody_who_stays) {
         pid_t pid = fork();
         if (pid == 0) {
             alarm(CHILD_S);
-            dli_unforked_begin();
-            dli_unforked_end();
+            dli_unforked_begin(DLI_UNFORKED_LIBRARY);
+            dli_unforked_end(DLI_UNFORKED_LIBRARY);
             _exit(0);
         }
         cr_assert_eq(waitpid(pid, &status, 0), pid);

@@ -37,7 +37,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
     if (hints->ai_flags & AI_NUMERICHOST) {
         return EAI_NONAME;
     }
-    atomic_fetch_add(&cut_off, !dli_is_unforked());
+    atomic_fetch_add(&cut_off, !dli_is_unforked(DLI_UNFORKED_LOOKUP));
     if (strcmp(host, "hangs") == 0) {
         sem_post(&asked);
         sem_wait(&go);
@@ -173,7 +173,7 @@ Test(redis_names, fork_waits_for_a_lookup_but_not_for_long) {
     cr_assert_eq(atomic_load(&cut_off), 0);
     pid_t pid = fork(); /* ends, although the lookup does not */
     if (pid == 0) {
-        _exit(dli_is_unforked());
+        _exit(dli_is_unforked(DLI_UNFORKED_LOOKUP));
     }
     cr_assert_eq(waitpid(pid, &status, 0), pid);
     cr_assert_eq(status, 0);

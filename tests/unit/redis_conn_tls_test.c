@@ -56,7 +56,7 @@ static int take(const char *name, pthread_rwlock_t *lock) {
     int (*real)(pthread_rwlock_t *) = (int (*)(pthread_rwlock_t *))dlsym(RTLD_NEXT, name);
     if (atomic_load(&is_counting)) {
         atomic_fetch_add(&locked, 1);
-        atomic_fetch_add(&locked_cut_off, !dli_is_unforked());
+        atomic_fetch_add(&locked_cut_off, !dli_is_unforked(DLI_UNFORKED_OPENSSL));
     }
     return real(lock);
 }

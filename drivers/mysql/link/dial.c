@@ -97,10 +97,10 @@ static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
 
 /* The library's wait for a socket of the connection that this thread is making. */
 static int wait_outside(my_socket fd, my_bool is_read, int timeout_ms) {
-    dli_unforked_end();
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
     int rc = look_ahead(fd, is_read, timeout_ms);
     int error = errno;
-    dli_unforked_begin();
+    dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     errno = error;
     return rc;
 }
@@ -113,10 +113,11 @@ static MYSQL *connect_waiting(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
     ahead.is_missed = false;
     (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)wait_outside);
     if (endpoint->socket != NULL) {
-        dli_unforked_begin(); /* else it looks for the host first, and is outside meanwhile */
+        dli_unforked_begin(
+            DLI_UNFORKED_LIBRARY); /* else it looks for the host first, and is outside meanwhile */
     }
     MYSQL *connected = real_connect(mysql, endpoint, host, CLIENT_REMEMBER_OPTIONS);
-    dli_unforked_end();
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
     ahead.mysql = NULL;
     if (connected != NULL) {
         (void)mysql_options(connected, MARIADB_OPT_IO_WAIT, NULL);
@@ -165,9 +166,9 @@ MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
 /* This library sees to it by itself. */
 MYSQL *dli_mysql_library_dial(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, bool *has_no_tls) {
     *has_no_tls = false;
-    dli_unforked_begin();
+    dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     MYSQL *connected = real_connect(mysql, endpoint, endpoint->host, 0);
-    dli_unforked_end();
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
     return connected;
 }
 #endif

@@ -73,10 +73,10 @@ const char *dli_mysql_library_name(void) {
 }
 
 void dli_mysql_library_thread_end(void) {
-    dli_unforked_begin();
+    dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     mysql_thread_end();
     stop_openssl();
-    dli_unforked_end();
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
 }
 
 /* ---- SIGPIPE, and the errors of TLS -------------------------------------------------------------------- */
