@@ -205,7 +205,7 @@ CT_CASE(queue, a_server_that_is_slow_is_waited_for, .traits = CT_BLOCKING | CT_V
 }
 
 /* However many wait for holders, a free name is got at once. */
-static void wait_for_holders(ct_t *ct, void (*begin)(void), int64_t within_ms) {
+static void wait_for_holders(ct_t *ct, void (*begin)(ct_t *ct), int64_t within_ms) {
     const char *options = ct_traits(ct) & CT_MYSQL ? "max_total: 60" : NULL;
     dl_client_t *a = ct_open(ct, options), *b = ct_open(ct, options);
     dl_queue_t *waits = new_queue(ct), *queue = new_queue(ct);
@@ -217,7 +217,7 @@ static void wait_for_holders(ct_t *ct, void (*begin)(void), int64_t within_ms) {
         snprintf(name, sizeof name, "held %d", i);
         CT_OK(dl_lock(ct_lock(ct, a, name), CT_ERR));
     }
-    begin();
+    begin(ct);
     for (int i = 0; i < MORE_THAN_WORKERS; i++) {
         char name[16];
         snprintf(name, sizeof name, "held %d", i);
@@ -241,59 +241,40 @@ static void wait_for_holders(ct_t *ct, void (*begin)(void), int64_t within_ms) {
     dl_queue_free(queue);
 }
 
-static void have_threads(void) {
+static void have_threads(ct_t *ct) {
+    (void)ct;
 }
 
 CT_CASE(queue, waits_keep_no_free_name_from_others, .traits = CT_BLOCKING) {
     wait_for_holders(ct, have_threads, SOON_MS);
 }
 
-/* The table in use, but with starts of threads that fail. */
-static dli_sys_t poor_sys;
-static int threads_left;
-static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
-
-static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
-    return __atomic_fetch_sub(&threads_left, 1, __ATOMIC_SEQ_CST) > 0 ? real_start(thread, fn, arg) : EAGAIN;
-}
-
-static void have_none_more(void) {
-    __atomic_store_n(&threads_left, 0, __ATOMIC_SEQ_CST);
+static void have_none_more(ct_t *ct) {
+    ct_threads_left(ct, 0);
 }
 
 /* MySQL: connections, too, are made by threads. */
 CT_CASE(queue, waits_keep_no_free_name_from_others_where_threads_are_few, .traits = CT_BLOCKING,
         .needs = DL_CAP_NATIVE_WAIT, .traits_not = CT_MYSQL) {
-    const dli_sys_t *usual = dli_sys;
-    poor_sys = *usual;
-    real_start = usual->thread_start;
-    poor_sys.thread_start = start_or_fail;
-    threads_left = 1000;
-    dli_sys = &poor_sys;
+    ct_threads_left(ct, 1000);
     wait_for_holders(ct, have_none_more, ct_tolerance_ms(ct));
-    dli_sys = usual; /* now that no thread looks at it */
 }
 
 CT_CASE(queue, operations_wait_for_a_thread_that_cannot_be_had, .traits = CT_BLOCKING,
         .traits_not = CT_BACKEND) {
-    const dli_sys_t *usual = dli_sys;
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, c, "orders", 1);
     dl_queue_t *queue = new_queue(ct);
     dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
-    poor_sys = *usual;
-    real_start = usual->thread_start;
-    poor_sys.thread_start = start_or_fail;
-    threads_left = 0;
-    dli_sys = &poor_sys;
+    ct_threads_left(ct, 0);
     CT_STATUS(dl_acquire_begin(lock, &opts, queue, NULL, NULL, CT_ERR), DL_ELIMIT);
     expect_nothing(ct, queue);
-    __atomic_store_n(&threads_left, 1, __ATOMIC_SEQ_CST); /* the client's own */
+    ct_threads_left(ct, 1); /* the client's own */
     uint64_t id = begin_acquire(ct, queue, lock, DL_WAIT_FOREVER, 60000);
     ct_sleep_ms(ct, ct_call_timeout_ms(ct) / 4);
     if (!(ct_caps(ct) & DL_CAP_SESSION)) { /* the pings of a session need one more, and are refused it */
         expect_nothing(ct, queue);
-        __atomic_store_n(&threads_left, 100, __ATOMIC_SEQ_CST);
+        ct_threads_left(ct, 100);
         (void)take_of(ct, queue, id, DL_OK, ct_call_timeout_ms(ct));
         unlock_by(ct, queue, lock);
     } else {
@@ -302,7 +283,6 @@ CT_CASE(queue, operations_wait_for_a_thread_that_cannot_be_had, .traits = CT_BLO
     dl_queue_free(queue);
     ct_lock_close(ct, lock);
     ct_close(ct, c);
-    dli_sys = usual; /* now that no thread looks at it */
 }
 
 /* ---- who listens --------------------------------------------------------------------------------- */

@@ -211,26 +211,12 @@ CT_CASE(faults, row36_no_descriptors_for_a_wait, .traits = CT_BLOCKING) {
     ct_expect_free(ct, "row 36", ct_tolerance_ms(ct));
 }
 
-/* The table in use, but with starts of threads that fail. */
-static dli_sys_t poor_sys;
-static atomic_int threads_left;
-static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
-
-static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
-    return atomic_fetch_sub(&threads_left, 1) > 0 ? real_start(thread, fn, arg) : EAGAIN;
-}
-
 /* Operations of queues wait until they have one, as in queue_cases.c. */
 CT_CASE(faults, row36_no_threads, .traits = CT_BLOCKING) {
-    const dli_sys_t *usual = dli_sys;
     int before = open_descriptors(), refused = 0;
-    poor_sys = *usual;
-    real_start = usual->thread_start;
-    poor_sys.thread_start = start_or_fail;
     dl_client_t *c = NULL;
-    dli_sys = &poor_sys;
     for (int have = 0; c == NULL && have < 10; have++) {
-        threads_left = have;
+        ct_threads_left(ct, have);
         dl_status_t status = ct_try_open(ct, NULL, &c, CT_ERR);
         refused += CT_EITHER(status, DL_OK, DL_ELIMIT) == DL_ELIMIT;
         if (ct_traits(ct) & CT_REAL_TIME) { /* the simulated clock keeps descriptors of its own */
@@ -242,21 +228,20 @@ CT_CASE(faults, row36_no_threads, .traits = CT_BLOCKING) {
     dl_lock_t *lock = ct_lock(ct, c, "row 36");
     dl_status_t status = DL_ELIMIT;
     for (int have = 0; status == DL_ELIMIT && have < 10; have++) {
-        threads_left = have;
+        ct_threads_left(ct, have);
         status = dl_lock(lock, CT_ERR);
         refused += CT_EITHER(status, DL_OK, DL_ELIMIT) == DL_ELIMIT;
         CT_EQ(dl_hold_count(lock), status == DL_OK);
     }
     CT_GE(refused, ct_traits(ct) & CT_BACKEND ? 1 : 2); /* the client's own thread, the renewals */
     /* A free in the background waits for a thread, as long as it takes. */
-    threads_left = 0;
+    ct_threads_left(ct, 0);
     ct_fault(ct, CT_OP_RELEASE, CT_LOSE_REQUEST, 1);
     CT_STATUS(dl_unlock(lock, CT_ERR), DL_EUNKNOWN);
-    threads_left = 100;
+    ct_threads_left(ct, 100);
     ct_expect_free(ct, "row 36", 100 + ct_tolerance_ms(ct));
     ct_lock_close(ct, lock);
     ct_close(ct, c);
-    dli_sys = usual; /* now that no thread looks at it */
 }
 
 static int signals_seen;

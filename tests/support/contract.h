@@ -251,6 +251,9 @@ ct_thread_t *ct_thread(ct_t *ct, ct_fn fn, void *arg);
 void ct_join(ct_t *ct, ct_thread_t *thread);
 /* 1 once the function has returned (no join). */
 int ct_thread_done(ct_t *ct, ct_thread_t *thread);
+/* From now on so many threads can be started, by whomever; then none (EAGAIN). First called before threads
+ * of clients are there. */
+void ct_threads_left(ct_t *ct, int n);
 
 /* Opens for all waiters once it was counted down `count` times. A gate is a latch of 1. */
 typedef struct ct_latch ct_latch_t;

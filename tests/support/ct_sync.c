@@ -1,5 +1,7 @@
 /* ct_sync.c - time, threads and latches of a case, on whichever clock it runs. */
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "core/sys.h"
@@ -159,5 +161,25 @@ void ct_end_threads(ct_t *ct) {
         CT_CHECKF(ct->threads->joined, "a thread was not joined");
         alloc_real_free(ct->threads);
         ct->threads = next;
+    }
+}
+
+/* The table in use, but with starts of threads that fail. */
+static dli_sys_t few_threads;
+static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
+static atomic_int threads_left;
+
+static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
+    return atomic_fetch_sub(&threads_left, 1) > 0 ? real_start(thread, fn, arg) : EAGAIN;
+}
+
+void ct_threads_left(ct_t *ct, int n) {
+    (void)ct;
+    atomic_store(&threads_left, n);
+    if (dli_sys != &few_threads) {
+        few_threads = *dli_sys;
+        real_start = few_threads.thread_start;
+        few_threads.thread_start = start_or_fail;
+        dli_sys = &few_threads;
     }
 }
