@@ -112,9 +112,8 @@ static MYSQL *connect_waiting(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
     ahead.is_demanded = endpoint->tls == DLI_MYSQL_TLS_REQUIRE;
     ahead.is_missed = false;
     (void)mysql_options(mysql, MARIADB_OPT_IO_WAIT, (const void *)wait_outside);
-    if (endpoint->socket != NULL) {
-        dli_unforked_begin(
-            DLI_UNFORKED_LIBRARY); /* else it looks for the host first, and is outside meanwhile */
+    if (endpoint->socket != NULL) { /* else it looks for the host first, and is outside meanwhile */
+        dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     }
     MYSQL *connected = real_connect(mysql, endpoint, host, CLIENT_REMEMBER_OPTIONS);
     dli_unforked_end(DLI_UNFORKED_LIBRARY);
