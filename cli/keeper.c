@@ -195,13 +195,12 @@ static void reap(state_t *state) {
 }
 
 /* What is due now; returns the instant when something is due next. */
-static uint64_t act(state_t *state) {
+static uint64_t act(state_t *state, uint64_t now) {
     if (state->phase == PHASE_IDLE) {
         return NEVER_NS;
     }
     uint64_t kill_ns = ns_before(state->valid_until_ns, state->margin_ns);
     uint64_t term_ns = ns_before(kill_ns, state->grace_ns);
-    uint64_t now = now_ns();
     if (state->phase == PHASE_KILL) {
         size_t left = processes_signal(state->group, SIGKILL);
         if (now < state->give_up_ns) {
@@ -234,15 +233,15 @@ static uint64_t act(state_t *state) {
 }
 
 static _Noreturn void keep(state_t *state) {
+    uint64_t now = now_ns();
     for (;;) {
-        timer_set(state->timer_fd, act(state));
+        timer_set(state->timer_fd, act(state, now));
         struct pollfd fds[] = {{.fd = state->cause == END_ORPHANED ? -1 : state->socket, .events = POLLIN},
                                {.fd = state->child_fd, .events = POLLIN},
                                {.fd = state->timer_fd, .events = POLLIN},
                                {.fd = state->exec_fd, .events = POLLIN}};
-        if (poll(fds, sizeof fds / sizeof fds[0], -1) < 0) {
-            continue; /* EINTR or a passing lack of memory */
-        }
+        (void)poll(fds, sizeof fds / sizeof fds[0],
+                   -1); /* EINTR or a passing lack of memory: looks as well */
         if (fds[3].revents != 0) {
             take_exec_failure(state);
         }
@@ -250,6 +249,7 @@ static _Noreturn void keep(state_t *state) {
         if (state->leader_ended && !processes_left(&state->group)) {
             finish(state);
         }
+        now = now_ns(); /* before the notes: a stop behind them makes no end of what they say */
         take_notes(state);
     }
 }

@@ -30,7 +30,7 @@ static uint64_t ms_of(uint64_t at_ns) {
 }
 
 static void send_note(run_t *run, const note_t *note) {
-    (void)note_send(run->keeper.socket, note, false); /* a keeper that does not read is replaced in time */
+    (void)note_send(run->keeper.socket, note, false);
 }
 
 static void send_signal(run_t *run, int number) {
@@ -72,7 +72,9 @@ static void tell_validity(run_t *run, uint64_t until_ns, uint64_t now) {
         return;
     }
     note_t note = {.kind = NOTE_VALID, .valid_until_ns = until_ns};
-    send_note(run, &note);
+    if (!note_send(run->keeper.socket, &note, false) && errno == EAGAIN) {
+        return; /* what a keeper that does not read was not told counts for neither: it is replaced in time */
+    }
     if (shorter || until_ns > run->valid_until_ns + JITTER_NS) {
         verbose_line("at %" PRIu64 " ms: valid until %" PRIu64 " ms", ms_of(now), ms_of(until_ns));
     }

@@ -183,9 +183,6 @@ static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
     uint32_t level = ++hold->levels;
     if (op->longer || (client->driver->caps & DL_CAP_SERVER_COUNT) != 0) {
         op->until_ns = exchange_deadline(op);
-        if (hold->claim->busy && dli_op_can_wait(op) != DL_OK) { /* so that it hears a cancel behind a ping */
-            dli_error_clear(&op->err);
-        }
         return dli_tell_server(op, level, level_told);
     }
     return reentered(op, level);

@@ -165,8 +165,12 @@ void dli_hold_end(dli_hold_t *hold) {
 
 void dli_hold_give_up_level(dli_hold_t *hold) {
     bool is_held = hold->state == DLI_HOLD_LIVE || hold->state == DLI_HOLD_LOST;
-    if (!is_held || --hold->levels > 0) {
-        return; /* another thread of the owner has entered too, and will leave; or has left them all */
+    if (!is_held) {
+        return;
+    }
+    if (--hold->levels > 0) { /* another thread of the owner has entered too, and will leave */
+        hold->auto_level = (uint32_t)dli_min(hold->auto_level, hold->levels);
+        return;
     }
     if (hold->state == DLI_HOLD_LIVE) {
         dli_hold_disarm(hold);
@@ -183,14 +187,13 @@ void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uin
         claim->renew_failing = false;
         dli_event_hold(hold, DL_EVENT_RENEWAL_RECOVERED, DL_OK, "renewals work again");
     }
-    /* It hung up after this ping was sent: ask again at once. */
-    claim->renew_due_ns = claim->hung_up ? now : dli_renew_due(claim, dli_min(sent_ns, now));
+    claim->renew_due_ns = dli_renew_due(claim, dli_min(sent_ns, now));
     dli_claim_watch(claim);
 }
 
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now) {
     if (hold->auto_level == 0) {
-        hold->auto_level = level;
+        hold->auto_level = (uint32_t)dli_min(level, hold->levels); /* one below it may have gone meanwhile */
         hold->claim->renew_due_ns = dli_renew_due(hold->claim, now);
         dli_claim_watch(hold->claim);
     }

@@ -157,14 +157,11 @@ dl_status_t dl_acquire(dl_lock_t *lock, const dl_acquire_opts_t *given, dl_error
 }
 
 dl_status_t dl_lock(dl_lock_t *lock, dl_error_t *err) {
-    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
-    return dl_acquire(lock, &opts, err);
+    return dl_trylock_for(lock, DL_WAIT_FOREVER, DL_LEASE_AUTO, err);
 }
 
 dl_status_t dl_trylock(dl_lock_t *lock, dl_error_t *err) {
-    dl_acquire_opts_t opts = DL_ACQUIRE_OPTS_INIT;
-    opts.wait_ms = 0;
-    return dl_acquire(lock, &opts, err);
+    return dl_trylock_for(lock, 0, DL_LEASE_AUTO, err);
 }
 
 dl_status_t dl_trylock_for(dl_lock_t *lock, int64_t wait_ms, int64_t lease_ms, dl_error_t *err) {

@@ -63,12 +63,8 @@ static void drop(dl_client_t *client, dli_claim_t *dead) {
 }
 
 /* A backend's drop waits for nothing. */
-static bool can_drop(const dl_client_t *client) {
-    return client->dead != NULL && (!punctual || client->inner != NULL);
-}
-
 static bool has_chores_here(const dl_client_t *client) {
-    return can_drop(client) || (dli_has_chores(client) && !punctual);
+    return punctual ? client->dead != NULL && client->inner != NULL : dli_has_chores(client);
 }
 
 static void do_chores(dl_client_t *client) {

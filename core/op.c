@@ -459,8 +459,7 @@ static void leave_users(dli_op_t *op) {
 dli_next_t dli_claim_use(dli_op_t *op) {
     dli_claim_t *claim = op->claim;
     dl_status_t stop = dli_op_stop_reason(op);
-    bool is_refused = op->cancelled && op->kind != DL_OP_UNLOCK; /* and was told so */
-    if (!claim->busy && !is_refused) {
+    if (!claim->busy && !op->cancelled) { /* which was told so, or nobody waits for it any more */
         leave_users(op);
         claim->busy = op->client->session;
         return DLI_STEP;
@@ -476,6 +475,9 @@ dli_next_t dli_claim_use(dli_op_t *op) {
         return DLI_DONE;
     }
     if (!op->is_user) {
+        if (dli_op_can_wait(op) != DL_OK) {
+            dli_error_clear(&op->err); /* it hears of no cancel */
+        }
         op->is_user = true;
         TAILQ_INSERT_TAIL(&claim->users, op, by_claim);
     }

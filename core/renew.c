@@ -33,6 +33,9 @@ static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64
  * it, which an extension may have put off. A session is asked each period besides. */
 uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
     const dl_client_t *client = claim->client;
+    if (claim->hung_up) { /* since the last ping began */
+        return now;
+    }
     uint64_t every_ns = dli_ms(renew_every(claim)), from_ns = now;
     if (is_automatic(claim)) {
         from_ns = claim->valid_until_ns - dli_valid_until(0, client->lease_ms);

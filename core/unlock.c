@@ -1,7 +1,5 @@
 /* unlock.c - the steps of an unlock: one level, and with the last one the hold, freed on the server. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdlib.h>
-
 #include "core.h"
 
 /* A level stays: only its loss matters, and no other answer is an error. */
@@ -71,11 +69,10 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
 }
 
 bool dli_unlock_left_behind(dli_hold_t *hold) {
-    dli_op_t *op = calloc(1, sizeof *op);
+    dli_op_t *op = dli_op_new(&(dli_asked_t){.kind = DL_OP_UNLOCK});
     if (op == NULL) {
         return false;
     }
-    op->kind = DL_OP_UNLOCK;
     op->client = hold->gate->client;
     op->gate = hold->gate;
     (void)release(op, hold);

@@ -19,13 +19,6 @@
 
 /* ---- the row ------------------------------------------------------------------------------------------- */
 
-/* Was the wait over before the row was free? */
-static bool is_wait_over(unsigned error) {
-    return error == DLI_MYSQL_LOCK_WAIT_TIMEOUT || error == DLI_MYSQL_LOCK_NOWAIT ||
-           error == DLI_MYSQL_STATEMENT_TIME || error == DLI_MYSQL_QUERY_TIMEOUT ||
-           error == DLI_MYSQL_INTERRUPTED || error == DLI_MYSQL_DEADLOCK;
-}
-
 /* May the row be ours all the same? Such an end may cross the grant, and then the transaction keeps the row.
  */
 static bool may_cross_grant(unsigned error) {
@@ -70,7 +63,7 @@ static dl_status_t lock_row(dli_mysql_claim_t *c, uint64_t limit_ms, bool *is_mi
         dli_mysql_answer_free(&answer);
     }
     dl_status_t status = DL_EBUSY;
-    if (is_wait_over(answer.error)) {
+    if (dli_mysql_is_wait_over(answer.error)) {
         c->is_at_risk = may_cross_grant(answer.error);
         c->grant->busy_is_dlock = 1;
         (void)dl_driver_fail(c->err, DL_EBUSY, (int)answer.error, "held by another owner");

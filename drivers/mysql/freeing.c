@@ -43,7 +43,11 @@ static dl_status_t end_marked(dli_mysql_t *mysql, const dl_request_t *r, dli_mys
                                          .stop = &r->stop};
         status = dli_mysql_link_run(mysql->link, &exchange, err);
         bool is_foreign = false;
-        if (status == DL_OK) {
+        unsigned error = status == DL_OK ? exchange.answer.error : 0;
+        if (error != 0 && !dli_mysql_is_wait_over(error)) {
+            status = dli_mysql_refused(error, exchange.answer.message, "waiting for a row", err);
+            dli_mysql_answer_free(&exchange.answer);
+        } else if (status == DL_OK) {
             MYSQL_ROW row = dli_mysql_answer_row(&exchange.answer, NULL);
             is_foreign = row != NULL && row[0] != NULL;
             dli_mysql_answer_free(&exchange.answer);

@@ -186,6 +186,7 @@ static void ask_page(listing_t *l) {
     dli_commands_clear(&l->commands);
     dli_commands_add(&l->commands, sizeof words / sizeof words[0], words);
     freeReplyObject(l->page);
+    l->page = NULL;
     ask(l, &l->page, take_page);
 }
 

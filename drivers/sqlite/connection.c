@@ -16,8 +16,10 @@
 #define PAUSE_MAX_NS (2 * (uint64_t)NS_PER_MS)
 /* Of SQLite's virtual machine, some microseconds. */
 #define STEPS_BETWEEN_LOOKS 200
-/* Two changes of a folder closer than this may have one time: 2 s on vfat. */
+/* Two changes of a folder closer than this may have one time: 2 s on vfat. Where times are not whole
+ * milliseconds they are the kernel's ticks, of 10 ms at most. */
 #define CHANGES_APART_NS (3000 * (uint64_t)NS_PER_MS)
+#define TICKS_APART_NS (50 * (uint64_t)NS_PER_MS)
 /* Bytes in a row, a text or a definition; ours have a few hundred. */
 #define LONGEST 4096
 
@@ -403,7 +405,8 @@ static int look_again(dli_connection_t *c) {
         c->changed_ns = now_ns;
     }
     rc = dli_store_look(c->store);
-    c->settled = same && rc == SQLITE_OK && now_ns - c->changed_ns >= CHANGES_APART_NS;
+    uint64_t apart_ns = now.st_ctim.tv_nsec % NS_PER_MS != 0 ? TICKS_APART_NS : CHANGES_APART_NS;
+    c->settled = same && rc == SQLITE_OK && now_ns - c->changed_ns >= apart_ns;
     return rc;
 }
 

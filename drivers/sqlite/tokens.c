@@ -72,7 +72,8 @@ static int read_meta(dli_connection_t *c, meta_t *meta) {
         meta->base_us = sqlite3_column_int64(s, 1);
         meta->ceiling = sqlite3_column_int64(s, 2);
         meta->reserved = sqlite3_column_int64(s, 3);
-        bool sane = is_sane(meta->base_us) && is_sane(meta->ceiling) && is_sane(meta->reserved);
+        bool sane = is_sane(meta->base_us) && is_sane(meta->ceiling) && is_sane(meta->reserved) &&
+                    meta->ceiling >= 0 && meta->reserved >= 0;
         int end = sqlite3_reset(s);
         return end != SQLITE_OK || sane ? end : SQLITE_CORRUPT;
     }

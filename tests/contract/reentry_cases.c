@@ -264,6 +264,32 @@ CT_CASE(reentry, an_explicit_level_inside_an_automatic_one_does_not_end_its_rene
     CT_OK(dl_unlock(lock, CT_ERR));
 }
 
+static void enter_in_vain(ct_t *ct, void *lock) {
+    CT_STATUS(dl_trylock_for(lock, 0, ct_lease_ms(ct), CT_ERR), DL_EIO);
+}
+
+/* Two tasks of one owner enter; the level of the first, which was below, is given up. */
+CT_CASE(reentry, an_automatic_level_is_renewed_although_one_below_it_was_given_up,
+        .needs_not = DL_CAP_SERVER_COUNT | DL_CAP_SESSION, .traits = CT_VIRTUAL) {
+    dl_client_t *client = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock_owned(ct, client, "orders", 9);
+    CT_OK(dl_trylock_for(lock, 0, ct_lease_ms(ct) / 2, CT_ERR));
+    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, client, "orders");
+    ct_fault(ct, CT_OP_RENEW, CT_FAIL_BEFORE, 1);
+    ct_thread_t *thread = ct_thread(ct, enter_in_vain, lock);
+    ct_pause_await(ct, pause, 5000);
+    CT_OK(dl_trylock(lock, CT_ERR));
+    ct_pause_go(ct, pause);
+    ct_join(ct, thread);
+    CT_EQ(dl_hold_count(lock), 2);
+    CT_OK(dl_trylock_for(lock, 0, DL_LEASE_MIN_MS, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+    ct_no_event(ct, client, DL_EVENT_LOST, NULL, 2 * ct_lease_ms(ct));
+    CT_GT(dl_valid_ms(lock), 0);
+    CT_OK(dl_unlock(lock, CT_ERR));
+    CT_OK(dl_unlock(lock, CT_ERR));
+}
+
 /* ---- servers that show the count ------------------------------------------------------------- */
 
 CT_CASE(reentry, a_server_that_counts_is_told_the_level_itself, .needs = DL_CAP_SERVER_COUNT,

@@ -686,6 +686,60 @@ CT_CASE(stopped, one_that_left_by_a_jump_stays_away, JUMPS) {
     jump_out_of_a_wait(ct, STAYS_AWAY);
 }
 
+/* Its jump leaves an unlock that stands behind a ping. What that leaves undone, its next call does not do. */
+static void unlock_and_jump(ct_t *ct, void *arg) {
+    jumper_t *j = arg;
+    j->thread = pthread_self();
+    hear_signals(ct);
+    CT_OK(dl_lock(j->lock, CT_ERR));
+    ct_latch_down(ct, j->began);
+    ct_latch_wait(ct, j->jumped, KEEP_MS);
+    if (sigsetjmp(back, 1) == 0) {
+        may_jump = 1;
+        (void)dl_unlock(j->lock, CT_ERR);
+        CT_CHECKF(0, "the unlock had ended before the jump");
+    }
+    ct_latch_down(ct, j->left);
+    ct_latch_wait(ct, j->may_end, KEEP_MS);
+    CT_OK(dl_lock(j->other, CT_ERR));
+    CT_OK(dl_unlock(j->other, CT_ERR));
+}
+
+static int has_idle_claim(dl_client_t *client, const char *name) {
+    dli_lock_client(client);
+    int is_idle = !dli_gate_find_name(client, name, strlen(name))->current->claim->busy;
+    dli_unlock_client(client);
+    return is_idle;
+}
+
+CT_CASE(stopped, one_that_left_an_unlock_behind_a_ping_by_a_jump_calls_again, .needs = DL_CAP_SESSION,
+        .traits = CT_REAL_TIME | CT_BLOCKING) {
+    on_signal(ct, jump);
+    dl_client_t *c = ct_open(ct, LASTING);
+    jumper_t j = {.client = c, .lock = ct_lock(ct, c, "left"), .other = ct_lock(ct, c, "other")};
+    j.began = ct_latch(ct, 1);
+    j.left = ct_latch(ct, 1);
+    j.jumped = ct_latch(ct, 1);
+    j.may_end = ct_latch(ct, 1);
+    ct_pause_t *ping = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, c, "left");
+    ct_pause_t *release = ct_pause(ct, CT_OP_RELEASE, CT_BEFORE, c, "left");
+    ct_thread_t *thread = ct_thread(ct, unlock_and_jump, &j);
+    ct_latch_wait(ct, j.began, 5000);
+    ct_pause_await(ct, ping, 5000);
+    ct_latch_down(ct, j.jumped);
+    let_jump(ct, &j);
+    ct_pause_go(ct, ping);
+    CT_AWAIT(has_idle_claim(c, "left"), 5000);
+    ct_latch_down(ct, j.may_end);
+    ct_pause_await(ct, release, 5000);
+    CT_AWAIT(ct_thread_done(ct, thread), SOON_MS);
+    ct_pause_go(ct, release);
+    ct_join(ct, thread);
+    ct_expect_free(ct, "left", SOON_MS);
+    ct_close(ct, c);
+    end_signals();
+}
+
 static void jump_here(ct_t *ct, const ct_call_t *call, void *arg) {
     (void)call;
     ct_hook_leaves(ct);

@@ -154,6 +154,12 @@ static const meaning_t meanings[] = {
     {3169, DL_EIO, NULL}, /* session killed */
 };
 
+bool dli_mysql_is_wait_over(unsigned error) {
+    return error == DLI_MYSQL_LOCK_WAIT_TIMEOUT || error == DLI_MYSQL_LOCK_NOWAIT ||
+           error == DLI_MYSQL_STATEMENT_TIME || error == DLI_MYSQL_QUERY_TIMEOUT ||
+           error == DLI_MYSQL_INTERRUPTED || error == DLI_MYSQL_DEADLOCK;
+}
+
 dl_status_t dli_mysql_refused(unsigned error, const char *message, const char *what, dl_error_t *err) {
     dl_status_t status = dli_mysql_is_contention(error) ? DL_EIO : DL_EPROTO;
     const char *mend = "";

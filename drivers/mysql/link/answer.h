@@ -66,6 +66,8 @@ uint64_t dli_mysql_number(const char *column);
 
 /* Did another transaction have the row (or the rollback of a deadlock hit us), so that trying again helps? */
 bool dli_mysql_is_contention(unsigned error);
+/* Was a wait for a row over before that was free? */
+bool dli_mysql_is_wait_over(unsigned error);
 /*
  * The status for a server's error, with err filled: `what` is what was tried ("taking 'x'"). No table, column
  * or database: DL_ECONFIG, and the text names `dlock init`. Rights and logins: DL_EAUTH. Read-only server,

@@ -124,13 +124,11 @@ static dl_status_t step_dial(dli_mux_t *mux, dli_conn_t *conn, uint64_t until_ns
 }
 
 /* A connection came to nothing. */
-static void note_failure(dli_pipe_t *pipe, bool blame, const dl_error_t *why) {
+static void note_failure(dli_pipe_t *pipe, uint64_t began_ns, bool blame, const dl_error_t *why) {
     dli_mux_t *mux = pipe->mux;
     if (!blame) {
         dli_breaker_give_up(&mux->breaker, pipe->is_probe);
-    } else if (dli_breaker_fail(&mux->breaker, mux->env,
-                                pipe->next != NULL ? pipe->next_began_ns : pipe->began_ns, pipe->is_probe,
-                                why)) {
+    } else if (dli_breaker_fail(&mux->breaker, mux->env, began_ns, pipe->is_probe, why)) {
         report(mux, DL_LOG_WARNING, "the server cannot be used", why->message);
     }
     pipe->is_probe = false;
@@ -139,7 +137,8 @@ static void note_failure(dli_pipe_t *pipe, bool blame, const dl_error_t *why) {
 /* Dials, in *conn. Lets the mutex go. DL_OK: it is under way, or ready. */
 static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
     dli_mux_t *mux = pipe->mux;
-    dl_status_t status = dli_breaker_ask(&mux->breaker, mux->env->now_ns(), &pipe->is_probe, err);
+    uint64_t began_ns = mux->env->now_ns();
+    dl_status_t status = dli_breaker_ask(&mux->breaker, began_ns, &pipe->is_probe, err);
     if (status != DL_OK) {
         return status;
     }
@@ -151,7 +150,7 @@ static dl_status_t dial(dli_pipe_t *pipe, dli_conn_t **conn, dl_error_t *err) {
     atomic_signal_fence(memory_order_release); /* a child that is forked here finds it at least once */
     pipe->made = NULL;
     if (status != DL_OK) {
-        note_failure(pipe, blames_server(status, false), err);
+        note_failure(pipe, began_ns, blames_server(status, false), err);
     }
     return status;
 }
@@ -273,7 +272,7 @@ static void step_successor(dli_pipe_t *pipe, short revents) {
     }
     dl_status_t status = step_dial(mux, pipe->next, next_until_ns(pipe), revents, &overdue, &err);
     if (status != DL_OK) {
-        note_failure(pipe, blames_server(status, true) && !overdue, &err);
+        note_failure(pipe, pipe->next_began_ns, blames_server(status, true) && !overdue, &err);
         close_conn(mux, &pipe->next);
         pipe->retry_ns = overdue ? 0 : pipe->retry_ns;
         pipe->again |= overdue;
@@ -357,7 +356,7 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
     if (status == DL_OK) {
         return;
     }
-    note_failure(pipe, blames_server(status, true) && !overdue, &err);
+    note_failure(pipe, pipe->began_ns, blames_server(status, true) && !overdue, &err);
     if (pipe->next != NULL) {
         replace(pipe);
     } else {
@@ -382,7 +381,7 @@ static void greet(dli_pipe_t *pipe) {
         become_ready(pipe);
         return;
     }
-    note_failure(pipe, true, &err);
+    note_failure(pipe, pipe->began_ns, true, &err);
     close_conn(mux, &pipe->conn);
     dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
 }
