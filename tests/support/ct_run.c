@@ -259,7 +259,7 @@ static void tear_down(ct_t *ct) {
     }
     alarm(0);
     await_what_was_left(ct, 0);
-    dli_sys = &dli_sys_real; /* now that no thread looks at it */
+    ct_end_few_threads();
     pthread_mutex_destroy(&ct->mutex);
     is_running = 0;
 }

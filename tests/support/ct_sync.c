@@ -173,6 +173,13 @@ static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
     return atomic_fetch_sub(&threads_left, 1) > 0 ? real_start(thread, fn, arg) : EAGAIN;
 }
 
+/* Now that no thread looks at it. */
+void ct_end_few_threads(void) {
+    if (dli_sys == &few_threads) {
+        dli_sys = &dli_sys_real;
+    }
+}
+
 void ct_threads_left(ct_t *ct, int n) {
     (void)ct;
     atomic_store(&threads_left, n);
