@@ -240,8 +240,8 @@ static _Noreturn void keep(state_t *state) {
                                {.fd = state->child_fd, .events = POLLIN},
                                {.fd = state->timer_fd, .events = POLLIN},
                                {.fd = state->exec_fd, .events = POLLIN}};
-        (void)poll(fds, sizeof fds / sizeof fds[0],
-                   -1); /* EINTR or a passing lack of memory: looks as well */
+        /* After EINTR, or a passing lack of memory, it looks as well. */
+        (void)poll(fds, sizeof fds / sizeof fds[0], -1);
         if (fds[3].revents != 0) {
             take_exec_failure(state);
         }

@@ -72,8 +72,9 @@ static void tell_validity(run_t *run, uint64_t until_ns, uint64_t now) {
         return;
     }
     note_t note = {.kind = NOTE_VALID, .valid_until_ns = until_ns};
-    if (!note_send(run->keeper.socket, &note, false) && errno == EAGAIN) {
-        return; /* what a keeper that does not read was not told counts for neither: it is replaced in time */
+    /* More than a keeper that does not read was told counts for neither: it is replaced in time. */
+    if (!note_send(run->keeper.socket, &note, false) && errno == EAGAIN && longer) {
+        return;
     }
     if (shorter || until_ns > run->valid_until_ns + JITTER_NS) {
         verbose_line("at %" PRIu64 " ms: valid until %" PRIu64 " ms", ms_of(now), ms_of(until_ns));

@@ -268,19 +268,29 @@ static void enter_in_vain(ct_t *ct, void *lock) {
     CT_STATUS(dl_trylock_for(lock, 0, ct_lease_ms(ct), CT_ERR), DL_EIO);
 }
 
-/* Two tasks of one owner enter; the level of the first, which was below, is given up. */
-CT_CASE(reentry, an_automatic_level_is_renewed_although_one_below_it_was_given_up,
-        .needs_not = DL_CAP_SERVER_COUNT | DL_CAP_SESSION, .traits = CT_VIRTUAL) {
+static void enter_automatically(ct_t *ct, void *lock) {
+    CT_OK(dl_trylock(lock, CT_ERR));
+}
+
+/* Two tasks of one owner enter; the level of the first, which is below, is given up. */
+static void give_up_below(ct_t *ct, int is_first_answered_first) {
     dl_client_t *client = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock_owned(ct, client, "orders", 9);
     CT_OK(dl_trylock_for(lock, 0, ct_lease_ms(ct) / 2, CT_ERR));
-    ct_pause_t *pause = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, client, "orders");
+    ct_thread_t *threads[2];
+    ct_pause_t *pauses[2];
+    pauses[0] = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, client, "orders");
     ct_fault(ct, CT_OP_RENEW, CT_FAIL_BEFORE, 1);
-    ct_thread_t *thread = ct_thread(ct, enter_in_vain, lock);
-    ct_pause_await(ct, pause, 5000);
-    CT_OK(dl_trylock(lock, CT_ERR));
-    ct_pause_go(ct, pause);
-    ct_join(ct, thread);
+    threads[0] = ct_thread(ct, enter_in_vain, lock);
+    ct_pause_await(ct, pauses[0], 5000);
+    pauses[1] = ct_pause(ct, CT_OP_RENEW, CT_BEFORE, client, "orders");
+    threads[1] = ct_thread(ct, enter_automatically, lock);
+    ct_pause_await(ct, pauses[1], 5000);
+    for (int i = 0; i < 2; i++) {
+        int next = is_first_answered_first ? i : 1 - i;
+        ct_pause_go(ct, pauses[next]);
+        ct_join(ct, threads[next]);
+    }
     CT_EQ(dl_hold_count(lock), 2);
     CT_OK(dl_trylock_for(lock, 0, DL_LEASE_MIN_MS, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
@@ -288,6 +298,12 @@ CT_CASE(reentry, an_automatic_level_is_renewed_although_one_below_it_was_given_u
     CT_GT(dl_valid_ms(lock), 0);
     CT_OK(dl_unlock(lock, CT_ERR));
     CT_OK(dl_unlock(lock, CT_ERR));
+}
+
+CT_CASE(reentry, an_automatic_level_is_renewed_although_one_below_it_was_given_up,
+        .needs_not = DL_CAP_SERVER_COUNT | DL_CAP_SESSION, .traits = CT_VIRTUAL) {
+    give_up_below(ct, 0);
+    give_up_below(ct, 1);
 }
 
 /* ---- servers that show the count ------------------------------------------------------------- */

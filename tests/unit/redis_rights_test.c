@@ -119,8 +119,8 @@ static bool is_lacking(const char *driver, const char *more, const char *rule) {
     dl_client_t *client;
     dl_error_t err;
     tell(&server, "SCRIPT FLUSH");
-    tell(&server,
-         "FLUSHALL"); /* what a check could not free may be of the other kind, and have the next one's name */
+    /* What a check could not free may be of the other kind, and have the next one's name. */
+    tell(&server, "FLUSHALL");
     type_in(&server, rule);
     if (open_with(driver, more, &client, &err) != DL_OK) {
         return true;
