@@ -13,7 +13,7 @@
 
 /* Of the owners that threads are given; cases number their own from 0. */
 #define FIRST_OWNER ((uint64_t)1 << 62)
-#define BUCKETS 65536u
+#define BUCKETS 4096u
 
 /* The owned handle that one thread uses instead of a handle of threads. */
 typedef struct standin {

@@ -11,7 +11,6 @@
 
 /* More calls than any case looks at; beyond it they are only counted. */
 #define RECORD_MAX 65536u
-#define FAULTS_MAX 4096
 #define HOOKS_MAX 32
 
 typedef struct planned {
@@ -44,8 +43,8 @@ struct ct_pause {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed; /* a pause was reached or let go */
 static int changed_ready;
-static planned_t faults[FAULTS_MAX];
-static int fault_count;
+static planned_t *faults;
+static int fault_count, fault_room;
 static hook_t hooks[HOOKS_MAX];
 static int hook_count, hooks_running;
 static _Thread_local fault_state_t *hooked; /* whose hooks run on this thread */
@@ -79,7 +78,10 @@ static void make_cond(void) {
 
 void fault_plan_reset(void) {
     pthread_mutex_lock(&mutex);
-    fault_count = hook_count = 0;
+    hook_count = 0;
+    fault_count = fault_room = 0;
+    alloc_real_free(faults);
+    faults = NULL;
     record_count = record_room = 0;
     alloc_real_free(records);
     records = NULL;
@@ -334,17 +336,18 @@ static int fits(ct_op_t op, ct_mode_t mode) {
 int ct_fault_add(ct_t *ct, const ct_fault_t *fault) {
     CT_CHECKF(fits(fault->op, fault->mode), "no fault %d of op %d", (int)fault->mode, (int)fault->op);
     pthread_mutex_lock(&mutex);
-    int index = fault_count;
-    if (index < FAULTS_MAX) {
-        planned_t *p = &faults[fault_count++];
-        memset(p, 0, sizeof *p);
-        p->fault = *fault;
-        p->fault.count = fault->count == 0 ? 1 : fault->count;
-        set_text(p->name, sizeof p->name, fault->name);
-        p->client = fault_number_of(fault->client);
+    if (fault_count == fault_room) {
+        fault_room = fault_room == 0 ? 16 : fault_room * 2;
+        faults = alloc_real_again(faults, (size_t)fault_room * sizeof *faults);
     }
+    int index = fault_count++;
+    planned_t *p = &faults[index];
+    memset(p, 0, sizeof *p);
+    p->fault = *fault;
+    p->fault.count = fault->count == 0 ? 1 : fault->count;
+    set_text(p->name, sizeof p->name, fault->name);
+    p->client = fault_number_of(fault->client);
     pthread_mutex_unlock(&mutex);
-    CT_CHECKF(index < FAULTS_MAX, "more than %d faults in one case", FAULTS_MAX);
     return index;
 }
 
@@ -366,11 +369,10 @@ void ct_fault_end(ct_t *ct, int fault) {
 }
 
 int ct_fault_hits(ct_t *ct, int fault) {
-    CT_GE(fault, 0);
-    CT_LT(fault, FAULTS_MAX);
     pthread_mutex_lock(&mutex);
-    int hits = faults[fault].hits;
+    int hits = fault >= 0 && fault < fault_count ? faults[fault].hits : -1;
     pthread_mutex_unlock(&mutex);
+    CT_GE(hits, 0);
     return hits;
 }
 

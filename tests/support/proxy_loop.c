@@ -1,4 +1,4 @@
-/* proxy_loop.c - the proxy's own process: one loop over all connections, in static memory. */
+/* proxy_loop.c - the proxy's own process: one loop over all connections, in memory of its own. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/proxy_loop.h"
 
@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ typedef struct link {
     size_t held_len;
 } link_t;
 
-static link_t links[LINKS_MAX];
+static link_t *links; /* LINKS_MAX; static, every process of the tests would have them to search for leaks */
 static int64_t delay_ms[2];
 static int deaf_ways, listening = -1, own_port, server_port;
 static proxy_counts_t counts;
@@ -370,6 +371,10 @@ void proxy_loop(int control, int listener, int own, int port) {
     listening = listener;
     own_port = own;
     server_port = port;
+    links = mmap(NULL, LINKS_MAX * sizeof *links, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (links == MAP_FAILED) {
+        _exit(1);
+    }
     for (int i = 0; i < LINKS_MAX; i++) {
         links[i].fd[0] = -1;
     }
