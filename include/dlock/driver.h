@@ -92,7 +92,8 @@ typedef struct dl_driver_env {
     int (*cond_wait)(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns);
     void (*cond_init)(pthread_cond_t *cond);
     void (*cond_broadcast)(pthread_cond_t *cond);
-    /* A line for the log; from DL_LOG_WARNING on it is an event too. */
+    /* A line for the log; from DL_LOG_WARNING on it is an event too. It calls the program's log function, so
+     * not with a mutex of the driver's held: what that calls may come here again. */
     void (*report)(void *core, dl_log_level_t level, const char *text);
     void (*count)(void *core, dl_count_t what, uint64_t n);
     /* The values of the options as the configuration has them, ${VARIABLES} not replaced, in the order of the

@@ -55,6 +55,29 @@ Test(redis_subscriber_faults, a_watch_of_a_server_that_is_down_hears_once_it_is_
     }
 }
 
+/* As while a name leads to the old primary again. */
+Test(redis_subscriber_faults, a_connection_to_the_server_that_claims_left_is_lost_each_time) {
+    static const char elsewhere[] = "0123456789abcdef0123456789abcdef01234567";
+    hearer_t w;
+    char own[sizeof elsewhere];
+    must_watch("orders", &w);
+    snprintf(own, sizeof own, "%s", dli_conn_facts(subscriber->conn)->run_id);
+    cr_assert_eq(strlen(own), sizeof own - 1);
+    dli_subscriber_follow(subscriber, own);
+    must_sleep(&w);
+    for (int i = 0; i < 3; i++) {
+        dli_subscriber_follow(subscriber, elsewhere);
+        must_lose(&w);
+        dli_subscriber_follow(subscriber, ""); /* nothing is known for a while */
+        must_wake(&w);                         /* it has been made again, and leads to the same server */
+    }
+    dli_subscriber_follow(subscriber, own); /* claims have come back */
+    must_sleep(&w);
+    cr_assert_eq(tell(&server, "PUBLISH orders 0"), 1);
+    must_wake(&w);
+    unwatch(&w);
+}
+
 static atomic_int attempts; /* to connect */
 
 static int note_random(void *buf, size_t len) {

@@ -43,6 +43,7 @@ struct dli_subscriber {
     bool was_ready;   /* the next connection is a reconnection */
     bool pinged;      /* the answer is to come, before those about channels */
     char server[41];  /* that claims go to, by its run id */
+    char left[41];    /* that they went to before; "": no other */
     dli_commands_t commands;
     uint64_t heard_ns;     /* the last traffic from the server */
     uint64_t asked_ns;     /* since when the oldest answer is due */

@@ -216,15 +216,20 @@ static uint64_t next_ns(const dli_subscriber_t *s) {
     return dli_hearing_owes(s) ? s->asked_ns + patience_ns(s) : s->heard_ns + DLI_QUIET_NS;
 }
 
-/* Only when claims go elsewhere than before: after a restart this connection may be the first that is made.
- * While it is being made it is not known where it leads. */
+/* Another server, by itself, says nothing: after a restart this connection may be the first that is made. But
+ * when claims have just gone elsewhere, or it leads where they went before, it hears of no release. While it
+ * is being made it is not known where it leads. */
 void dli_subscriber_follow(dli_subscriber_t *s, const char *run_id) {
-    if (strcmp(s->server, run_id) == 0 || (s->conn != NULL && !s->ready)) {
+    if (run_id[0] == '\0' || (s->conn != NULL && !s->ready)) {
         return;
     }
-    snprintf(s->server, sizeof s->server, "%s", run_id);
+    bool is_new = strcmp(s->server, run_id) != 0;
+    if (is_new) {
+        memcpy(s->left, s->server, sizeof s->left);
+        snprintf(s->server, sizeof s->server, "%s", run_id);
+    }
     const char *own = s->ready ? dli_conn_facts(s->conn)->run_id : "";
-    if (own[0] != '\0' && run_id[0] != '\0' && strcmp(own, run_id) != 0) {
+    if (own[0] != '\0' && strcmp(own, run_id) != 0 && (is_new || strcmp(own, s->left) == 0)) {
         dl_error_t err;
         (void)dl_driver_fail(&err, DL_EIO, 0, "another server is at %s now", s->endpoint->label);
         lose(s, &err);
