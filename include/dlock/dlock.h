@@ -101,11 +101,12 @@ typedef struct dl_client dl_client_t;
 /*
  * Opens the backend named `backend` of the configuration file at `path`.
  *
- * path     NULL: the file named by $DLOCK_CONFIG, else $XDG_CONFIG_HOME/dlock/dlock.yaml (or
- *          ~/.config/dlock/dlock.yaml), else /etc/dlock/dlock.yaml, whichever exists first.
+ * path     NULL: the file named by $DLOCK_CONFIG, which must exist; without that variable the first there is
+ *          of $XDG_CONFIG_HOME/dlock/dlock.yaml (or ~/.config/dlock/dlock.yaml) and /etc/dlock/dlock.yaml.
  * backend  NULL: $DLOCK_BACKEND, else the file's `use:`. The name "local" is built in: where the
  *          configuration does not define it, it is an SQLite file of the calling user (root's is under
- *          /var/lib/dlock, whatever HOME and XDG_STATE_HOME say), and needs no configuration file at all.
+ *          /var/lib/dlock, whatever HOME and XDG_STATE_HOME say), and needs no configuration file, unless
+ *          $DLOCK_CONFIG names one.
  *
  * Returns DL_OK; DL_ECONFIG (no file, bad file, unknown backend or driver), DL_EIO, DL_EAUTH, DL_EPROTO,
  * DL_ENOTSUP (the server is too old, the filesystem is not local), DL_ELIMIT, DL_ENOMEM. A message about a
@@ -154,7 +155,7 @@ typedef struct dl_client_info_data {
 /* Fills `info` with what was opened: backend, driver, times. DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_info(dl_client_t *client, dl_client_info_t *info);
 
-/* Counters since the client was opened. Times are totals in microseconds. */
+/* Counters since the client was opened. Times are in microseconds: _sum all together, _max the longest. */
 typedef struct dl_client_stats_data {
     size_t size;                      /* set by DL_CLIENT_STATS_INIT */
     uint64_t acquired;                /* holds that began */
@@ -184,7 +185,8 @@ typedef struct dl_client_stats_data {
 #define DL_CLIENT_STATS_INIT \
     { sizeof(dl_client_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Fills `stats`, a consistent snapshot of the counters. DL_EINVAL, DL_EFORKED. No I/O. */
+/* Fills `stats` with the counters of one instant; round_trips and reconnects may be ahead of the rest.
+ * DL_EINVAL, DL_EFORKED. No I/O. */
 DL_API dl_status_t dl_client_stats(dl_client_t *client, dl_client_stats_t *stats);
 
 typedef enum dl_log_level {
@@ -268,8 +270,9 @@ typedef struct dl_acquire_opts {
  * Returns
  *   DL_OK         held, with validity left
  *   DL_EBUSY      wait_ms is 0 and another owner holds it, or asks for it just now
- *   DL_ETIMEDOUT  wait_ms is over; on MySQL also, whatever wait_ms is: all max_total connections are in use,
- *                 for borrow_timeout or for as long as this call may take
+ *                 (or, on redlock, too few nodes could vote)
+ *   DL_ETIMEDOUT  wait_ms is over, with the same causes; on MySQL also, whatever wait_ms is: all max_total
+ *                 connections are in use, for borrow_timeout or for as long as this call may take
  *   DL_ELOST      this owner held it, lost it, and has not unlocked every level yet; or the server
  *                 answered so late that no validity was left
  *   DL_ECANCELED, DL_ECLOSED, DL_EINVAL, DL_ENOMEM, DL_ELIMIT, DL_EFORKED
@@ -279,6 +282,7 @@ typedef struct dl_acquire_opts {
  *                 (An owner that holds it already and needs a longer lease asks once: DL_EIO and
  *                 DL_EUNKNOWN then leave its hold as it was, without the new level.)
  *   DL_EAUTH, DL_EPROTO, DL_EFOREIGN, DL_ECONFIG  as the server or the file answered
+ *   DL_ENOTSUP    the server has become read-only, or part of a cluster
  * After anything but DL_OK this call holds nothing. Longest: wait_ms + 100 ms; with DL_WAIT_FOREVER, as
  * long as another holder keeps the lock; with 0, call_timeout.
  */
@@ -347,8 +351,9 @@ DL_API dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t 
 /* Called once a lock, on the caller's thread; both pointers end with the call. Non-zero stops. Neither this
  * nor a dl_finding_fn may close the client. */
 typedef int (*dl_list_fn)(void *arg, const char *name, const dl_lock_info_t *info);
-/* Reports the locks held on the server whose name begins with `prefix` (NULL or "": all). DL_ENOTSUP,
- * DL_EIO, ... Longest: call_timeout. */
+/* Reports the locks held on the server whose name begins with `prefix` (NULL or "": all). DL_OK: fn was given
+ * all, or stopped it. DL_ENOTSUP, DL_EIO, ...: perhaps after a part. Longest: call_timeout, and what fn
+ * takes: that counts, so the server is not asked for more after it. */
 DL_API dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void *arg,
                            dl_error_t *err);
 /* An administrator's tool: frees the lock whoever holds it. The holder learns of it as a loss: with an
@@ -367,13 +372,15 @@ typedef enum dl_finding_level {
 /* One line of a report, on the caller's thread: what was looked at, and its consequence in plain words. */
 typedef void (*dl_finding_fn)(void *arg, dl_finding_level_t level, const char *subject, const char *text);
 /* Says which guarantee the opened backend gives and which settings weaken it, and tries a lock of a name of
- * its own (dlock-check-...), of which neither events nor the statistics of holds tell. DL_ENOTSUP, DL_EIO,
- * ... Longest: call_timeout an exchange. */
+ * its own (dlock-check-...), of which neither events nor the statistics of holds tell. DL_OK: the report is
+ * complete, also where findings are errors. DL_ENOTSUP, DL_EIO, ... Longest: call_timeout an exchange. */
 DL_API dl_status_t dl_client_check(dl_client_t *client, dl_finding_fn fn, void *arg, dl_error_t *err);
 
 #define DL_INIT_PRINT 0x1u /* report what would be done, and do nothing */
 /* Creates what the backend needs on its server (file, schema, markers) and reports each step. Doing it
- * again changes nothing. path and backend as in dl_client_open. DL_ENOTSUP: it needs nothing. */
+ * again changes nothing. path and backend as in dl_client_open. DL_OK: the report is complete; a finding that
+ * is an error says what was refused or failed. DL_ENOTSUP: it needs nothing. DL_EINVAL: no fn, or an unknown
+ * flag. Else as dl_client_open. */
 DL_API dl_status_t dl_backend_init(const char *path, const char *backend, unsigned flags, dl_finding_fn fn,
                                    void *arg, dl_error_t *err);
 
@@ -388,8 +395,8 @@ DL_API void dl_drivers(dl_driver_fn fn, void *arg);
 typedef int (*dl_backend_fn)(void *arg, const char *backend, const char *driver, int compiled_in,
                              int selected);
 /* Reports the backends of a configuration after checking the whole of it. path as in dl_client_open.
- * `source`, when not NULL, receives the file's path, also where the file is wrong; "" where there is none.
- * DL_ECONFIG. */
+ * `source`, when not NULL, receives the file's path, also where the file is wrong; "" where there is none;
+ * cut where source_size is too small. DL_ECONFIG, DL_EINVAL (no fn), DL_ELIMIT, DL_ENOMEM. */
 DL_API dl_status_t dl_backends(const char *path, char *source, size_t source_size, dl_backend_fn fn,
                                void *arg, dl_error_t *err);
 
@@ -422,15 +429,16 @@ typedef struct dl_event {
 
 /* A descriptor that is readable while events wait. Belongs to the client; only poll it. -1 after fork. */
 DL_API int dl_event_fd(dl_client_t *client);
-/* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks); DL_EINVAL, DL_EFORKED. */
+/* Takes the oldest event. DL_OK; DL_ETIMEDOUT when none waits (it never blocks), also while a callback or a
+ * queue gets them; DL_EINVAL, DL_EFORKED. */
 DL_API dl_status_t dl_event_next(dl_client_t *client, dl_event_t *event);
 /* Called on a thread of the client that does nothing else, one event at a time; `event` ends with the call.
  * Any call of this header is allowed inside, dl_client_close included. All signals are blocked there but
  * those of the thread's own faults. */
 typedef void (*dl_event_fn)(void *arg, const dl_event_t *event);
-/* Sets (NULL: removes) a callback; events then go to it and no longer to dl_event_next. Returns once no
- * call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED (then one may
- * still run that closes the client), DL_EFORKED, DL_ELIMIT (no thread). */
+/* Sets (NULL: removes) a callback; events then go to it and no longer to dl_event_next or a queue. Returns
+ * once no call of the old function is running any more, except when called by it. DL_EINVAL, DL_ECLOSED (then
+ * one may still run that closes the client), DL_EFORKED, DL_ELIMIT (no thread). */
 DL_API dl_status_t dl_client_on_event(dl_client_t *client, dl_event_fn fn, void *arg);
 
 /* ---- queues: the same operations without blocking ------------------------------------------------- */
@@ -454,7 +462,8 @@ DL_API DL_MUST_CHECK dl_status_t dl_queue_new(dl_queue_t **queue, dl_error_t *er
  * in most cases dl_event_next. The last call on the queue; in a forked child it closes the descriptor only.
  */
 DL_API void dl_queue_free(dl_queue_t *queue);
-/* A descriptor that is readable while something waits to be taken. Belongs to the queue; only poll it. */
+/* A descriptor that is readable while something waits to be taken. Belongs to the queue; only poll it. -1
+ * after fork. */
 DL_API int dl_queue_fd(const dl_queue_t *queue);
 
 /* How many operations of one queue may be under way or wait to be taken. */
@@ -475,7 +484,7 @@ typedef struct dl_completion {
     dl_status_t status; /* as the blocking call would return it; of an event: the event's */
     void *tag;          /* as given when it was begun; of an event NULL */
     uint64_t id;        /* of the operation; 0 for an event */
-    dl_lock_t *lock;    /* the handle; of an event NULL */
+    dl_lock_t *lock;    /* the handle, which may be closed by now; of an event NULL */
     dl_client_t *client;
     uint64_t hold_id; /* ACQUIRE: the hold's, as events have it; 0: nothing was acquired */
     uint64_t token;   /* ACQUIRE, DL_OK: the fencing token, or 0 */

@@ -163,7 +163,8 @@ class named_lock {
         if (dl_lock(handle_.get(), &err) != DL_OK)
             throw error(err);
     }
-    /* These four: false on DL_EBUSY and DL_ETIMEDOUT, and throw on all else but DL_OK. Renewed as lock(). */
+    /* These four: false on DL_EBUSY and DL_ETIMEDOUT, and throw on all else but DL_OK. Renewed as lock(),
+     * unless opts has a lease of its own. */
     bool try_lock() {
         return try_lock_for(std::chrono::milliseconds::zero());
     }

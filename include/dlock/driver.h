@@ -118,7 +118,8 @@ typedef struct dl_stop {
 typedef struct dl_request {
     const char *name; /* 1 to 255 bytes, any but NUL */
     size_t name_len;
-    const char *owner; /* "uuid:number"; at most DL_OWNER_MAX bytes of [0-9a-z:-] */
+    const char *owner; /* the client's UUID, ':' and more, not to be taken apart; at most
+                           DL_OWNER_MAX bytes of [0-9a-z:-] */
     uint64_t hold_id;  /* rises with each attempt of this client; never 0 */
     uint32_t level;    /* try_acquire: the level being entered, 1 = a new hold. release: the level
                               that stays, 0 = free. Others than 1 and 0 only come to SERVER_COUNT. */
