@@ -13,6 +13,8 @@
 #define NATIVE_EARLY_MS 25
 /* How long other processes are thought to want a name, after one has had it. */
 #define RIVALS_NS (100u * (uint64_t)DLI_NS_PER_MS)
+/* Who has waited so long and is still not told of releases polls in earnest. */
+#define POLLS_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 /* How long it is tried to leave the line on a server. */
 #define LINE_MS 1000
 
@@ -234,13 +236,14 @@ uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now) {
     return op->deadline_ns == DLI_NEVER ? alive_ns : dli_min(alive_ns, op->deadline_ns + DLI_GRACE_NS);
 }
 
-bool dli_acquire_joins(dli_op_t *op) {
+void dli_acquire_line_up(dli_op_t *op, dli_request_t *request) {
     dli_gate_t *gate = op->gate;
     const dli_backend_t *inner = op->client->inner;
     bool waits = (op->opts.wait_ms != 0 && !op->last_try) || !TAILQ_EMPTY(&gate->queue);
-    bool joins = waits && gate->watch != NULL && gate->hears && inner != NULL && inner->lines_up;
-    gate->in_line |= joins;
-    return joins;
+    bool hears = gate->watch != NULL && gate->hears;
+    request->joins = waits && hears && inner != NULL && inner->lines_up;
+    request->polls = op->opts.wait_ms != 0 && !request->joins && dli_now() >= op->started_ns + POLLS_NS;
+    gate->in_line |= request->joins;
 }
 
 /* It was late, and its turn has passed. */

@@ -54,6 +54,8 @@ struct dli_request {
     /* Where processes stand in line. TRY: if it is busy, this one waits and hears. RELEASE: it waits. If not,
      * it gives up its place. */
     bool joins;
+    /* TRY: it does not, and has waited for a second: nobody will tell it, so it takes what it finds. */
+    bool polls;
     /* Answer to a TRY that joined and is busy: it has a place; to a RELEASE: the first in line has the lock.
      */
     bool in_line;

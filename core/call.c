@@ -177,7 +177,7 @@ static void prepare_try(dli_op_t *op) {
         request->with.wait_ms = op->wait_ms;
         request->with.stop.fd[0] = op->park != NULL ? op->park->fd : -1;
         request->with.stop.fd[1] = op->opts.cancel != NULL ? op->opts.cancel->fd : -1;
-        request->joins = dli_acquire_joins(op);
+        dli_acquire_line_up(op, request);
     }
     op->with.grant = (dl_grant_t){.session_fd = -1, .busy_ms = -1};
     request->grant = &op->with.grant;

@@ -681,8 +681,8 @@ bool dli_unlock_left_behind(dli_hold_t *hold);
 /* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
-/* Whether its try keeps this process in line on the server (backend.h). */
-bool dli_acquire_joins(dli_op_t *op);
+/* Says whether its try keeps this process in line on the server, or polls (backend.h). */
+void dli_acquire_line_up(dli_op_t *op, dli_request_t *request);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
  * others, until then; in the past: no longer, as all that is no try. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);

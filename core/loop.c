@@ -257,11 +257,9 @@ static void sleep_beside(dli_op_t *op, struct pollfd *fds, uint64_t until_ns) {
     }
 }
 
-/* It reads no more, and another whose reply is still to come does. */
-void dli_loop_end_lead(dli_op_t *op) {
+static void end_term(dli_op_t *op, uint64_t term) {
     dl_client_t *client = op->client;
-    uint64_t next, term = op->term;
-    op->term = 0;
+    uint64_t next;
     dli_request_t *heir = term != 0 ? client->inner->end_lead(client->state, term, &next) : NULL;
     if (heir != NULL && heir->leads) {
         dli_op_t *to = DLI_CONTAINER_OF(dli_op_t, request, heir);
@@ -272,6 +270,13 @@ void dli_loop_end_lead(dli_op_t *op) {
     } else if (heir != NULL) {
         dli_loop_listen_anew(client);
     }
+}
+
+/* It reads no more, and another whose reply is still to come does. */
+void dli_loop_end_lead(dli_op_t *op) {
+    uint64_t term = op->term;
+    op->term = 0;
+    end_term(op, term);
 }
 
 static bool spin_at(struct pollfd *fds, nfds_t n, bool yields, uint64_t until_ns) {
@@ -313,9 +318,12 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
     dl_client_t *client = op->client;
     int leads = -1;
     if (op->request.pending && op->request.leads) {
-        uint64_t due_ns = DLI_NEVER;
+        uint64_t due_ns = DLI_NEVER, term = op->term;
         bool late = dli_now() >= op->called_ns + PATIENCE_NS;
         leads = client->inner->lead_fds(client->state, &op->request, fds + 2, late, &op->term, &due_ns);
+        if (op->term != term) {
+            end_term(op, term); /* its request has gone elsewhere since it was to read there */
+        }
         until_ns = leads > 0 ? dli_min(until_ns, due_ns) : until_ns;
     }
     if (leads > 0) {

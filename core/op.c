@@ -152,7 +152,6 @@ static void end_left(dli_op_t *op) {
         return; /* the parent's; the little memory stays */
     }
     dli_lock_client(op->client);
-    dli_loop_forget(op);
     op->opts.cancel = NULL;
     op->cancelled = true;
     if (op->request.pending) {
@@ -161,6 +160,7 @@ static void end_left(dli_op_t *op) {
         op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
     }
     op->asks = false;
+    dli_loop_forget(op); /* only now: what it was to read for itself is another's to read */
     run(op);
     dli_op_give_up(op);
     dli_op_free_and_unlock(op);

@@ -147,11 +147,15 @@ static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     }
 }
 
-/* A batch that hangs must leave time for another round before an automatic lease is over. */
-static uint64_t budget_ns(const dl_client_t *client) {
+/* A batch that hangs must leave time for another round before an automatic lease is over. A close waits for
+ * it. */
+static uint64_t budget_ns(const dl_client_t *client, uint64_t now) {
     uint64_t call_ns = dli_ms(client->call_timeout_ms);
     /* An unlock has to wait for the ping of its session, and so for the slowest of the batch. */
     uint64_t most_ns = client->session ? call_ns / 4 : call_ns;
+    if (client->closing) {
+        most_ns = dli_min(most_ns, dli_max(client->close_until_ns, now) - now);
+    }
     return dli_max(dli_min(most_ns, dli_ms(client->renew_every_ms)), 10u * DLI_NS_PER_MS);
 }
 
@@ -161,7 +165,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     client->batch_called_ns = dli_now();
     take_batch(client, client->batch_called_ns);
     request->n = client->batch_len;
-    request->with.deadline_ns = client->batch_called_ns + budget_ns(client);
+    request->with.deadline_ns = client->batch_called_ns + budget_ns(client, client->batch_called_ns);
     if (request->n == 0) {
         dli_request_over(client, request);
     }

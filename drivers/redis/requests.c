@@ -105,7 +105,10 @@ static uint32_t replicas_wait_ms(const ask_t *a) {
 static void encode_claim(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     ask_t *a = ask_of(wire);
     const dli_request_t *asked = wire->asked;
-    const char *letters = asked->with.level > 1 ? "kt|ohvxfcp" : asked->joins ? "kt|ohvxfbq1" : "kt|ohvxfbq0";
+    const char *letters = asked->with.level > 1 ? "kt|ohvxfcp"
+                          : asked->joins        ? "kt|ohvxfbq1"
+                          : asked->polls        ? "kt|ohvxfbq2"
+                                                : "kt|ohvxfbq0";
     char replicas[24], wait_ms[24];
     dli_redis_encode(a->redis, &asked->with, a->redis->layout->acquire, letters, NULL, with_source, commands);
     if (!is_durable(a)) {

@@ -48,7 +48,7 @@ dli_slice_t dli_redis_word(const dli_redis_t *redis, const dl_request_t *r, char
     case '-':
         break;
     default:
-        return dli_slice(letter == '1' ? "1" : "0");
+        return dli_slice(letter == '2' ? "2" : letter == '1' ? "1" : "0");
     }
     return (dli_slice_t){room->at, room->len};
 }

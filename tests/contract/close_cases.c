@@ -234,6 +234,28 @@ CT_CASE(close, with_a_dead_server_and_a_renewal_under_way_ends_in_time) {
     CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
 }
 
+/* One that falls due while a call keeps the close waiting has what is left of its time. */
+CT_CASE(close, with_a_dead_server_and_a_renewal_that_comes_meanwhile_ends_in_time, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, "lease: 30s");
+    dl_client_info_t info = DL_CLIENT_INFO_INIT;
+    CT_OK(dl_client_info(c, &info));
+    caller_t caller = CALLER(ct_lock(ct, c, "unlocked"), 0);
+    caller.keep = ct_latch(ct, 1);
+    start_caller(ct, &caller);
+    ct_await_held(ct, "unlocked", 5000);
+    CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));
+    ct_fault(ct, CT_OP_RENEW, CT_NEVER, CT_ALWAYS);
+    ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
+    ct_sleep_ms(ct, info.renew_every_ms - ct_call_timeout_ms(ct) / 2);
+    CT_EQ(ct_calls(ct, CT_OP_RENEW), 0);
+    ct_latch_down(ct, caller.keep);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), ==, 1, 5000);
+    CT_LE(close_client(ct, c), ct_call_timeout_ms(ct) + ct_tolerance_ms(ct));
+    ct_join(ct, caller.thread);
+    CT_EQ(caller.unlocked, DL_EUNKNOWN);
+    CT_GE(ct_calls(ct, CT_OP_RENEW), 1);
+}
+
 CT_CASE(close, with_a_dead_server_and_a_background_free_under_way_ends_in_time) {
     dl_client_t *c = ct_open(ct, NULL);
     CT_OK(dl_lock(ct_lock(ct, c, "dead"), CT_ERR));

@@ -513,3 +513,27 @@ CT_CASE(handoff, who_polls_is_not_starved, REDIS) {
         ct_join(ct, threads[i]);
     }
 }
+
+/* Its subscription is refused, so it polls, as another library would. */
+CT_CASE(handoff, who_hears_nothing_is_not_starved, REDIS) {
+    atomic_int stop = 0;
+    crowd_t crowds[3];
+    ct_thread_t *threads[3];
+    (void)redis_ask(ct_redis(ct), "ACL SETUSER deaf on nopass allkeys allchannels +@all -subscribe");
+    dl_client_t *deaf = ct_open(ct, "lease: 30s\nusername: deaf\npassword: any");
+    for (int i = 0; i < 3; i++) {
+        crowds[i] = (crowd_t){lock_of(ct, "crowd"), &stop};
+        threads[i] = ct_thread(ct, take_turns, &crowds[i]);
+    }
+    CT_AWAIT_THAT(in_line(ct, "crowd"), ==, 2, 5000);
+    dl_lock_t *lock = ct_lock(ct, deaf, "crowd");
+    int64_t began_ms = ct_now_ms(ct);
+    CT_OK(dl_trylock_for(lock, 30000, DL_LEASE_AUTO, CT_ERR));
+    fprintf(stderr, "who hears nothing waited %lld ms\n", (long long)(ct_now_ms(ct) - began_ms));
+    CT_OK(dl_unlock(lock, CT_ERR));
+    (void)ct_expect_event(ct, deaf, DL_EVENT_WARNING, NULL, 5000);
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 3; i++) {
+        ct_join(ct, threads[i]);
+    }
+}

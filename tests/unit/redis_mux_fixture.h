@@ -75,6 +75,12 @@ static dli_mux_options_t options;
 static dli_mux_t mux;
 static pthread_mutex_t core_mutex = PTHREAD_MUTEX_INITIALIZER;
 static dli_backend_env_t core;
+static const dli_request_t *told_to_look; /* the last */
+
+static inline void note_look(void *arg, dli_request_t *asked) {
+    (void)arg;
+    told_to_look = asked;
+}
 
 static void (*meanwhile)(void); /* before this thread has the mutex again, once */
 
@@ -191,8 +197,11 @@ static inline void open_mux_as(const char *path, const char *username, const cha
                                     .keepalive_ms = -1};
     snprintf(url, sizeof url, "unix://%s", path);
     cr_assert_eq(dli_endpoint_make(&endpoint, url, &extras, &err), DL_OK, "%s", err.message);
-    core = (dli_backend_env_t){
-        .core = &core_mutex, .lock = lock_core, .unlock = unlock_core, .report = note_report};
+    core = (dli_backend_env_t){.core = &core_mutex,
+                               .lock = lock_core,
+                               .unlock = unlock_core,
+                               .report = note_report,
+                               .look_again = note_look};
     cr_assert_eq(dli_mux_open(&mux, &endpoint, &env, &core, &options, 2, &err), DL_OK, "%s", err.message);
 }
 

@@ -789,6 +789,64 @@ Test(redis_mux, who_takes_over_after_it_has_gone_elsewhere_does_not_lead) {
     (void)withdraw_line(&b);
 }
 
+/* Whoever listens reads for those who do not read themselves, and then no more. */
+Test(redis_mux, who_left_its_reply_to_the_one_that_listens_is_told_when_that_one_ends) {
+    line_t first = line_of(&plain, "PING"), x = line_of(&plain, "ECHO x"), b = line_of(&plain, "ECHO b");
+    struct pollfd fds[2 * DLI_PIPES_MAX];
+    uint64_t due_ns, term = 0;
+    open_mux(server.path);
+    run_line(&first);
+    begin_line(&x);
+    size_t n = dli_mux_listen_fds(&mux, fds, &due_ns);
+    cr_assert_eq(n, 1);
+    cr_assert_eq(poll(fds, n, 5000), 1);
+    cr_assert_eq(kill(server.pid, SIGSTOP), 0);
+    begin_leading(&b);
+    cr_assert_eq(lead_fds(&b, &term, false, NULL), 0, "the other one reads");
+    cr_assert_eq(told_to_look, NULL);
+    dli_mux_listen(&mux, fds, n);
+    cr_assert(x.over && !b.over);
+    cr_assert_eq(told_to_look, &b.asked);
+    cr_assert_eq(dli_mux_listen_fds(&mux, fds, &due_ns), 0);
+    cr_assert_eq(kill(server.pid, SIGCONT), 0);
+    cr_assert_eq(lead_fds(&b, &term, false, NULL), 1);
+    cr_assert_eq(poll(led, 1, 5000), 1);
+    lock_core(&core_mutex);
+    (void)dli_mux_lead(&mux, term, led, 1);
+    unlock_core(&core_mutex);
+    cr_assert_eq(b.answer[0], 'b');
+}
+
+static bool begin_unled(line_t *line) {
+    lock_core(&core_mutex);
+    dli_mux_begin(&mux, &line->wire);
+    bool look_again = dli_mux_flush(&mux);
+    unlock_core(&core_mutex);
+    return look_again;
+}
+
+/* It may be stopped: whoever listens looks after what others have asked meanwhile. */
+Test(redis_mux, who_listens_reads_where_the_one_that_leads_does_not) {
+    line_t first = line_of(&plain, "PING"), a = line_of(&plain, "ECHO a");
+    line_t x = line_of(&plain, "ECHO x"), y = line_of(&plain, "ECHO y");
+    struct pollfd fds[2 * DLI_PIPES_MAX];
+    uint64_t due_ns;
+    count_sleeps();
+    open_mux(server.path);
+    run_line(&first);
+    begin_leading(&a);
+    cr_assert_eq(lead_fds(&a, &led_term, false, NULL), 1);
+    cr_assert_eq(dli_mux_listen_fds(&mux, fds, &due_ns), 0);
+    cr_assert_eq(due_ns, DL_NO_DEADLINE);
+    cr_assert(begin_unled(&x), "nobody would look");
+    cr_assert_eq(dli_mux_listen_fds(&mux, fds, &due_ns), 0, "not yet");
+    cr_assert_leq(due_ns, env.now_ns() + 200 * MS);
+    cr_assert_not(begin_unled(&y), "it looks soon");
+    slept_ns += 200 * MS;
+    await_line(&y);
+    cr_assert(x.over && a.over);
+}
+
 /* What it polled for comes, and nobody does it: the leader has left by a jump. */
 static void take_over(line_t *line) {
     uint64_t term = 0, until_ns = env.now_ns() + 5000 * MS;

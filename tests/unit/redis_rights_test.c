@@ -228,6 +228,39 @@ Test(redis_rights, the_printed_rule_of_every_prefix_is_taken_by_a_server_and_eno
     }
 }
 
+/* Nothing that it does is refused. */
+Test(redis_rights, the_printed_rule_lets_the_first_in_line_leave_it) {
+    tell(&server, "SELECT 1");
+    for (size_t i = 0; i < 2; i++) {
+        dl_client_t *holds, *waits;
+        dl_lock_t *held, *wanted;
+        dl_queue_t *queue;
+        dl_error_t err;
+        char rule[4096];
+        tell(&server, "FLUSHALL");
+        ask_rule(drivers[i], LOGIN, rule, sizeof rule);
+        type_in(&server, rule);
+        cr_assert_eq(open_with(drivers[i], LOGIN, &holds, &err), DL_OK, "%s", err.message);
+        cr_assert_eq(open_with(drivers[i], LOGIN, &waits, &err), DL_OK, "%s", err.message);
+        cr_assert_eq(dl_lock_open(holds, "orders", &held, &err), DL_OK);
+        cr_assert_eq(dl_lock(held, &err), DL_OK, "%s", err.message);
+        cr_assert_eq(dl_queue_new(&queue, &err), DL_OK);
+        cr_assert_eq(dl_lock_open_owned(waits, "orders", 1, &wanted, &err), DL_OK);
+        dl_acquire_opts_t how = DL_ACQUIRE_OPTS_INIT;
+        cr_assert_eq(dl_acquire_begin(wanted, &how, queue, NULL, NULL, &err), DL_OK, "%s", err.message);
+        AWAIT_THAT(tell(&server, "KEYS dlock_tokens:client:queue:*"), ==, 1);
+        tell(&server, "ACL LOG RESET"); /* of connections, which tried to load scripts */
+        dl_lock_close(wanted);
+        dl_client_close(waits);
+        cr_expect_eq(tell(&server, "ACL LOG"), 0, "%s", drivers[i]);
+        cr_assert_eq(dl_unlock(held, &err), DL_OK, "%s", err.message);
+        dl_lock_close(held);
+        dl_client_close(holds);
+        dl_queue_free(queue);
+        cr_expect_eq(tell(&server, "ACL LOG"), 0, "%s", drivers[i]);
+    }
+}
+
 Test(redis_rights, keys_that_the_user_may_not_touch_are_named_and_nothing_else_is) {
     for (size_t i = 0; i < 2; i++) {
         findings_t found;

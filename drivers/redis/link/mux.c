@@ -545,10 +545,20 @@ size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
     return wished->ready ? (size_t)(wished - mux->pipes) : first;
 }
 
-/* Does whoever listens have to look again for this pipe? Not where callers read their own replies. */
+/* A caller that reads for so long may not be able to. */
+static bool is_led(const dli_pipe_t *pipe, uint64_t now_ns) {
+    return pipe->term != 0 && now_ns - pipe->led_ns < SILENCE_NS;
+}
+
+/* Does whoever listens have to look again for this pipe? Where a caller reads, only to see in time that it
+ * does not. */
 static bool is_overlooked(const dli_pipe_t *pipe) {
-    if (pipe->unled == 0 || pipe->term != 0) {
+    if (pipe->unled == 0) {
         return false;
+    }
+    uint64_t now_ns = pipe->mux->env->now_ns();
+    if (is_led(pipe, now_ns)) {
+        return pipe->mux->polled_to_ns > now_ns + SILENCE_NS;
     }
     return (pipe->conn != NULL && !pipe->polled) || look_ns(pipe) < pipe->mux->polled_to_ns ||
            (pipe->ready && !pipe->polled_out && !pipe->busy && dli_conn_unsent(pipe->conn) > 0);
@@ -591,11 +601,6 @@ static size_t want_pipe(dli_pipe_t *pipe, struct pollfd *fds, uint64_t *until_ns
 static bool can_be_polled(const dli_pipe_t *pipe) {
     bool is_steady = pipe->ready && pipe->next == NULL && !pipe->stalled;
     return pipe->conn != NULL && (!pipe->busy || is_steady);
-}
-
-/* A caller that reads for so long may not be able to. */
-static bool is_led(const dli_pipe_t *pipe, uint64_t now_ns) {
-    return pipe->term != 0 && now_ns - pipe->led_ns < SILENCE_NS;
 }
 
 size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns) {
@@ -710,6 +715,14 @@ dli_redis_request_t *dli_mux_end_lead(dli_mux_t *mux, uint64_t term, uint64_t *n
     return heir;
 }
 
+/* Whoever listens reads here no more: who waits for a reply, and was told to leave it to that one, does. */
+static void leave_to_callers(dli_pipe_t *pipe) {
+    dli_redis_request_t *heir = pipe->term == 0 && pipe->unled == 0 ? heir_of(pipe) : NULL;
+    if (heir != NULL) {
+        pipe->mux->core->look_again(pipe->mux->core->core, heir->asked);
+    }
+}
+
 void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
     mux->core->lock(mux->core->core);
     for (size_t i = 0, at = 0; i < mux->count && at < n; i++) {
@@ -718,6 +731,7 @@ void dli_mux_listen(dli_mux_t *mux, const struct pollfd *fds, size_t n) {
         if (given > 0) {
             pipe->polled = false;
             work(pipe, fds[at].revents, given > 1 ? fds[at + 1].revents : 0);
+            leave_to_callers(pipe);
             at += given;
         }
     }

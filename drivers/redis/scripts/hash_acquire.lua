@@ -2,7 +2,7 @@
 -- hold of it, which never creates, never shortens.
 -- KEYS  lock, token counter
 -- ARGV  owner, hold id, level (0: a renewal), lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
---       its process waits and hears; another level: channel, list of those who wait for a fair lock
+--       its process waits and hears, 2 if it has waited for long and does not; another level: channel, list of those who wait for a fair lock
 -- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there, or no
 -- longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told, place in the queue or 0 or
 -- -1} when another holds it or has it reserved; an error when neither can be.

@@ -29,7 +29,7 @@ if not there and ARGV[7] ~= '1' then
     stand(ARGV[6], text, uuid)
     -- What was its own, or its turn, is the next one's.
     if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5])
-        or string.sub(text, FIRST, FIRST + 35) == uuid and redis.call('exists', KEYS[1]) == 0 then
+        or string.sub(text, FIRST, FIRST + 35) == uuid and redis.call('hlen', KEYS[1]) == 0 then
         free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
     end
 end
@@ -38,10 +38,7 @@ if there ~= true then
 end
 if tonumber(ARGV[3]) > 0 then
     -- Only the first write of a script is refused when memory is full: this one passes and changes nothing.
-    local left = redis.call('pttl', KEYS[1])
-    if left > 0 then
-        redis.call('pexpire', KEYS[1], left)
-    end
+    redis.pcall('hdel', KEYS[1], '')
     local shown = redis.pcall('hset', KEYS[1], ARGV[1], ARGV[3])
     if type(shown) == 'table' and not string.find(shown.err, 'OOM', 1, true) then
         return shown

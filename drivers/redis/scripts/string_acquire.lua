@@ -2,7 +2,7 @@
 -- which never creates, never shortens.
 -- KEYS  lock, token counter
 -- ARGV  owner, hold id, level (0: a renewal), lease ms, token floor; level 1: how many tokens (none: 1), queue, 1 if
---       its process waits and hears
+--       its process waits and hears, 2 if it has waited for long and does not
 -- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there;
 -- {PTTL, value, 1 if a client of this library wrote it, place in the queue or 0 or -1} when another holds it or has
 -- it reserved; an error when neither can be.

@@ -25,13 +25,13 @@ local function write_queue(queue, text)
     return err and (is_passing and 0 or -1)
 end
 -- So long (ms) it is not this process' turn to take a lock that is free: in the first 2 ms after it was left free for
--- everybody none of ours takes it, in the next 10 the first of the queue. Where it is left free for longer, the instant
--- lies in the future, but for those who do not wait. Who stands behind the first is told, or looks after it when a
--- reservation would be over.
+-- everybody none of ours takes it, but the first of the queue as it leaves, in the next 10 the first. Where it is left free
+-- for longer, the instant lies in the future, but for those who do not wait in line. Who stands behind the first is told, or
+-- looks after it when a reservation would be over.
 local function others_turn(text, uuid, joins)
     local past = #text >= FIRST and now_ms() - tonumber(string.sub(text, 1, 13)) or 12
     local at = string.find(text, uuid, FIRST, true)
-    local turn = at == FIRST and 2 or 12
+    local turn = at == FIRST and (joins == '1' and 2 or 0) or 12
     if past < (joins == '1' and -250 or 0) or past >= turn then
         return 0
     end
@@ -39,22 +39,26 @@ local function others_turn(text, uuid, joins)
 end
 -- The process waits for it or, with joins ~= '1', no longer does. Its place in the queue, from 1 on; 0: it has none;
 -- -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
--- the lock, and that was not seen for a second.
+-- the lock, or one that polls finds others in line, and neither was seen for a second.
 local function stand(queue, text, uuid, joins, is_foreign)
     local at, entry, now = string.find(text, uuid, FIRST, true), '', 0
-    local is_news
-    if joins == '1' then
+    local is_news, polls = false, joins == '2' and #text > FIRST and not at
+    if joins == '1' or polls then
         now = now_ms()
+    end
+    if joins == '1' then
         text = text ~= '' and text or string.format('%013.0f%014d', now - 12, 0)
         at = at or #text < 25000 and #text + 1
         entry = uuid .. string.format('%013.0f', now + 3000)
-        if is_foreign and math.abs(now - tonumber(string.sub(text, 15, 27))) > 1000 then
-            text, is_news = string.sub(text, 1, 14) .. string.format('%013.0f', now) .. string.sub(text, FIRST), true
-        end
+    end
+    if (polls or joins == '1' and is_foreign) and math.abs(now - tonumber(string.sub(text, 15, 27))) > 1000 then
+        text, is_news = string.sub(text, 1, 14) .. string.format('%013.0f', now) .. string.sub(text, FIRST), true
     end
     local lasts = not is_news and at and (tonumber(string.sub(text, at + 36, at + 48)) or 0) > now + 2300
-    local refused = at and not (joins == '1' and lasts)
-        and write_queue(queue, string.sub(text, 1, at - 1) .. entry .. string.sub(text, at + SIZE))
+    if at then
+        text = string.sub(text, 1, at - 1) .. entry .. string.sub(text, at + SIZE)
+    end
+    local refused = (at or is_news) and not (joins == '1' and lasts) and write_queue(queue, text)
     return refused or at and joins == '1' and (at - FIRST) / SIZE + 1 or 0
 end
 -- Of a lock that is free: the first in the queue that hears of it is told. True: it is reserved for that one. False: it
