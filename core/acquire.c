@@ -242,7 +242,8 @@ void dli_acquire_line_up(dli_op_t *op, dli_request_t *request) {
     bool waits = (op->opts.wait_ms != 0 && !op->last_try) || !TAILQ_EMPTY(&gate->queue);
     bool hears = gate->watch != NULL && gate->hears;
     request->joins = waits && hears && inner != NULL && inner->lines_up;
-    request->polls = op->opts.wait_ms != 0 && !request->joins && dli_now() >= op->started_ns + POLLS_NS;
+    bool is_deaf = op->watch_refused || (gate->watch != NULL && !hears);
+    request->polls = is_deaf && op->opts.wait_ms != 0 && dli_now() >= op->started_ns + POLLS_NS;
     gate->in_line |= request->joins;
 }
 

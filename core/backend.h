@@ -54,7 +54,7 @@ struct dli_request {
     /* Where processes stand in line. TRY: if it is busy, this one waits and hears. RELEASE: it waits. If not,
      * it gives up its place. */
     bool joins;
-    /* TRY: it does not, and has waited for a second: nobody will tell it, so it takes what it finds. */
+    /* TRY: it waits, has done so for a second, and cannot hear: it polls, as those who know no line. */
     bool polls;
     /* Answer to a TRY that joined and is busy: it has a place; to a RELEASE: the first in line has the lock.
      */
@@ -117,7 +117,7 @@ typedef struct dli_backend {
      * Optional, all three: a caller reads what its own reply comes on, beside the one that listens. With the
      * mutex: what to poll, and until when at the longest; 0: another thread reads that, or look_again
      * follows; -1: whoever listens does. `late`: it should have come, so the other may have been stopped.
-     * *term: 0, or what end_lead gave; then for what follows.
+     * *term: 0, or what end_lead gave; then for what follows. If it changes, the core ends what it was.
      */
     int (*lead_fds)(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                     uint64_t *until_ns);

@@ -145,6 +145,10 @@ static void end_holds(dl_client_t *client) {
     dli_free_all(client);
 }
 
+uint64_t dli_close_until(const dl_client_t *client) {
+    return dli_max(client->close_until_ns, client->last_answer_ns + dli_ms(client->call_timeout_ms));
+}
+
 void dl_client_close(dl_client_t *client) {
     DLI_NO_THREAD_CANCEL;
     if (client == NULL) {

@@ -550,6 +550,9 @@ void dli_lock_unref(dl_lock_t *lock); /* not the last one of a closed client's *
 void dli_lock_unref_and_unlock(dl_lock_t *lock);
 
 /* close.c: every function with the mutex held unless it says so */
+/* A client that closes asks for call_timeout from then, or from the last answer of the server if that is
+ * later. */
+uint64_t dli_close_until(const dl_client_t *client);
 bool dli_forked(const dl_client_t *client); /* needs no mutex */
 /* Begins a call: it is counted in and the mutex is held, or DL_OK is not returned. Without the mutex. */
 dl_status_t dli_call_enter(dl_client_t *client);

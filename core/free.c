@@ -27,12 +27,6 @@ static bool has_been_tried(const dli_claim_t *claim) {
     return claim->free != NULL && claim->free->pause_ns > FIRST_PAUSE_NS;
 }
 
-/* A client that closes asks for call_timeout from then, or from the last answer of the server if that is
- * later. */
-static uint64_t last_try_until(const dl_client_t *client) {
-    return dli_max(client->close_until_ns, client->last_answer_ns + dli_ms(client->call_timeout_ms));
-}
-
 /* Giving back needs no memory: where there is none, one after the other has the client's own. */
 static dli_free_t *new_free(dli_claim_t *claim) {
     dli_free_t *spare = &claim->client->spare_free, *made = calloc(1, sizeof *made);
@@ -62,7 +56,7 @@ static void end_freeing(dli_claim_t *claim) {
 static void settle(dli_claim_t *claim, dl_status_t status) {
     dl_client_t *client = claim->client;
     uint64_t now = dli_now();
-    bool is_over = claim->last_try || (client->stop_threads && now >= last_try_until(client));
+    bool is_over = claim->last_try || (client->stop_threads && now >= dli_close_until(client));
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
         end_freeing(claim);
         return;
@@ -77,7 +71,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
-    uint64_t until_ns = client->closing ? last_try_until(client) : dli_call_deadline(client);
+    uint64_t until_ns = client->closing ? dli_close_until(client) : dli_call_deadline(client);
     if (has_been_tried(claim)) { /* the first may have stood behind slow ones until its lease was over */
         until_ns = dli_min(until_ns, claim->free_until_ns);
     }
@@ -161,7 +155,7 @@ void dli_free_settled(dli_claim_t *claim) {
 
 void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
     dl_client_t *client = claim->client;
-    uint64_t until_ns = client->stop_threads ? dli_min(last_try_until(client), claim->free_until_ns) : now;
+    uint64_t until_ns = client->stop_threads ? dli_min(dli_close_until(client), claim->free_until_ns) : now;
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {

@@ -322,7 +322,7 @@ static void sleep_listening(dli_op_t *op, struct pollfd *fds, uint64_t until_ns)
         bool late = dli_now() >= op->called_ns + PATIENCE_NS;
         leads = client->inner->lead_fds(client->state, &op->request, fds + 2, late, &op->term, &due_ns);
         if (op->term != term) {
-            end_term(op, term); /* its request has gone elsewhere since it was to read there */
+            end_term(op, term); /* of another connection, or over */
         }
         until_ns = leads > 0 ? dli_min(until_ns, due_ns) : until_ns;
     }

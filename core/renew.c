@@ -154,7 +154,7 @@ static uint64_t budget_ns(const dl_client_t *client, uint64_t now) {
     /* An unlock has to wait for the ping of its session, and so for the slowest of the batch. */
     uint64_t most_ns = client->session ? call_ns / 4 : call_ns;
     if (client->closing) {
-        most_ns = dli_min(most_ns, dli_max(client->close_until_ns, now) - now);
+        most_ns = dli_min(most_ns, dli_max(dli_close_until(client), now) - now);
     }
     return dli_max(dli_min(most_ns, dli_ms(client->renew_every_ms)), 10u * DLI_NS_PER_MS);
 }

@@ -232,6 +232,9 @@ static void meet_the_counter(ct_t *ct) {
 
 CT_CASE(messages, what_a_variable_holds_is_in_none, .timeout_s = 60) {
     char before[PATH_MAX];
+    /* No server here is trusted, and each client of hundreds would read all that the system trusts. */
+    setenv("SSL_CERT_FILE", "/dev/null", 1);
+    setenv("SSL_CERT_DIR", ct->dir, 1);
     /* Some drivers make files by relative paths. */
     CT_CHECK(getcwd(before, sizeof before) != NULL);
     CT_EQ(chdir(ct->dir), 0);

@@ -515,7 +515,7 @@ CT_CASE(handoff, who_polls_is_not_starved, REDIS) {
 }
 
 /* Its subscription is refused, so it polls, as another library would. */
-CT_CASE(handoff, who_hears_nothing_is_not_starved, REDIS) {
+CT_CASE(handoff, who_hears_nothing_is_not_starved, REDIS, .timeout_s = 60) {
     atomic_int stop = 0;
     crowd_t crowds[3];
     ct_thread_t *threads[3];
@@ -529,6 +529,7 @@ CT_CASE(handoff, who_hears_nothing_is_not_starved, REDIS) {
     dl_lock_t *lock = ct_lock(ct, deaf, "crowd");
     int64_t began_ms = ct_now_ms(ct);
     CT_OK(dl_trylock_for(lock, 30000, DL_LEASE_AUTO, CT_ERR));
+    CT_GT(redis_number(ct_redis(ct), "GETRANGE " QUEUE "%s 14 26", key_of(ct, "crowd")), 0); /* it said so */
     fprintf(stderr, "who hears nothing waited %lld ms\n", (long long)(ct_now_ms(ct) - began_ms));
     CT_OK(dl_unlock(lock, CT_ERR));
     (void)ct_expect_event(ct, deaf, DL_EVENT_WARNING, NULL, 5000);

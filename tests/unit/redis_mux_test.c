@@ -801,6 +801,7 @@ Test(redis_mux, who_left_its_reply_to_the_one_that_listens_is_told_when_that_one
     cr_assert_eq(n, 1);
     cr_assert_eq(poll(fds, n, 5000), 1);
     cr_assert_eq(kill(server.pid, SIGSTOP), 0);
+    cr_assert_eq(waitpid(server.pid, NULL, WUNTRACED), server.pid);
     begin_leading(&b);
     cr_assert_eq(lead_fds(&b, &term, false, NULL), 0, "the other one reads");
     cr_assert_eq(told_to_look, NULL);

@@ -240,6 +240,8 @@ Test(redis_rights, the_printed_rule_lets_the_first_in_line_leave_it) {
         tell(&server, "FLUSHALL");
         ask_rule(drivers[i], LOGIN, rule, sizeof rule);
         type_in(&server, rule);
+        tell(&server, "ACL SETUSER locker +script|load"); /* each connection tries that */
+        tell(&server, "ACL LOG RESET");
         cr_assert_eq(open_with(drivers[i], LOGIN, &holds, &err), DL_OK, "%s", err.message);
         cr_assert_eq(open_with(drivers[i], LOGIN, &waits, &err), DL_OK, "%s", err.message);
         cr_assert_eq(dl_lock_open(holds, "orders", &held, &err), DL_OK);
@@ -249,7 +251,6 @@ Test(redis_rights, the_printed_rule_lets_the_first_in_line_leave_it) {
         dl_acquire_opts_t how = DL_ACQUIRE_OPTS_INIT;
         cr_assert_eq(dl_acquire_begin(wanted, &how, queue, NULL, NULL, &err), DL_OK, "%s", err.message);
         AWAIT_THAT(tell(&server, "KEYS dlock_tokens:client:queue:*"), ==, 1);
-        tell(&server, "ACL LOG RESET"); /* of connections, which tried to load scripts */
         dl_lock_close(wanted);
         dl_client_close(waits);
         cr_expect_eq(tell(&server, "ACL LOG"), 0, "%s", drivers[i]);

@@ -445,6 +445,8 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
     }
 }
 
+static void leave_to_callers(dli_pipe_t *pipe);
+
 /* Everything that can be done for a pipe now. Whoever comes while another does it leaves it to that one. */
 static void work(dli_pipe_t *pipe, short revents, short next_revents) {
     const dli_mux_t *mux = pipe->mux;
@@ -480,6 +482,8 @@ static void work(dli_pipe_t *pipe, short revents, short next_revents) {
     pipe->busy = false;
     if (pipe->stalled && pipe->leader != NULL) {
         mux->core->look_again(mux->core->core, pipe->leader->asked);
+    } else if (pipe->stalled && !pipe->polled) {
+        leave_to_callers(pipe);
     }
     pipe->stalled = false;
 }
@@ -558,7 +562,7 @@ static bool is_overlooked(const dli_pipe_t *pipe) {
     }
     uint64_t now_ns = pipe->mux->env->now_ns();
     if (is_led(pipe, now_ns)) {
-        return pipe->mux->polled_to_ns > now_ns + SILENCE_NS;
+        return pipe->mux->polled_to_ns > pipe->led_ns + SILENCE_NS;
     }
     return (pipe->conn != NULL && !pipe->polled) || look_ns(pipe) < pipe->mux->polled_to_ns ||
            (pipe->ready && !pipe->polled_out && !pipe->busy && dli_conn_unsent(pipe->conn) > 0);
@@ -618,6 +622,9 @@ size_t dli_mux_listen_fds(dli_mux_t *mux, struct pollfd *fds, uint64_t *until_ns
             n += pipe->given;
             to_ns = earlier(to_ns, pipe_ns);
         }
+        if (pipe->unled > 0 && is_led(pipe, now_ns)) {
+            to_ns = earlier(to_ns, pipe->led_ns + SILENCE_NS);
+        }
         /* What others send meanwhile shall not have to wake this thread so that it looks for their silence.
          */
         if (pipe->ready && pipe->unled > 0 && now_ns - pipe->used_ns < RECENT_NS) {
@@ -663,6 +670,8 @@ static uint64_t new_term(dli_pipe_t *pipe, dli_redis_request_t *request) {
 int dli_mux_lead_fds(dli_mux_t *mux, dli_redis_request_t *request, struct pollfd *fds, bool late,
                      uint64_t *term, uint64_t *until_ns) {
     dli_pipe_t *pipe = &mux->pipes[request->pipe];
+    *term =
+        *term % DLI_PIPES_MAX == request->pipe ? *term : 0; /* it went elsewhere since it was to read there */
     bool is_own = pipe->term != 0 && pipe->term == *term;
     bool is_free = is_own || (pipe->term == 0 && !pipe->polled) ||
                    (late && is_leader_late(pipe) && is_still_on(pipe, request));

@@ -1,6 +1,6 @@
 -- queue.lua - who waits for a lock: client processes, in the order of their coming, in one string. Its first 13 bytes
 -- are the instant (ms) at which the lock was last left free for everybody, the next how often it was reserved since then,
--- up to 9, 13 more when one of those who wait saw the lock of another library; then there are 49 for each process: 36 of
+-- up to 9, 13 more when one of those who wait saw the lock of another library, or polled; then there are 49 for each process: 36 of
 -- its UUID, 13 of the instant at which it is forgotten unless it has asked again.
 -- Only GET, SET and PUBLISH are needed, on a key beside those of the clients' names. Who may not use it, or has no
 -- memory left, goes without: all that is lost is the order.
