@@ -110,10 +110,11 @@ struct dl_watch {
     char name[];
 };
 
-static void hear(dli_watcher_t *watcher, bool hears) {
+static void hear(dli_watcher_t *watcher, bool hears, const char *message) {
     dl_watch_t *watch = watcher->owner;
     bool heard = watch->hears, is_refused = watch->own.channel == NULL;
     (void)hears; /* as both watchers say */
+    (void)message;
     /* Who may not have a channel of its own goes without the queue. */
     watch->hears = watch->all.hears && (watch->own.hears || is_refused);
     if (watch->hears || heard) {

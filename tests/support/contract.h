@@ -70,7 +70,7 @@ typedef struct ct ct_t; /* one running case */
 #define CT_REPLAY 0x040u        /* LEASE: ct_replay works, without a hold */
 #define CT_ALLOC 0x080u         /* ct_alloc_fail works in this executable; true of every fixture */
 #define CT_FORK_THREADS 0x200u  /* a child of ct_fork may start threads, open clients: not with sanitizers */
-#define CT_FORK_BUSY 0x40000u   /* ct_fork while other threads are busy: in sanitizers not in real time */
+#define CT_FORK_BUSY 0x40000u   /* ct_fork while others run: not with ASan, with TSan in simulated time */
 #define CT_PLAIN_POLLING 0x100u /* no NOTIFY and no NATIVE_WAIT: waiting is by backoff */
 #define CT_REDIS 0x400u /* behind it is a Redis server of the case's own: ct_redis of redis_server.h */
 #define CT_WHOLE_SECONDS 0x2000u /* the server ends a silent holder's lease at the next whole second */

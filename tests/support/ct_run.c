@@ -61,22 +61,29 @@ const ct_case_t *ct_first_case(void) {
 /* In the child of a process with threads ThreadSanitizer knows no new ones, and AddressSanitizer's allocator
  * keeps the locks that the parent's other threads had at the fork: who then needs one waits for ever. */
 #if defined __has_feature
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define IS_SANITIZED 1
+#if __has_feature(thread_sanitizer)
+#define HAS_TSAN 1
+#endif
+#if __has_feature(address_sanitizer)
+#define HAS_ASAN 1
 #endif
 #endif
-#if defined IS_SANITIZED || defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-#define BUILD_TRAITS 0u
+#if defined HAS_ASAN || defined __SANITIZE_ADDRESS__
+#define FORK_TRAITS 0u
+#define SIMULATED_FORK_TRAITS 0u
+#elif defined HAS_TSAN || defined __SANITIZE_THREAD__
+#define FORK_TRAITS 0u
+#define SIMULATED_FORK_TRAITS CT_FORK_BUSY
 #else
-#define BUILD_TRAITS (CT_FORK_THREADS | CT_FORK_BUSY)
+#define FORK_TRAITS (CT_FORK_THREADS | CT_FORK_BUSY)
+#define SIMULATED_FORK_TRAITS FORK_TRAITS
 #endif
 
 uint32_t ct_traits_of(const fixture_t *fixture, const ct_run_options_t *options) {
-    uint32_t traits = fixture->traits | BUILD_TRAITS;
+    uint32_t traits = fixture->traits;
     traits |= options->door == CT_DOOR_BLOCKING ? CT_BLOCKING : 0;
     traits = options->real_time ? (traits & ~CT_VIRTUAL) | CT_REAL_TIME : traits;
-    /* In virtual time a thread stands at places of ours only, never inside an allocator. */
-    return traits & CT_VIRTUAL ? traits | CT_FORK_BUSY : traits;
+    return traits | (traits & CT_VIRTUAL ? SIMULATED_FORK_TRAITS : FORK_TRAITS);
 }
 
 int ct_applies(const ct_case_t *test, const fixture_t *fixture, const ct_run_options_t *options) {

@@ -35,8 +35,9 @@ typedef struct hearer {
     int heard, deaf;       /* how often it was told so */
 } hearer_t;
 
-static void note_heard(dli_watcher_t *watcher, bool hears) {
+static void note_heard(dli_watcher_t *watcher, bool hears, const char *message) {
     hearer_t *hearer = (hearer_t *)watcher;
+    (void)message;
     hearer->heard += hears;
     hearer->deaf += !hears;
 }

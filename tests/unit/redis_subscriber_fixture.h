@@ -130,8 +130,9 @@ typedef struct hearer {
 
 static bool has_told; /* anybody, since somebody began to listen */
 
-static inline void note_heard(dli_watcher_t *watcher, bool hears) {
+static inline void note_heard(dli_watcher_t *watcher, bool hears, const char *message) {
     hearer_t *hearer = (hearer_t *)watcher;
+    cr_assert(hears || message == NULL);
     hearer->hears = hears;
     hearer->told++;
     has_told = true;

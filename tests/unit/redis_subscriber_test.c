@@ -213,7 +213,8 @@ typedef struct sleeper {
     int fd;
 } sleeper_t;
 
-static void wake_sleeper(dli_watcher_t *watcher, bool hears) {
+static void wake_sleeper(dli_watcher_t *watcher, bool hears, const char *message) {
+    (void)message;
     if (hears) {
         (void)eventfd_write(((sleeper_t *)watcher)->fd, 1);
     }

@@ -47,8 +47,13 @@ static const char *raise_to(const char *token) {
     return run_on(server.admin, &dli_script_redlock_raise, "1", TOKENS, token, NULL);
 }
 
+static const char *free_and_tell(const char *owner, const char *hold_id, const char *channel,
+                                 const char *what) {
+    return run_on(server.admin, &dli_script_redlock_release, "1", LOCK, owner, hold_id, channel, what, NULL);
+}
+
 static const char *release(const char *owner, const char *hold_id, const char *channel) {
-    return run_on(server.admin, &dli_script_redlock_release, "1", LOCK, owner, hold_id, channel, NULL);
+    return free_and_tell(owner, hold_id, channel, "0");
 }
 
 static const char *fill(const char *owner, const char *hold_id, const char *lease_ms) {
@@ -294,10 +299,15 @@ Test(redlock_scripts, a_release_frees_its_own_hold_and_tells_those_it_should) {
     cr_assert_eq(poll(&more, 1, 0), 0, "told without a channel, or what was not freed");
     cr_assert(is_token(vote(with_hold(A, "8"))));
     cr_assert_str_eq(release(A, "8", CHANNEL), "1");
-    redisReply *told = NULL;
-    cr_assert_eq(redisGetReply(listener, (void **)&told), REDIS_OK);
-    cr_assert_str_eq(told->element[2]->str, "0");
-    freeReplyObject(told);
+    cr_assert(is_token(vote(with_hold(A, "9"))));
+    cr_assert_str_eq(free_and_tell(A, "9", CHANNEL, "1"), "1");
+    const char *const texts[] = {"0", "1"};
+    for (size_t i = 0; i < 2; i++) {
+        redisReply *told = NULL;
+        cr_assert_eq(redisGetReply(listener, (void **)&told), REDIS_OK);
+        cr_assert_str_eq(told->element[2]->str, texts[i]);
+        freeReplyObject(told);
+    }
     cr_assert_eq(poll(&more, 1, 0), 0, "told more than was freed");
     redisFree(listener);
 }

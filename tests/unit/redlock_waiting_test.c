@@ -112,14 +112,32 @@ static void set_up(void) {
 
 TestSuite(redlock_waiting, .init = set_up, .fini = end_nodes, .timeout = 60);
 
-/* As a release does, on these nodes; every one of them is subscribed to. */
-static void publish(const char *name, uint32_t nodes) {
+/* On these nodes; every one of them is subscribed to. */
+static void publish_text(const char *name, uint32_t nodes, const char *text) {
     for (size_t i = 0; i < NODES; i++) {
         if ((nodes >> i & 1) != 0) {
-            cr_assert_eq(tell(&servers[i], "PUBLISH " CHANNEL "%s 0", name), 1);
+            cr_assert_eq(tell(&servers[i], "PUBLISH " CHANNEL "%s %s", name, text), 1);
             await_relay(&relays[i], &servers[i]);
         }
     }
+}
+
+/* As a release does. */
+static void publish(const char *name, uint32_t nodes) {
+    publish_text(name, nodes, "0");
+}
+
+/* As a claim does that has failed. */
+static void take_back(const char *name, uint32_t nodes) {
+    publish_text(name, nodes, "1");
+}
+
+/* When it listens again, even if nothing comes. */
+static uint64_t next_ns(void) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t due_ns;
+    (void)dli_redlock_listen_fds(&client, fds, DL_LISTEN_MAX, &due_ns);
+    return due_ns;
 }
 
 /* ---- being woken ------------------------------------------------------------------------------------ */
@@ -160,8 +178,6 @@ Test(redlock_waiting, a_single_node_that_tells_wakes_ten_milliseconds_later) {
 Test(redlock_waiting, the_grace_is_what_a_poll_ends_for) {
     waiter_t w[3];
     const char *const names[] = {"one", "two", "three"};
-    struct pollfd fds[DL_LISTEN_MAX];
-    uint64_t due_ns;
     for (size_t i = 0; i < 3; i++) {
         watch_all(&w[i], names[i]);
     }
@@ -173,12 +189,10 @@ Test(redlock_waiting, the_grace_is_what_a_poll_ends_for) {
         atomic_fetch_add(&stopped_ns, 2 * MS);
     }
     unwatch(&w[1]); /* its grace goes with it */
-    (void)dli_redlock_listen_fds(&client, fds, DL_LISTEN_MAX, &due_ns);
-    cr_assert_eq(due_ns, began_ns + 10 * MS);
-    atomic_store(&stopped_ns, due_ns);
+    cr_assert_eq(next_ns(), began_ns + 10 * MS);
+    atomic_store(&stopped_ns, began_ns + 10 * MS);
     must_wake(&w[0], 0);
-    (void)dli_redlock_listen_fds(&client, fds, DL_LISTEN_MAX, &due_ns);
-    cr_assert_eq(due_ns, began_ns + 14 * MS);
+    cr_assert_eq(next_ns(), began_ns + 14 * MS);
     must_sleep(&w[2], 0);
     atomic_store(&stopped_ns, 0);
     must_wake(&w[2], 5000);
@@ -202,6 +216,92 @@ Test(redlock_waiting, who_tells_late_wakes_nobody_again) {
     atomic_fetch_add(&stopped_ns, 10 * MS);
     must_wake(&w, 0); /* by then it is news */
     unwatch(&w);
+}
+
+/* Two whose claims meet hear each other's end, and their own: they are not to claim at one instant again. */
+Test(redlock_waiting, a_claim_that_is_taken_back_wakes_each_time_at_another_instant) {
+    waiter_t w;
+    uint64_t waits_ns[8];
+    int same = 0;
+    watch_all(&w, "orders");
+    for (size_t i = 0; i < 8; i++) {
+        stop_clock();
+        take_back("orders", 7);
+        must_sleep(&w, 0);
+        waits_ns[i] = next_ns() - show_ns();
+        cr_assert_leq(waits_ns[i], 100 * MS);
+        same += i > 0 && waits_ns[i] == waits_ns[i - 1];
+        atomic_fetch_add(&stopped_ns, waits_ns[i] - 1);
+        take_back("orders", 2); /* it is what the others met */
+        must_sleep(&w, 0);
+        atomic_fetch_add(&stopped_ns, 1);
+        must_wake(&w, 0);
+        must_sleep(&w, 0);
+        atomic_store(&stopped_ns, 0);
+    }
+    cr_assert_eq(same, 0);
+    unwatch(&w);
+}
+
+/* The pause between claims is not for it. */
+Test(redlock_waiting, a_release_after_a_claim_that_is_taken_back_wakes_as_ever) {
+    waiter_t w;
+    watch_all(&w, "orders");
+    for (int i = 0; i < 8; i++) {
+        stop_clock();
+        take_back("orders", 7);
+        publish("orders", 6);
+        must_wake(&w, 0);
+        take_back("orders", 1);
+        publish("orders", 1); /* the rest of that release */
+        must_sleep(&w, 0);
+        atomic_fetch_add(&stopped_ns, 100 * MS);
+        must_wake(&w, 0); /* by the claim */
+        take_back("orders", 7);
+        publish("orders", 1);
+        must_sleep(&w, 0);
+        atomic_fetch_add(&stopped_ns, 10 * MS);
+        must_wake(&w, 0);
+        must_sleep(&w, 0);
+        atomic_store(&stopped_ns, 0);
+    }
+    unwatch(&w);
+}
+
+/* Each has an instant of its own, those of a release the same. */
+Test(redlock_waiting, whoever_is_due_first_is_woken_first) {
+    enum { MANY = 6 };
+    waiter_t w[MANY];
+    char names[MANY][16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "orders%d", i);
+        watch_all(&w[i], names[i]);
+    }
+    for (int round = 0; round < 6; round++) {
+        stop_clock();
+        for (int i = 0; i < MANY; i++) {
+            i % 2 == 0 ? take_back(names[i], 7) : publish(names[i], 1);
+            must_sleep(&w[i], 0);
+            cr_assert_leq(next_ns() - show_ns(), (i == 0 ? 100 : 10) * MS);
+        }
+        for (int before = 0, woken = 0; before < MANY; before = woken) {
+            atomic_store(&stopped_ns, next_ns());
+            listen_once(0);
+            woken = 0;
+            for (int i = 0; i < MANY; i++) {
+                woken += w[i].woken;
+            }
+            cr_assert_gt(woken, before);
+        }
+        for (int i = 0; i < MANY; i++) {
+            cr_assert_eq(w[i].woken, 1);
+            w[i].woken = 0;
+        }
+        atomic_store(&stopped_ns, 0);
+    }
+    for (int i = 0; i < MANY; i++) {
+        unwatch(&w[i]);
+    }
 }
 
 /* It is there before anybody listens on. */

@@ -54,12 +54,12 @@ static void forget(dli_subscriber_t *s, dli_channel_t *channel) {
 }
 
 /* Of a loss only who heard. */
-static void tell(const dli_channel_t *channel, bool hears) {
+static void tell(const dli_channel_t *channel, bool hears, const char *message) {
     dli_watcher_t *watcher;
     LIST_FOREACH(watcher, &channel->watchers, at) {
         if (hears || watcher->hears) {
             watcher->hears = hears;
-            watcher->heard(watcher, hears);
+            watcher->heard(watcher, hears, message);
         }
     }
 }
@@ -108,7 +108,7 @@ void dli_hearing_reset(dli_subscriber_t *s) {
         next = TAILQ_NEXT(channel, of_state);
         channel->state = DLI_CHANNEL_UNSAID;
         channel->is_subscribed = false;
-        tell(channel, false);
+        tell(channel, false, NULL);
         if (LIST_EMPTY(&channel->watchers)) {
             forget(s, channel);
         }
@@ -147,7 +147,7 @@ static void settle(dli_subscriber_t *s, dli_channel_t *channel) {
         move(s, channel, DLI_CHANNEL_UNSAID);
     } else if (is_wanted) {
         move(s, channel, DLI_CHANNEL_LIVE);
-        tell(channel, true); /* something may have been missed before */
+        tell(channel, true, NULL); /* something may have been missed before */
     } else {
         forget(s, channel);
     }
@@ -162,7 +162,7 @@ static void refuse(dli_subscriber_t *s, dli_channel_t *channel, const char *why)
         LIST_REMOVE(watcher, at);
         watcher->channel = NULL;
         watcher->hears = false;
-        watcher->heard(watcher, false);
+        watcher->heard(watcher, false, NULL);
     }
     forget(s, channel);
 }
@@ -181,10 +181,10 @@ static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_e
     return DL_OK;
 }
 
-static void hear_message(dli_subscriber_t *s, const redisReply *name) {
+static void hear_message(dli_subscriber_t *s, const redisReply *name, const redisReply *text) {
     const dli_channel_t *channel = find(s, name->str, name->len);
     if (channel != NULL && channel->state == DLI_CHANNEL_LIVE) {
-        tell(channel, true);
+        tell(channel, true, text->type == REDIS_REPLY_STRING ? text->str : "");
     }
 }
 
@@ -226,7 +226,7 @@ dl_status_t dli_hearing_hear(dli_subscriber_t *s, const redisReply *reply, dl_er
         return dli_reply_unexpected(reply, "a subscription", err);
     }
     if (is_text(kind, "message")) {
-        hear_message(s, reply->element[1]);
+        hear_message(s, reply->element[1], reply->element[2]);
         return DL_OK;
     }
     bool subscribes = is_text(kind, "subscribe");

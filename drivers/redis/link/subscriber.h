@@ -20,10 +20,11 @@ typedef struct dli_channel dli_channel_t;
 /* Who is to hear of a channel; lives in memory of the caller's, from watch to unwatch. */
 typedef struct dli_watcher dli_watcher_t;
 struct dli_watcher {
-    /* hears: a message has come, or every one will from now on. Otherwise: none is heard, because the
-     * connection is lost, or for good, because the server refuses the subscription (reported once as a
-     * warning). Called by fds and listen with the subscriber's mutex held: it calls no subscriber. */
-    void (*heard)(dli_watcher_t *watcher, bool hears);
+    /* hears: a message has come, and this is its text; or, with NULL, every one will from now on. Otherwise:
+     * none is heard, because the connection is lost, or for good, because the server refuses the subscription
+     * (reported once as a warning). Called by fds and listen with the subscriber's mutex held: it calls no
+     * subscriber. */
+    void (*heard)(dli_watcher_t *watcher, bool hears, const char *message);
     void *owner; /* the caller's, for that */
     /* The subscriber's own. */
     dli_channel_t *channel; /* NULL: refused */

@@ -96,7 +96,7 @@ static void look_at_holders(dli_round_t *round, const dli_tally_t *tally, uint32
  * lock, does them no harm. */
 static void encode_force(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
-    dli_part_encode(part, &dli_script_redlock_release, "k|.-c", &part->vote.value, with_source, commands);
+    dli_part_encode(part, &dli_script_redlock_release, "k|.-c0", &part->vote.value, with_source, commands);
 }
 
 static bool force_replied(dli_redis_request_t *request, const redisReply *reply) {

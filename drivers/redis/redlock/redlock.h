@@ -46,14 +46,15 @@ struct dli_redlock {
     /* What is above is fixed once it is open. */
     dli_node_t nodes[DLI_NODES_MAX];
     /* With the core's mutex held */
-    LIST_HEAD(, dli_round) rounds;  /* that are asked */
-    LIST_HEAD(, dli_round) all;     /* also those that only late answers belong to */
-    dli_redlock_hold_t spare;       /* for renewals when there is no memory */
-    bool has_begun;                 /* some are to be sent */
-    uint64_t due_ns;                /* the first round's end is no sooner */
-    dl_error_t unread;              /* for requests that want no error */
-    uint64_t polled_to_ns;          /* until when whoever listens does, at the longest */
-    TAILQ_HEAD(, dl_watch) telling; /* waiting.c: some nodes have told, which first is first */
+    LIST_HEAD(, dli_round) rounds; /* that are asked */
+    LIST_HEAD(, dli_round) all;    /* also those that only late answers belong to */
+    dli_redlock_hold_t spare;      /* for renewals when there is no memory */
+    bool has_begun;                /* some are to be sent */
+    uint64_t due_ns;               /* the first round's end is no sooner */
+    dl_error_t unread;             /* for requests that want no error */
+    uint64_t polled_to_ns;         /* until when whoever listens does, at the longest */
+    /* waiting.c: some nodes have told; which is due first is first */
+    TAILQ_HEAD(dli_watches, dl_watch) telling;
 };
 
 /* ---- settings.c: what the configuration may say ------------------------------------------------------ */

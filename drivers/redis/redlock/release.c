@@ -6,7 +6,8 @@
 
 static void encode_free(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
-    dli_part_encode(part, &dli_script_redlock_release, part->round->tells ? "k|ohc" : "k|oh-", NULL,
+    const char *told = part->round->is_claim ? "k|ohc1" : "k|ohc0";
+    dli_part_encode(part, &dli_script_redlock_release, part->round->tells ? told : "k|oh-0", NULL,
                     with_source, commands);
 }
 
@@ -132,7 +133,10 @@ void dli_redlock_let_go(dli_round_t *round, uint32_t gone) {
     strike(round, dli_round_withdraw(round, DLI_WIRE_CLAIM));
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);
     /* What may have been on a majority looked like a holder, whose release others wait for. */
-    round->tells = round->is_freed ? round->tells : dli_nodes_count(round->maybe) >= round->redlock->quorum;
+    if (!round->is_freed) {
+        round->tells = dli_nodes_count(round->maybe) >= round->redlock->quorum;
+        round->is_claim = round->asked != NULL && round->asked->kind == DLI_ASK_TRY;
+    }
     round->is_freed = true;
     strike(round, gone);
     for (size_t i = 0; i < round->redlock->n; i++) { /* those that are not asked surely have nothing */

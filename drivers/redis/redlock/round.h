@@ -70,7 +70,8 @@ struct dli_round {
     uint32_t maybe;         /* the hold is there, or may be */
     /* release.c */
     bool is_freed;      /* nobody holds it any more: it is filled in nowhere */
-    bool tells;         /* others may wait for its release */
+    bool tells;         /* others may wait for its release ... */
+    bool is_claim;      /* ... which never was a hold */
     dl_status_t status; /* of what ends once it is freed */
 
     /* admin.c */

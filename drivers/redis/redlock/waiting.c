@@ -8,17 +8,20 @@
 /* Once a node has told, the others are waited for no longer than this: perhaps they cannot be reached. It is
  * also how long after a majority has told the rest may still tell of the same release. */
 #define GRACE_NS ((uint64_t)10 * 1000000)
+/* Whose claims have met wake within this, each at an instant of its own, or they would meet again: what one
+ * takes back wakes the other and itself. */
+#define APART_NS ((uint64_t)100 * 1000000)
 
 /* Bit i is node i. All but the ears with the core's mutex held. */
 struct dl_watch {
     dli_redlock_t *redlock;
     dli_watcher_t ears[DLI_NODES_MAX];
-    uint32_t live;    /* nodes that tell of every release */
-    uint32_t told;    /* nodes that have, since it was last woken; if any, it is on the list `telling` */
-    uint64_t told_ns; /* when the first of them did */
-    uint32_t owing;   /* nodes that had yet to tell of the release that woke it last ... */
-    uint64_t owing_until_ns;  /* ... and are expected to until then */
-    TAILQ_ENTRY(dl_watch) at; /* that list */
+    uint32_t live;           /* nodes that tell of every release */
+    uint32_t told;           /* nodes that have, since it was last woken */
+    uint32_t owing;          /* nodes that had yet to tell of the release that woke it last ... */
+    uint64_t owing_until_ns; /* ... and are expected to until then */
+    uint64_t due_ns; /* something was told, which wakes it then; 0: nothing, and it is not on `telling` */
+    TAILQ_ENTRY(dl_watch) at;
     size_t name_len;
     char name[];
 };
@@ -31,10 +34,30 @@ static bool hears(const dl_watch_t *w) {
 /* ---- being told: the mutex is held ------------------------------------------------------------------ */
 
 static void forget_told(dl_watch_t *w) {
-    if (w->told != 0) {
-        w->told = 0;
+    w->told = 0;
+    if (w->due_ns != 0) {
+        w->due_ns = 0;
         TAILQ_REMOVE(&w->redlock->telling, w, at);
     }
+}
+
+/* It is woken then at the latest. */
+static void put_due(dl_watch_t *w, uint64_t due_ns) {
+    dl_watch_t *before;
+    if (w->due_ns != 0 && w->due_ns <= due_ns) {
+        return;
+    }
+    if (w->due_ns != 0) {
+        TAILQ_REMOVE(&w->redlock->telling, w, at);
+    }
+    w->due_ns = due_ns;
+    TAILQ_FOREACH_REVERSE(before, &w->redlock->telling, dli_watches, at) {
+        if (before->due_ns <= due_ns) {
+            TAILQ_INSERT_AFTER(&w->redlock->telling, before, w, at);
+            return;
+        }
+    }
+    TAILQ_INSERT_HEAD(&w->redlock->telling, w, at);
 }
 
 /* It is about to be woken. The rest of a majority that has told will tell of the same release. That is not
@@ -46,17 +69,19 @@ static void note_woken(dl_watch_t *w) {
 }
 
 /* A node has told. Is that enough? */
-static bool note_told(dl_watch_t *w, uint32_t node) {
-    uint64_t now_ns = w->redlock->env->now_ns();
+static bool note_told(dl_watch_t *w, uint32_t node, bool was_claim) {
+    uint64_t draw = 0, now_ns = w->redlock->env->now_ns();
+    if (was_claim) {
+        (void)w->redlock->env->random(&draw, sizeof draw);
+        put_due(w, w->due_ns != 0 ? w->due_ns : now_ns + 1 + draw % APART_NS);
+        return false;
+    }
     bool is_belated = now_ns < w->owing_until_ns && (w->owing & node) != 0;
     w->owing &= ~node;
     if (is_belated) {
         return false;
     }
-    if (w->told == 0) {
-        w->told_ns = now_ns;
-        TAILQ_INSERT_TAIL(&w->redlock->telling, w, at);
-    }
+    put_due(w, now_ns + GRACE_NS);
     w->told |= node;
     return dli_nodes_count(w->told) >= w->redlock->quorum;
 }
@@ -69,14 +94,15 @@ static bool note_change(dl_watch_t *w, uint32_t node) {
     return was_live ? heard : hears(w) != heard;
 }
 
-static void hear(dli_watcher_t *watcher, bool node_hears) {
+static void hear(dli_watcher_t *watcher, bool node_hears, const char *message) {
     dl_watch_t *w = watcher->owner;
     const dl_driver_env_t *env = w->redlock->env;
     const dli_backend_env_t *core = w->redlock->core;
     uint32_t node = 1u << (watcher - w->ears);
     core->lock(core->core);
     bool has_changed = node_hears != ((w->live & node) != 0);
-    bool is_news = has_changed ? note_change(w, node) : node_hears && note_told(w, node);
+    bool was_claim = message != NULL && strcmp(message, "1") == 0;
+    bool is_news = has_changed ? note_change(w, node) : node_hears && note_told(w, node, was_claim);
     if (is_news) {
         note_woken(w);
     }
@@ -95,7 +121,7 @@ static bool wake_first(dli_redlock_t *redlock, uint64_t now_ns) {
     size_t name_len = 0;
     core->lock(core->core);
     dl_watch_t *w = TAILQ_FIRST(&redlock->telling);
-    bool is_due = w != NULL && w->told_ns + GRACE_NS <= now_ns, can_hear = is_due && hears(w);
+    bool is_due = w != NULL && w->due_ns <= now_ns, can_hear = is_due && hears(w);
     if (is_due) {
         name_len = w->name_len;
         memcpy(name, w->name, name_len);
@@ -164,9 +190,7 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
     }
     core->lock(core->core);
     const dl_watch_t *w = TAILQ_FIRST(&redlock->telling);
-    if (w != NULL && w->told_ns + GRACE_NS < first_ns) {
-        first_ns = w->told_ns + GRACE_NS;
-    }
+    first_ns = w != NULL && w->due_ns < first_ns ? w->due_ns : first_ns;
     first_ns = !LIST_EMPTY(&redlock->rounds) && redlock->due_ns < first_ns ? redlock->due_ns : first_ns;
     redlock->polled_to_ns = *until_ns = first_ns;
     core->unlock(core->core);

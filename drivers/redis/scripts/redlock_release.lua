@@ -1,7 +1,8 @@
 -- redlock_release.lua - frees one hold of a lock at one node; or by force what was seen there, whoever holds it. What
 -- came after it stays.
 -- KEYS  lock
--- ARGV  owner and hold id, or the value's first 128 bytes as they were seen and ""; channel ("": nobody is told)
+-- ARGV  owner and hold id, or the value's first 128 bytes as they were seen and ""; channel ("": nobody is told);
+--       what is told: 0: a release; 1: a claim that has failed
 -- Answers 1: freed; 0: it is not there.
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
@@ -14,6 +15,6 @@ end
 redis.call('del', KEYS[1])
 if ARGV[3] ~= '' then
     -- A user that may not publish has freed it all the same.
-    redis.pcall('publish', ARGV[3], '0')
+    redis.pcall('publish', ARGV[3], ARGV[4])
 end
 return 1
