@@ -264,6 +264,8 @@ static _Noreturn void keeper_main(const launch_t *launch, int socket) {
     (void)setpgid(0, 0); /* what is sent to dlock's group is for dlock */
     take_name();
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    /* Should it be stopped when dlock dies, it ends the command all the same. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT);
     sigset_t all;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);

@@ -157,6 +157,9 @@ static int judge(run_t *run) {
     if (!run->valid_at_end && !is_left_behind(run)) {
         return lost_at_end(run);
     }
+    if (is_left_behind(run)) {
+        return EX_SOFTWARE;
+    }
     if (run->keeper_died) {
         error_line("'%s': the process that watches the command (" KEEPER_NAME
                    ") was killed, and the command with it",
@@ -166,9 +169,6 @@ static int judge(run_t *run) {
     if (run->start_errno != 0) {
         error_line("cannot run '%s': %s", plain(run->options->child[0]), strerror(run->start_errno));
         return run->group == 0 ? EX_OSERR : run->start_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
-    }
-    if (is_left_behind(run)) {
-        return EX_SOFTWARE;
     }
     return run->exit_status;
 }
@@ -262,9 +262,7 @@ int command_run(const options_t *options) {
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* should the keeper die, what it kept comes to us */
     (void)signal(SIGPIPE, SIG_IGN);         /* the command has kept its own disposition */
     int exit_status = with_keeper(&run);
-    if (!run.ended) {
-        keeper_kill(&run.keeper); /* nothing was started; a keeper that is stopped would keep us */
-    }
+    keeper_kill(&run.keeper); /* nothing is left for it to do, but one that is stopped would keep us */
     keeper_end(&run.keeper);
     return exit_status;
 }

@@ -24,6 +24,8 @@
 #define LOOK_AGAIN_NS (5u * (uint64_t)NS_PER_MS)
 /* When the lock is lost already, the keeper has this long to act. */
 #define HELP_MAX_NS (100u * (uint64_t)NS_PER_MS)
+/* Once it has sent SIGKILL, this long after KILL_BOUND_NS to say what is left. */
+#define KILL_TOLD_NS (1000u * (uint64_t)NS_PER_MS)
 
 static uint64_t ms_of(uint64_t at_ns) {
     return at_ns / NS_PER_MS;
@@ -45,8 +47,9 @@ static uint64_t valid_until(const run_t *run) {
     return valid_ms > 0 ? ns_min(now + ns_of_ms(valid_ms), run->hold_end_ns) : 0;
 }
 
-/* The keeper was to kill the command, and has not even tried: it was stopped, or the machine is slow. Either
- * way it is killed now. Without the keeper the command dies by PR_SET_PDEATHSIG, and the rest is left to us.
+/* The keeper was to kill the command, and has not even tried, or does not say how that ended: it was stopped,
+ * or the machine is slow. Either way it is killed now. Without the keeper the command dies by
+ * PR_SET_PDEATHSIG, and the rest is left to us.
  */
 static void replace_keeper(run_t *run, uint64_t now) {
     run->keeper_replaced = true;
@@ -97,8 +100,14 @@ static uint64_t act(run_t *run) {
     if (run->keeper_died) {
         return ns_min(now + (run->left > 0 ? LEFT_AGAIN_NS : LOOK_AGAIN_NS), run->leave_ns);
     }
-    if (run->kill_seen || run->keeper_replaced) {
+    if (run->keeper_replaced || run->left > 0) {
         return run->leave_ns;
+    }
+    if (run->kill_seen) {
+        if (now >= run->give_up_ns) {
+            replace_keeper(run, now);
+        }
+        return run->give_up_ns;
     }
     /* SIGKILL is due a margin before the end. A quarter of it is left to the keeper. */
     uint64_t margin_ns = ns_of_ms(run->margin_ms);
@@ -190,6 +199,8 @@ static void take_note(run_t *run, const note_t *note) {
         break;
     case NOTE_KILL:
         run->kill_seen = true;
+        run->cause = (end_cause_t)note->number;
+        run->give_up_ns = now_ns() + KILL_BOUND_NS + KILL_TOLD_NS;
         verbose_line("at %" PRIu64 " ms: sent SIGKILL", at_ms);
         break;
     case NOTE_EXITED:
@@ -236,7 +247,7 @@ static void take_notes(run_t *run) {
         run->keeper_died = true;
         run->rest = run->group; /* 0 where the keeper was stopped before it could tell it */
         run->give_up_ns = now_ns() + KILL_BOUND_NS;
-        if (run->keeper_replaced) {
+        if (run->keeper_replaced && !run->kill_seen) {
             run->cause = run->told_lost ? END_LOST : END_OF_VALIDITY;
         }
     }

@@ -206,10 +206,12 @@ static void judge(batch_t *b, chunk_t *c, uint64_t extended) {
     settle(b, c, DL_OK);
 }
 
-/* The one and only statement: it takes the time that there is. */
+/* The one and only statement: it takes the time that there is. One about several holds that hangs at a row
+ * keeps those of the others locked, so it is ended on the server before the next. */
 static void renew_by_one(batch_t *b, chunk_t *c) {
     uint64_t extended;
-    dl_status_t status = extend(b, c, DLI_MYSQL_PLAIN, share_ns(b, b->open == c->n), &extended);
+    dl_status_t status =
+        extend(b, c, c->n > 1 ? DLI_MYSQL_CLAIM : DLI_MYSQL_PLAIN, share_ns(b, b->open == c->n), &extended);
     if (status == DL_OK) {
         judge(b, c, extended);
     } else {
@@ -231,6 +233,7 @@ static void extend_found(batch_t *b, chunk_t *c, chunk_t *others) {
  */
 static void renew_unlocked(batch_t *b, chunk_t *c) {
     chunk_t others, lost;
+    dli_mysql_link_settle(b->mysql->link, share_ns(b, false), NULL);
     if (look(b, c, IF_UNLOCKED, false) != DL_OK) {
         return;
     }
@@ -242,8 +245,7 @@ static void renew_unlocked(batch_t *b, chunk_t *c) {
     }
 }
 
-/* For half the price, as long as no row is kept locked. A statement that hangs is ended on the server,
- * because it keeps the rows locked that it has come by so far. */
+/* For half the price, as long as no row is kept locked. */
 static void renew_boldly(batch_t *b, chunk_t *c) {
     const dl_driver_env_t *env = b->mysql->env;
     uint64_t now = env->now_ns(), extended;
@@ -258,7 +260,6 @@ static void renew_boldly(batch_t *b, chunk_t *c) {
         return;
     }
     atomic_store(&b->mysql->wary_until_ns, env->now_ns() + WARY_NS);
-    dli_mysql_link_settle(b->mysql->link, share_ns(b, false), NULL);
     renew_unlocked(b, c);
 }
 

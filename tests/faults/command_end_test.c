@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -227,6 +228,19 @@ Test(command_end, killing_dlock_ends_everything_at_once) {
     expect_status_of("x", 0); /* nobody has freed it: it ends with its lease */
 }
 
+/* The kernel continues it by itself only where nobody of its session becomes its parent. */
+Test(command_end, killing_dlock_ends_everything_though_the_keeper_is_stopped) {
+    program_t program;
+    family_t family;
+    cr_assert_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    start(&program, "run", "x", "--", "sh", "-c", stubborn, NULL);
+    meet(&program, &family);
+    (void)kill(family.keeper_pid, SIGSTOP);
+    await_state(family.keeper_pid, 'T');
+    (void)kill(program.pid, SIGKILL);
+    await_family(&family);
+}
+
 Test(command_end, killing_the_keeper_ends_everything_and_frees_the_lock) {
     program_t program;
     family_t family;
@@ -364,6 +378,10 @@ Test(command_end, a_dlock_that_was_stopped_returns_the_commands_status_whatever_
     (void)close(program.in);
     program.in = -1;
     (void)await_end(end); /* while dlock is still stopped */
+    while (kill(child, 0) == 0) {
+        (void)usleep(1000); /* until the keeper has reaped it */
+    }
+    await_state(keeper, 'S'); /* it has something to say, for which there is no room */
     (void)kill(program.pid, SIGCONT);
     (void)finish(&program);
     expect_status(&program, 7);
@@ -660,6 +678,25 @@ Test(command_end, without_the_keeper_the_lock_is_kept_for_what_cannot_be_ended_t
     pid_t rest = start_with_a_rest(&program, "1m");
     (void)kill(child_of(program.pid), SIGKILL);
     expect_kept_for_the_rest(&program, rest, 128 + SIGKILL);
+}
+
+/* Stopped between its SIGKILL and its word of what that ended. */
+Test(command_end, a_keeper_stopped_once_it_has_killed_keeps_the_lock_for_seconds_only) {
+    program_t program, other;
+    refuse_kill();
+    pid_t rest = start_with_a_rest(&program, "auto");
+    pid_t keeper = child_of(program.pid);
+    let_the_command_end(&program);
+    read_error_until(&program, "sent SIGKILL");
+    (void)kill(keeper, SIGSTOP);
+    await_state(keeper, 'T');
+    allow_kill();
+    cr_assert_eq(kill(rest, SIGKILL), 0);
+    (void)finish(&program);
+    expect_status(&program, 128 + SIGKILL);
+    cr_assert_has(program.err_text, "sent SIGKILL in place of lock-keeper");
+    (void)dlock(&other, "status", "--quiet", "x", NULL);
+    expect_status(&other, 1);
 }
 
 Test(command_end, the_lock_is_kept_for_what_cannot_be_ended_for_one_lease_at_most) {

@@ -401,7 +401,7 @@ void stop_more_often_than_there_is_room_for(pid_t command, pid_t keeper) {
 }
 
 pid_t start_with_a_rest(program_t *program, const char *lease) {
-    start(program, "run", "x", "--lease", lease, "--grace", "100ms", "--", "sh", "-c",
+    start(program, "run", "x", "--verbose", "--lease", lease, "--grace", "100ms", "--", "sh", "-c",
           "sh -c 'trap \"\" TERM; echo rest $$ >&9; exec sleep 1000' & read x; exit 3", NULL);
     pid_t rest = read_pid(program, "rest");
     (void)watched(rest);

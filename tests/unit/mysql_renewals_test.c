@@ -306,10 +306,11 @@ static void make_wary(client_t *c, const kind_t *k) {
 static mysql_hand_t *late_hand;
 static const kind_t *late_kind;
 
-static void lock_the_first(unsigned long n) {
+/* The last of the first chunk, by name: a statement that waits for it has come by all others. */
+static void lock_the_last(unsigned long n) {
     (void)n;
     after_round_trip = NULL;
-    late_hand = keep_locked(late_kind, "lock0");
+    late_hand = keep_locked(late_kind, "lock99");
 }
 
 Test(mysql_renewals, a_statement_that_hangs_leaves_time_for_the_others) {
@@ -322,11 +323,16 @@ Test(mysql_renewals, a_statement_that_hangs_leaves_time_for_the_others) {
             hold_rows(k, "lock", HOLDS);
             /* Locked after it was seen that it was not. */
             late_kind = k;
-            after_round_trip = lock_the_first;
+            after_round_trip = lock_the_last;
             renew_all(&c, HOLDS, in_ms(900));
             cr_assert_null(after_round_trip);
             cr_assert_eq(renewals[0].status, DL_EUNKNOWN, "%d", renewals[0].status);
             cr_assert_eq(count_status(HOLDS, DL_OK), HOLDS - 256, "%u", count_status(HOLDS, DL_OK));
+            /* It waits there still, and keeps none of the other 255 from the next. */
+            fill_renewals(HOLDS, "lock", 200000);
+            renew_all(&c, HOLDS, in_ms(400));
+            cr_assert_eq(renewals[99].status, DL_EIO, "%d", renewals[99].status);
+            cr_assert_eq(count_status(HOLDS, DL_OK), HOLDS - 1, "%u", count_status(HOLDS, DL_OK));
             mysql_hand_close(late_hand);
             shut(&c);
         }

@@ -230,7 +230,7 @@ static void begin_force(asked_t *asked) {
     begin_asking(asked, &force);
 }
 
-/* It has freed two nodes, and the third keeps silent. */
+/* It has freed two nodes and heard so, and the third keeps silent. */
 static void begin_forcing(asked_t *asked) {
     for (size_t i = 0; i < 3; i++) {
         occupy(i, OTHER ":1", 60000);
@@ -238,6 +238,7 @@ static void begin_forcing(asked_t *asked) {
     set_trap(2, &dli_script_redlock_release, REQUESTS);
     begin_force(asked);
     AWAIT_THAT(have(OTHER ":1"), ==, 1);
+    AWAIT_THAT(pending(), ==, 1);
 }
 
 /* The first has this meanwhile. */
@@ -317,6 +318,8 @@ Test(redlock, a_majority_that_is_given_back_is_told_of) {
     cr_assert_eq(try_it(6), DL_OK, "%s", err.message);
     cr_assert_eq(free_it(6), DL_OK, "%s", err.message);
     must_hear(c, "0");
+    AWAIT_THAT(pending(), ==, 0);
+    spread_counters(8200000000000000);
     for (size_t i = 0; i < 4; i++) {
         set_trap(i, &dli_script_redlock_raise, REQUESTS);
     }
