@@ -25,7 +25,7 @@ bool dli_redlock_withdraw(void *state, dli_request_t *request) {
     bool has_left = dli_round_unsent(round, round->question->wire) != dli_nodes_all(redlock);
     bool is_unknown = round->is_forced || (has_left && round->question->kind.intent != DLI_READ);
     if (request->kind == DLI_ASK_TRY) {
-        dli_redlock_let_go(round, 0);
+        dli_redlock_let_go(round);
         is_unknown = round->maybe != 0;
     } else if (request->kind == DLI_ASK_RENEW) {
         dli_redlock_judge_renewals(round);

@@ -122,15 +122,12 @@ static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
 
-/* On these nodes it is not, unless an earlier claim may have put it there. */
-static void strike(dli_round_t *round, uint32_t nodes) {
+void dli_redlock_let_go(dli_round_t *round) {
+    uint32_t unsent = dli_round_withdraw(round, DLI_WIRE_CLAIM);
+    /* What has not left is not there, unless an earlier claim has put it there. */
     for (size_t i = 0; i < round->redlock->n; i++) {
-        round->maybe &= round->parts[i].claimed_on == 0 ? ~(nodes & 1u << i) : UINT32_MAX;
+        round->maybe &= round->parts[i].claimed_on == 0 ? ~(unsent & 1u << i) : UINT32_MAX;
     }
-}
-
-void dli_redlock_let_go(dli_round_t *round, uint32_t gone) {
-    strike(round, dli_round_withdraw(round, DLI_WIRE_CLAIM));
     (void)dli_round_withdraw(round, DLI_WIRE_RAISE);
     /* What may have been on a majority looked like a holder, whose release others wait for. */
     if (!round->is_freed) {
@@ -138,7 +135,6 @@ void dli_redlock_let_go(dli_round_t *round, uint32_t gone) {
         round->is_claim = round->asked != NULL && round->asked->kind == DLI_ASK_TRY;
     }
     round->is_freed = true;
-    strike(round, gone);
     for (size_t i = 0; i < round->redlock->n; i++) { /* those that are not asked surely have nothing */
         bool is_asked = (round->maybe >> i & 1) != 0;
         round->parts[i].vote =
@@ -150,7 +146,7 @@ void dli_redlock_let_go(dli_round_t *round, uint32_t gone) {
 void dli_redlock_give_back(dli_round_t *round, dl_status_t status) {
     round->status = status;
     dli_round_begin(round, round->asked, 4);
-    dli_redlock_let_go(round, 0);
+    dli_redlock_let_go(round);
     if (status == DL_EBUSY) {
         dli_round_end(round, status); /* a majority has said so */
     } else {
@@ -169,6 +165,6 @@ dl_status_t dli_redlock_free(dli_redlock_t *redlock, dli_request_t *request, dl_
     /* Of what nothing is known a claim may yet come, where it is not yet. */
     round->status = is_known ? DL_OK : DL_ELOST;
     round->maybe = is_known ? round->maybe : dli_nodes_all(redlock);
-    dli_redlock_let_go(round, 0);
+    dli_redlock_let_go(round);
     return DL_OK;
 }

@@ -105,10 +105,10 @@ static void fill_in(const dl_renewal_t *r, uint32_t gone) {
 
 /* Some nodes may just have been told to keep it for another lease, and a claim may be on its way. What is
  * being released already is left to that, which has to find it. */
-static void clear_away(const dl_renewal_t *r, uint32_t gone) {
+static void clear_away(const dl_renewal_t *r) {
     dli_round_t *round = hold_of(r);
     if (round != NULL) {
-        dli_redlock_let_go(round, gone);
+        dli_redlock_let_go(round);
     }
 }
 
@@ -131,7 +131,7 @@ void dli_redlock_judge_renewals(dli_round_t *round) {
             fill_in(r, e->gone);
         } else if (is_lost(redlock, e)) {
             r->status = DL_ELOST;
-            clear_away(r, e->gone);
+            clear_away(r);
         } else { /* no majority has said either */
             r->status = (e->own | e->unknown) != 0 ? DL_EUNKNOWN : e->reason;
         }

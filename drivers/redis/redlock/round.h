@@ -154,8 +154,8 @@ void dli_redlock_judge_renewals(dli_round_t *round);
 /* Memory for a round of them is kept: redlock->spare. false: there is none. */
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock);
 /* release.c: nobody holds it any more, or ever will. What has not left is taken back; it is freed where it
- * may be, which is not on nodes where it is gone unless a claim is on its way there. */
-void dli_redlock_let_go(dli_round_t *round, uint32_t gone);
+ * may be. */
+void dli_redlock_let_go(dli_round_t *round);
 /* The same: a claim has failed with this status, and ends once a majority is free of it. */
 void dli_redlock_give_back(dli_round_t *round, dl_status_t status);
 

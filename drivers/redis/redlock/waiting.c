@@ -63,8 +63,10 @@ static void put_due(dl_watch_t *w, uint64_t due_ns) {
 /* It is about to be woken. The rest of a majority that has told will tell of the same release. That is not
  * news: of a later one at least one of the nodes tells that have told of this one. */
 static void note_woken(dl_watch_t *w) {
-    w->owing = dli_nodes_count(w->told) >= w->redlock->quorum ? w->live & ~w->told : 0;
-    w->owing_until_ns = w->redlock->env->now_ns() + GRACE_NS;
+    if (dli_nodes_count(w->told) >= w->redlock->quorum) {
+        w->owing = w->live & ~w->told;
+        w->owing_until_ns = w->redlock->env->now_ns() + GRACE_NS;
+    }
     forget_told(w);
 }
 
@@ -72,8 +74,10 @@ static void note_woken(dl_watch_t *w) {
 static bool note_told(dl_watch_t *w, uint32_t node, bool was_claim) {
     uint64_t draw = 0, now_ns = w->redlock->env->now_ns();
     if (was_claim) {
-        (void)w->redlock->env->random(&draw, sizeof draw);
-        put_due(w, w->due_ns != 0 ? w->due_ns : now_ns + 1 + draw % APART_NS);
+        if (w->due_ns == 0) {
+            (void)w->redlock->env->random(&draw, sizeof draw);
+            put_due(w, now_ns + 1 + draw % APART_NS);
+        }
         return false;
     }
     bool is_belated = now_ns < w->owing_until_ns && (w->owing & node) != 0;
