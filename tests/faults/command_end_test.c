@@ -18,12 +18,7 @@
 #include "command_fixture.h"
 #include "support/beat.h"
 
-static void open_with_beat(void) {
-    beat_begin();
-    fixture_open();
-}
-
-TestSuite(command_end, .init = open_with_beat, .fini = fixture_close);
+TestSuite(command_end, .init = fixture_open, .fini = fixture_close);
 
 /* A command that ignores SIGTERM and has started a process that does so too, in the same group. */
 static const char stubborn[] =

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/beat.h"
 #include "support/scratch.h"
 
 #define WORDS_MAX 32
@@ -47,6 +48,7 @@ void write_file(const char *path, const char *text) {
 }
 
 void fixture_open(void) {
+    beat_begin();
     cr_assert(scratch_make("command", work_dir, sizeof work_dir));
     (void)snprintf(config_path, sizeof config_path, "%s/dlock.yaml", work_dir);
     (void)snprintf(database_path, sizeof database_path, "%s/locks.db", work_dir);
