@@ -154,11 +154,11 @@ static int judge(run_t *run) {
             run->name, loss_reason(run));
         return EXIT_LOST;
     }
-    if (!run->valid_at_end && !is_left_behind(run)) {
-        return lost_at_end(run);
-    }
     if (is_left_behind(run)) {
         return EX_SOFTWARE;
+    }
+    if (!run->valid_at_end) {
+        return lost_at_end(run);
     }
     if (run->keeper_died) {
         error_line("'%s': the process that watches the command (" KEEPER_NAME

@@ -38,8 +38,8 @@ typedef struct run {
     end_cause_t cause;
     uint64_t left;     /* processes that could not be ended */
     uint64_t leave_ns; /* when they are waited for no longer; NEVER_NS: there are none */
-    uint64_t
-        give_up_ns;  /* without the keeper: when they count as such; with it: when it says so at the latest */
+    /* Without the keeper: when they count as such; with it: when it says so at the latest. */
+    uint64_t give_up_ns;
     int exit_status; /* of the command, if it has ended by itself */
     int start_errno; /* why it could not be started; 0: it was */
     char loss[160];  /* why the lock was lost, in words; "": not known */

@@ -268,6 +268,31 @@ Test(redlock_waiting, a_release_after_a_claim_that_is_taken_back_wakes_as_ever) 
     unwatch(&w);
 }
 
+static int draw_a_millisecond(void *to, size_t size) {
+    uint64_t draw = MS - 1;
+    memcpy(to, &draw, size);
+    return 0;
+}
+
+/* What it wakes for is another's; the rest of the release is no news for that. */
+Test(redlock_waiting, who_tells_late_of_a_release_wakes_nobody_though_a_claim_has_woken_since) {
+    waiter_t w;
+    watch_all(&w, "orders");
+    env.random = draw_a_millisecond;
+    stop_clock();
+    publish("orders", 6);
+    must_wake(&w, 0);
+    take_back("orders", 4);
+    must_sleep(&w, 0);
+    atomic_fetch_add(&stopped_ns, 1 * MS);
+    must_wake(&w, 0);
+    publish("orders", 1);
+    must_sleep(&w, 0);
+    atomic_fetch_add(&stopped_ns, 10 * MS);
+    must_sleep(&w, 0);
+    unwatch(&w);
+}
+
 /* Each has an instant of its own, those of a release the same. */
 Test(redlock_waiting, whoever_is_due_first_is_woken_first) {
     enum { MANY = 6 };
