@@ -137,7 +137,7 @@ static int init_sql(const options_t *options, const char *path, const char *back
     if (status == DL_OK && !options->quiet) {
         status = dl_backend_init(path, backend, DL_INIT_PRINT, print_sql, NULL, &err);
     }
-    return status == DL_OK ? 0 : report_failure(status, &err);
+    return status == DL_OK ? 0 : report_unopened(options, status, &err);
 }
 
 int command_init(const options_t *options) {

@@ -101,7 +101,7 @@ static const char *more_text(const command_t *command) {
 static void print_options(unsigned bit, bool global) {
     int width = terminal_width(STDOUT_FILENO);
     for (const option_spec_t *spec = option_specs; spec->name != NULL; spec++) {
-        bool is_global = (spec->commands | IN_RUN) == IN_ALL; /* --json is all but of run */
+        bool is_global = (spec->commands & IN_STATUS) != 0; /* which has none of its own */
         if ((spec->commands & bit) == 0 || is_global != global) {
             continue;
         }

@@ -58,7 +58,7 @@ static int get_lock(run_t *run) {
     const options_t *options = run->options;
     waiting_t waiting;
     dl_error_t err = {.message = ""};
-    dl_status_t status = waiting_begin(&waiting, &run->signals, run->name, &err);
+    dl_status_t status = waiting_begin(&waiting, &run->signals, run->keeper.socket, run->name, &err);
     if (status != DL_OK) {
         return report_failure(status, &err);
     }

@@ -27,7 +27,6 @@ typedef struct run {
     pid_t group; /* 0: not started */
     pid_t rest;  /* without the keeper: the same; 0: nothing that is ours has that number */
     bool terminal_given;
-    bool to_continue;     /* we were stopped with the command, and go on */
     bool told_lost;       /* the keeper was told */
     bool renewal_failing; /* the last that the library said of it */
     bool kill_seen;       /* the keeper has sent SIGKILL */

@@ -159,11 +159,19 @@ static void command_stopped(run_t *run, int number) {
         send_signal(run, SIGCONT);
         return;
     }
-    terminal_take_back(run->terminal, run->group);
-    if (run->signals.stoppable) {
-        stop_ourselves();
+    /* Others of our group, such as the shell of a script, have not heard of a Ctrl-Z that went to the command
+     * alone, nor of the signal that a read from the background is for all of them. */
+    bool whole_group = terminal_take_back(run->terminal, run->group) || wants_terminal;
+    if (stop_ourselves(number, whole_group)) {
+        return;
     }
-    run->to_continue = true; /* at once where nobody could continue us, and the kernel has not stopped us */
+    if (!wants_terminal) {
+        (void)raise(SIGCONT); /* nobody else would continue the command */
+    } else {
+        /* Continued now, it would only stop again. */
+        notice_line("'%s': the command wants the terminal from the background, and is stopped until SIGCONT",
+                    run->name);
+    }
 }
 
 /* They may act as if the lock were held. It is, for as long as the lease goes now: where its server knows of
@@ -256,13 +264,6 @@ static void take_notes(run_t *run) {
     }
 }
 
-static void go_on(run_t *run) {
-    if (run->to_continue) {
-        run->to_continue = false;
-        continue_run(run);
-    }
-}
-
 void take_events(run_t *run) {
     dl_event_t event = DL_EVENT_INIT;
     while (run->client != NULL && dl_event_next(run->client, &event) == DL_OK) {
@@ -319,7 +320,6 @@ void watch_run(run_t *run) {
         take_events(run);
         take_notes(run); /* what the keeper did while we were stopped, before we act or kill by its numbers */
         if (!run->ended && run->group > 0) { /* until then the kernel keeps the signals for the command */
-            go_on(run);
             take_signals(run);
         }
     }
@@ -328,5 +328,5 @@ void watch_run(run_t *run) {
         keeper_kill(&run->keeper); /* it would go on trying */
     }
     take_events(run); /* what came with the end */
-    terminal_take_back(run->terminal, run->group);
+    (void)terminal_take_back(run->terminal, run->group);
 }

@@ -11,16 +11,15 @@ typedef struct signals {
     struct sigaction inherited_child; /* SIGCHLD may have been ignored by whoever started us */
     sigset_t passed_on;               /* go to the command's group; those that were ignored stay ignored */
     sigset_t ending;                  /* those of them that end the wait for the lock */
-    bool stoppable;                   /* SIGTSTP was not ignored */
 } signals_t;
 
 /* Blocks what is passed on, before any thread or process is started, so that all of them inherit it. */
 void signals_begin(signals_t *signals);
 /* In the command's process, just before exec. */
 void signals_restore(const signals_t *signals);
-/* Stops this process as SIGTSTP does, until SIGCONT. The kernel ignores it where no shell could continue
- * us. */
-void stop_ourselves(void);
+/* Stops this process, or its whole group, as the terminal does by that signal. True: until SIGCONT, which is
+ * still to be read. False: the kernel ignores it where no shell could continue us, or it was ignored. */
+bool stop_ourselves(int number, bool whole_group);
 
 typedef struct signal_name {
     char text[32];

@@ -32,10 +32,8 @@ void terminal_give(int terminal, pid_t group) {
     }
 }
 
-void terminal_take_back(int terminal, pid_t group) {
-    if (terminal >= 0 && tcgetpgrp(terminal) == group) {
-        (void)tcsetpgrp(terminal, getpgrp());
-    }
+bool terminal_take_back(int terminal, pid_t group) {
+    return terminal >= 0 && tcgetpgrp(terminal) == group && tcsetpgrp(terminal, getpgrp()) == 0;
 }
 
 int terminal_width(int fd) {

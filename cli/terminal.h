@@ -12,7 +12,7 @@ bool terminal_is_ours(int terminal); /* our group is in its foreground */
 /* Should the command have the terminal from its start? */
 bool terminal_is_for_command(int terminal);
 void terminal_give(int terminal, pid_t group);
-void terminal_take_back(int terminal, pid_t group); /* if that group has it */
+bool terminal_take_back(int terminal, pid_t group); /* false: that group does not have it */
 
 int terminal_width(int fd); /* its columns; 0: this is no terminal */
 /* A terminal, and neither NO_COLOR nor a TERM without colours forbids it. */

@@ -11,10 +11,17 @@
 #include <unistd.h>
 
 #include "exits.h"
+#include "keeper.h"
 #include "report.h"
 
 int waiting_tell_end(const char *name, int number) {
-    notice_line("'%s': the wait for the lock was ended by %s", name, signal_name(number).text);
+    if (number == SIGKILL) {
+        error_line("'%s': the process that is to watch the command (" KEEPER_NAME
+                   ") was killed; nothing was run",
+                   name);
+    } else {
+        notice_line("'%s': the wait for the lock was ended by %s", name, signal_name(number).text);
+    }
     return EXIT_SIGNAL_BASE + number;
 }
 
@@ -34,17 +41,22 @@ static void *read_signals(void *arg) {
     for (;;) {
         struct pollfd fds[] = {{.fd = waiting->stop_fd, .events = POLLIN},
                                {.fd = waiting->signal_fd, .events = POLLIN},
-                               {.fd = atomic_load(&waiting->news_fd), .events = POLLIN}};
+                               {.fd = atomic_load(&waiting->news_fd), .events = POLLIN},
+                               {.fd = atomic_load(&waiting->caught) == 0 ? waiting->keeper_fd : -1}};
         if (poll(fds, sizeof fds / sizeof fds[0], -1) < 0) {
             continue;
         }
         struct signalfd_siginfo info;
         while (fds[1].revents != 0 && read(waiting->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
-            if (info.ssi_signo == SIGTSTP) {
-                stop_ourselves();
-            } else {
-                end_wait(waiting, (int)info.ssi_signo);
-            }
+            int number = (int)info.ssi_signo;
+            if (number == SIGTSTP) {
+                (void)stop_ourselves(number, false);
+            } else if (sigismember(&waiting->signals->ending, number) == 1) {
+                end_wait(waiting, number);
+            } /* the others are for a command that has not begun, and could not expect them */
+        }
+        if (fds[3].revents != 0) { /* it has hung up: nothing could be run */
+            end_wait(waiting, SIGKILL);
         }
         if (fds[2].revents != 0) {
             waiting->on_news(waiting->arg);
@@ -66,22 +78,20 @@ static void close_both(const waiting_t *waiting) {
     }
 }
 
-dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, const char *name, dl_error_t *err) {
+dl_status_t waiting_begin(waiting_t *waiting, const signals_t *signals, int keeper_fd, const char *name,
+                          dl_error_t *err) {
     dl_status_t status = dl_cancel_new(&waiting->cancel, err);
     if (status != DL_OK) {
         return status;
     }
     waiting->signals = signals;
+    waiting->keeper_fd = keeper_fd;
     waiting->name = name;
     atomic_init(&waiting->phase, WAITING_OPENS);
     atomic_init(&waiting->caught, 0);
     atomic_init(&waiting->over, false);
     atomic_init(&waiting->news_fd, -1);
-    sigset_t watched = signals->ending;
-    if (signals->stoppable) {
-        (void)sigaddset(&watched, SIGTSTP);
-    }
-    waiting->signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+    waiting->signal_fd = signalfd(-1, &signals->passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
     waiting->stop_fd = eventfd(0, EFD_CLOEXEC);
     int failure = errno;
     if (waiting->signal_fd >= 0 && waiting->stop_fd >= 0) {

@@ -508,6 +508,19 @@ Test(command_end, a_stopped_keeper_keeps_no_run_that_does_not_get_the_lock) {
     (void)finish(&holder);
 }
 
+Test(command_end, a_killed_keeper_ends_the_wait_for_the_lock) {
+    program_t holder, program;
+    hold(&holder);
+    start(&program, "run", "x", "--verbose", "--", "echo", "ran", NULL);
+    read_error_until(&program, "waiting for 'x'");
+    (void)kill(child_of(program.pid), SIGKILL);
+    (void)finish(&program); /* while the lock is held */
+    expect_status(&program, 128 + SIGKILL);
+    cr_assert_has(program.err_text, "dlock: 'x': the process that is to watch the command (lock-keeper) was "
+                                    "killed; nothing was run\n");
+    (void)finish(&holder);
+}
+
 /* Its first thread waits for something. */
 static void await_sleep(pid_t pid) {
     char name[32], state = 'R';

@@ -254,3 +254,50 @@ Test(command_terminal, a_run_that_was_stopped_beyond_its_lease_kills_nobody_when
     cr_assert_has(screen.text, "ms: everything has ended");
     cr_assert_null(strstr(screen.text, "in place of lock-keeper"), "%s", screen.text);
 }
+
+/* dlock in a shell without job control, which has the words behind it; the command's own are "$2". */
+#define SCRIPT(behind) \
+    "sh -c '\"$0\" --config \"$1\" run x -- sh -c \"$2\"; echo script $?' \"$0\" \"$1\" " behind
+
+/* The terminal is the command's by then, so that it alone hears of Ctrl-Z. */
+Test(command_terminal, ctrl_z_stops_the_script_around_dlock_too) {
+    screen_t screen;
+    start_job(&screen,
+              SCRIPT("'read a; echo got-$a; read b; echo got-$b'; echo stopped; fg; echo status $?"));
+    cr_assert_eq(write(screen.fd, "one\n", 4), 4);
+    screen_read_until(&screen, "got-one\n");
+    cr_assert_eq(write(screen.fd, "\x1a", 1), 1);
+    screen_read_until(&screen, "stopped\n");
+    cr_assert_eq(write(screen.fd, "two\n", 4), 4);
+    cr_assert_eq(screen_end(&screen), 0, "%s", screen.text);
+    cr_assert_has(screen.text, "got-two\nscript 0\nstatus 0\n");
+}
+
+Test(command_terminal, a_read_from_the_background_stops_the_script_around_dlock_too) {
+    screen_t screen;
+    start_job(&screen, SCRIPT("'read a </dev/tty; echo got-$a' & "
+                              "until jobs >\"$1.jobs\"; grep -q Stopped \"$1.jobs\"; do :; done; "
+                              "echo stopped; fg; echo status $?"));
+    screen_read_until(&screen, "stopped\n");
+    cr_assert_eq(write(screen.fd, "one\n", 4), 4);
+    cr_assert_eq(screen_end(&screen), 0, "%s", screen.text);
+    cr_assert_has(screen.text, "got-one\nscript 0\nstatus 0\n");
+}
+
+/* Its group has lost its parent before dlock begins, so nobody stops it: each continued read would stop
+ * again. */
+Test(command_terminal, a_read_from_the_background_that_nobody_can_stop_is_told_once_and_ends_with_the_lock) {
+    static const char line[] =
+        "dlock: 'x': the command wants the terminal from the background, and is stopped until SIGCONT\n";
+    program_t unlock;
+    screen_t screen;
+    start_job(&screen, "sh -c '(while kill -0 $$ 2>/dev/null; do :; done; exec \"$0\" --config \"$1\" run x "
+                       "-- sh -c \"read a </dev/tty\") &' \"$0\" \"$1\" & wait; read x");
+    screen_read_until(&screen, line);
+    (void)dlock(&unlock, "unlock", "--force", "x", NULL);
+    cr_assert_eq(unlock.status, 0, "%s", unlock.err_text);
+    screen_read_until(&screen, "dlock: 'x': the lock was lost");
+    cr_assert_null(strstr(strstr(screen.text, line) + 1, line), "%s", screen.text);
+    cr_assert_eq(write(screen.fd, "\n", 1), 1);
+    cr_assert_eq(screen_end(&screen), 0, "%s", screen.text);
+}

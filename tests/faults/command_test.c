@@ -136,6 +136,21 @@ Test(command, a_signal_ends_the_wait_and_nothing_runs) {
     expect_free("x");
 }
 
+Test(command, what_is_sent_to_one_that_waits_is_not_for_the_command) {
+    const int numbers[] = {SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT};
+    program_t holder, waiter;
+    hold(&holder, "x");
+    start(&waiter, "run", "x", "--verbose", "--", "echo", "ran", NULL);
+    read_error_until(&waiter, "waiting for 'x'");
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        (void)kill(waiter.pid, numbers[i]);
+    }
+    let_go(&holder);
+    (void)finish(&waiter);
+    expect_status(&waiter, 0);
+    cr_assert_str_eq(waiter.out_text, "ran\n");
+}
+
 /* ---- run: what the command finds -------------------------------------------------------------------- */
 
 Test(command, the_command_finds_the_name_and_a_rising_token) {
@@ -228,13 +243,18 @@ Test(command, in_a_terminal_the_command_reads_and_ctrl_c_ends_it) {
     }
     if (pid == 0) {
         (void)execl(DLOCK_COMMAND, "dlock", "--config", config_path, "run", "x", "--", "sh", "-c",
-                    "read word; echo got $word; exec sleep 1000", NULL);
+                    "read word; echo got $word; read word; echo then $word; exec sleep 1000", NULL);
         _exit(99);
     }
     cr_assert_eq(write(terminal, "hello\n", 6), 6);
     char text[512] = "";
     size_t len = 0;
-    while (strstr(text, "got hello") == NULL) {
+    bool stopped = false;
+    while (strstr(text, "then there") == NULL) {
+        if (!stopped && strstr(text, "got hello") != NULL) {
+            stopped = true; /* nobody could continue dlock: the command goes on */
+            cr_assert_eq(write(terminal, "\x1athere\n", 7), 7);
+        }
         struct pollfd ready = {.fd = terminal, .events = POLLIN};
         cr_assert_eq(poll(&ready, 1, PATIENCE_MS), 1, "the command cannot read: %s", text);
         ssize_t got = read(terminal, text + len, sizeof text - 1 - len);

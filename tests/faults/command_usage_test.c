@@ -1,6 +1,7 @@
 /* command_usage_test.c - what dlock says to wrong input, to a long configuration, and to no output. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,9 @@ Test(command_usage, wrong_usage_is_64_and_one_line_that_helps) {
         {{"status", "x", "y"}, "'y' is one word too many: dlock status NAME"},
         {{"check", "x"}, "'x' is one word too many: dlock check; name a backend with -b"},
         {{"run", "x", "--json", "--", "true"}, "'dlock run' has no option --json; see 'dlock help run'"},
+        {{"help", "--json"}, "'dlock help' has no option --json; see 'dlock help help'"},
+        {{"help", "--quiet"}, "'dlock help' has no option --quiet; see 'dlock help help'"},
+        {{"backends", "-b", "test"}, "'dlock backends' has no option --backend; see 'dlock help backends'"},
         {{"version", "x"}, "'x' is one word too many: dlock version"},
         {{"status", "x", "--wait", "3s"}, "'dlock status' has no option --wait; see 'dlock help status'"},
         {{"unlock", "x"},
@@ -118,8 +122,9 @@ Test(command_usage, a_wrong_configuration_is_78_and_an_unreachable_server_69) {
 }
 
 Test(command_usage, without_a_configuration_it_says_what_to_write_and_that_works) {
-    static const char *const commands[] = {"run x -- true", "status x", "list",     "unlock --force x",
-                                           "check",         "init",     "backends", "compare"};
+    static const char *const commands[] = {"run x -- true",    "status x", "list",
+                                           "unlock --force x", "check",    "init",
+                                           "init --sql",       "backends", "compare"};
     if (access("/etc/dlock/dlock.yaml", F_OK) == 0) {
         cr_skip("this machine has a configuration");
     }
@@ -251,6 +256,21 @@ Test(command_usage, output_that_cannot_be_written_is_74) {
         run_by_shell(&program, closed[i]);
         cr_assert_eq(program.status, 74, "%s: status %d", closed[i], program.status);
         cr_assert_str_eq(program.err_text, "dlock: cannot write the output: Bad file descriptor\n");
+    }
+}
+
+Test(command_usage, a_closed_pipe_ends_it_by_its_signal_and_is_74_where_that_is_ignored) {
+    static const int statuses[] = {1000 + SIGPIPE, 74};
+    static const char *const lines[] = {"", "dlock: cannot write the output: Broken pipe\n"};
+    for (size_t i = 0; i < 2; i++) {
+        program_t program;
+        start_plain(&program, "sh", "-c", "read x; exec \"$0\" version", DLOCK_COMMAND, NULL);
+        (void)close(program.out);
+        program.out = -1;
+        (void)finish(&program); /* lets it read the end of its input, and write */
+        expect_status(&program, statuses[i]);
+        cr_assert_str_eq(program.err_text, lines[i]);
+        ignore_signal(SIGPIPE);
     }
 }
 
