@@ -104,7 +104,11 @@ dl_status_t dli_config_no_backend(const dli_config_t *config, const char *backen
         dli_nearest_try(&nearest, config->backends[i].name->text);
     }
     const char *name = dli_nearest_name(&nearest);
-    const char *what = by_use ? "'use' names the backend" : "asked for the backend";
+    const char *variable = dli_config_setting("DLOCK_BACKEND");
+    const char *what = by_use ? "'use' names the backend"
+                       : variable != NULL && strcmp(variable, backend) == 0
+                           ? "$DLOCK_BACKEND asks for the backend"
+                           : "asked for the backend";
     at = by_use ? config->use->mark : at;
     if (name != NULL) {
         return dli_report(err, label, at, "%s '%s', which is not in the file, did you mean '%s'?", what,

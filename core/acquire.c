@@ -131,6 +131,13 @@ static dli_next_t fail(dli_op_t *op, dl_status_t status) {
     return end(op, status);
 }
 
+/* Others have asked at its name, in vain. */
+static dli_next_t fail_as_others(dli_op_t *op) {
+    op->err = op->client->trouble;
+    op->err.status = DL_EIO;
+    return end(op, DL_EIO);
+}
+
 static dli_next_t acquired(dli_op_t *op) {
     dl_client_stats_t *stats = &op->client->stats;
     uint64_t waited_us = (dli_now() - op->started_ns) / DLI_NS_PER_US;
@@ -170,11 +177,28 @@ static dli_next_t level_told(dli_op_t *op) {
     return reentered(op, op->level);
 }
 
+/* What watches over a hold has to be there before it. */
+static dl_status_t start_threads(dli_op_t *op) {
+    dl_client_t *client = op->client;
+    int rc = dli_loop_start(client);
+    if (rc == 0 && (op->automatic || client->session)) {
+        rc = dli_renewals_start(client);
+    }
+    return rc == 0 ? DL_OK
+           : rc == ENOMEM
+               ? dli_fail_plain(&op->err, DL_ENOMEM)
+               : dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc));
+}
+
 static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
     dl_client_t *client = op->client;
     if (hold->levels >= client->level_limit) {
         return end(op, dli_fail(&op->err, DL_ELIMIT, "the lock was entered %u times already",
                                 (unsigned)hold->levels));
+    }
+    dl_status_t status = start_threads(op);
+    if (status != DL_OK) {
+        return end(op, status);
     }
     dli_op_about(op, hold);
     if (op->queued) { /* another thread of its owner was faster */
@@ -434,6 +458,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     if (op->gate->trouble_ns == 0) {
         op->gate->trouble_ns = status == DL_ELOST ? now : op->trouble_ns;
     }
+    op->client->trouble = op->err;
     op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
     if (status != DL_ELOST && op->held_by_other && now >= op->deadline_ns && !op->was_refused &&
@@ -507,22 +532,14 @@ static void count_waiting(dli_op_t *op) {
 }
 
 static dli_next_t begin_to_try(dli_op_t *op) {
-    dl_client_t *client = op->client;
-    int rc = dli_loop_start(client);
-    if (rc == 0 && (op->automatic || client->session)) {
-        rc = dli_renewals_start(client);
-    }
-    if (rc == ENOMEM) {
-        return fail(op, DL_ENOMEM);
-    }
-    if (rc != 0) {
-        return end(
-            op, dl_driver_fail(&op->err, DL_ELIMIT, rc, "no thread to watch over a lock: %s", strerror(rc)));
+    dl_status_t status = start_threads(op);
+    if (status != DL_OK) {
+        return end(op, status);
     }
     if (op->gate->trouble_ns != 0) { /* others have asked, and it is theirs, too */
         begin_trouble(op, dli_max(op->gate->trouble_ns, op->started_ns));
         if (patience_ns(op, 0) <= dli_now()) {
-            return fail(op, DL_EIO);
+            return fail_as_others(op);
         }
     }
     op->held_by_other = op->counted; /* by the queue of this process */
@@ -564,7 +581,8 @@ static dli_next_t turn_step(dli_op_t *op) {
     }
     if (op->opts.wait_ms == 0 || now >= op->deadline_ns) {
         dli_gate_polled(gate);
-        return fail(op, is_troubled(op) ? DL_EIO : op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
+        return is_troubled(op) ? fail_as_others(op)
+                               : fail(op, op->opts.wait_ms == 0 ? DL_EBUSY : DL_ETIMEDOUT);
     }
     status = dli_op_can_wait(op);
     if (status != DL_OK) {

@@ -129,6 +129,7 @@ static dl_status_t prepare(dl_client_t *client, const dli_chosen_t *chosen, dl_e
     client->loop.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     client->loop.session_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     client->loop.resume_fd = dli_sys->resume_fd();
+    client->loop.slept_ns = dli_sys->resume_rearm(client->loop.resume_fd);
     client->state = calloc(1, driver->state_size);
     client->batch = calloc(DLI_RENEW_BATCH, sizeof *client->batch);
     client->batch_claims = calloc(DLI_RENEW_BATCH, sizeof(dli_claim_t *));

@@ -380,6 +380,7 @@ typedef struct dli_loop {
     TAILQ_HEAD(, dli_op) sleepers;      /* of callers that wait for a release */
     size_t waits;                       /* for how many nobody sleeps here: operations of queues, requests */
     size_t asks;                        /* so many of these are requests of queues, or of the core */
+    uint64_t slept_ns;                  /* so long the machine had slept when last looked at */
     uint64_t tend_ns; /* when who listens is late; else when the loop looks whether anything came meanwhile */
 } dli_loop_t;
 
@@ -459,6 +460,7 @@ struct dl_client {
     dli_claim_t *dead;       /* without references, to be dropped outside the mutex */
     unsigned busy_outside;   /* threads that do so, or hand out log lines, now */
     uint64_t last_answer_ns; /* when the server was last heard of */
+    dl_error_t trouble;      /* why it was last not */
     uint32_t level_limit;    /* DL_LEVEL_MAX; tests lower it */
     bool threads_exited;
     uint64_t close_until_ns; /* how long a close asks a server that is silent */

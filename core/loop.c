@@ -456,9 +456,15 @@ static void look_at_sessions(dl_client_t *client) {
     dli_unlock_client(client);
 }
 
-/* After a suspend every wait has to look at the clock again. */
+/* After a suspend every wait has to look at the clock again. None minds that somebody has set the other
+ * clock.
+ */
 static void look_after_resume(dl_client_t *client) {
-    dli_sys->resume_rearm(client->loop.resume_fd);
+    uint64_t slept_ns = dli_sys->resume_rearm(client->loop.resume_fd), before_ns = client->loop.slept_ns;
+    client->loop.slept_ns = slept_ns;
+    if (slept_ns < before_ns + DLI_NS_PER_MS) {
+        return;
+    }
     dli_lock_client(client);
     dli_op_poke_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);

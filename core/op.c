@@ -98,8 +98,10 @@ void dli_op_judge(dli_op_t *op) {
     if (hold->state == DLI_HOLD_LOST) {
         dli_hold_give_up_level(hold);
         op->status = dli_fail(&op->err, DL_ELOST, "it was lost as soon as it was held");
-    } else if (hold->state == DLI_HOLD_ENDED && op->client->closing) {
-        op->status = dli_fail_plain(&op->err, DL_ECLOSED);
+    } else if (hold->state != DLI_HOLD_LIVE) {
+        op->status = op->client->closing
+                         ? dli_fail_plain(&op->err, DL_ECLOSED)
+                         : dli_fail(&op->err, DL_ELOST, "it was given back before this was taken");
     }
 }
 

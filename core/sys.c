@@ -150,7 +150,7 @@ static void broadcast_cond(pthread_cond_t *cond) {
     pthread_cond_broadcast(cond);
 }
 
-static void rearm_resume(int fd) {
+static uint64_t rearm_resume(int fd) {
     /* A timer far in the future on CLOCK_REALTIME that is cancelled, and so readable, when that clock jumps;
      * the kernel treats a resume as such a jump. */
     struct itimerspec spec;
@@ -160,14 +160,12 @@ static void rearm_resume(int fd) {
     ssize_t n = read(fd, &ticks, sizeof ticks); /* clears a pending cancellation */
     (void)n;
     (void)timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &spec, NULL);
+    uint64_t awake_ns = clock_ns(CLOCK_MONOTONIC);
+    return now_boottime_ns() - awake_ns;
 }
 
 static int open_resume(void) {
-    int fd = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (fd >= 0) {
-        rearm_resume(fd);
-    }
-    return fd;
+    return timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK | TFD_CLOEXEC);
 }
 
 static unsigned count_processors(void) {

@@ -30,9 +30,10 @@ typedef struct dli_sys {
     int (*cond_wait)(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns);
     void (*cond_broadcast)(pthread_cond_t *cond);
     /* A descriptor that becomes readable when the machine resumes or its clock is set; -1: none.
-     * resume_rearm makes it wait for the next time. */
+     * resume_rearm, once at first, makes it wait for the next time, and returns for how long the machine has
+     * slept in all, more or less. */
     int (*resume_fd)(void);
-    void (*resume_rearm)(int fd);
+    uint64_t (*resume_rearm)(int fd);
     unsigned (*processors)(void); /* how many this process may run on */
 } dli_sys_t;
 

@@ -160,7 +160,8 @@ typedef struct dl_client_stats_data {
     size_t size;                      /* set by DL_CLIENT_STATS_INIT */
     uint64_t acquired;                /* holds that began */
     uint64_t reentered;               /* further levels entered */
-    uint64_t contended;               /* holds that had to wait for another holder */
+    uint64_t contended;               /* holds that had to wait for another holder; where the server itself
+                                         waits (mysql-pessimistic): that took it backoff_min or longer */
     uint64_t busy;                    /* calls that ended with DL_EBUSY */
     uint64_t timed_out;               /* calls that ended with DL_ETIMEDOUT */
     uint64_t released;                /* holds that ended by unlock, close or thread exit */
@@ -501,8 +502,8 @@ typedef struct dl_completion {
  * Moves up to `max` completions into `array`, oldest first, and returns how many. `size` is sizeof *array: a
  * program that was built with an earlier release gets what that has, and of one built with a later release
  * the rest is zeroed. It never blocks. Whether an acquired lock is valid is decided here: if its validity is
- * over by now, the completion says DL_ELOST, and nothing is held. 0 also for bad arguments and in a forked
- * child.
+ * over by now, or its owner has unlocked it meanwhile, the completion says DL_ELOST, and nothing is held. 0
+ * also for bad arguments and in a forked child.
  */
 DL_API size_t dl_queue_take(dl_queue_t *queue, dl_completion_t *array, size_t size, size_t max);
 

@@ -212,6 +212,21 @@ CT_CASE(loss, by_a_suspend_is_told_at_once_without_any_call, .traits = CT_VIRTUA
     CT_LE(ct_now_ms(ct) - before_ms, 1);
 }
 
+/* The machine says so as it says that it has slept. */
+CT_CASE(loss, of_a_request_is_none_of_a_wall_clock_that_is_set, .traits = CT_VIRTUAL) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "set");
+    ct_fault_t late = {.op = CT_OP_TRY, .mode = CT_LATE_REPLY, .count = 1, .delay_ms = 100};
+    int fault = ct_fault_add(ct, &late);
+    caller_t caller = CALLER(lock, 1000);
+    start_caller(ct, &caller);
+    CT_AWAIT_THAT(ct_fault_hits(ct, fault), ==, 1, 1000);
+    ct_suspend_ms(ct, 0);
+    end_caller(ct, &caller, DL_OK);
+    CT_EQ(ct_calls(ct, CT_OP_TRY), 1);
+    CT_EQ(ct_stats(ct, c).unknown_outcomes, 0);
+}
+
 CT_CASE(loss, is_no_matter_of_a_suspend_shorter_than_the_lease, .traits = CT_VIRTUAL) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "nap");

@@ -52,6 +52,31 @@ CT_CASE(queue, validity_is_judged_when_the_completion_is_taken, .traits = CT_BLO
     dl_queue_free(other);
 }
 
+/* By another thread of its owner, as soon as it was held, or as it heard of a loss. */
+CT_CASE(queue, what_was_given_back_before_it_is_taken_is_not_held, .traits = CT_BLOCKING) {
+    dl_client_t *c = ct_open(ct, LASTING);
+    dl_lock_t *lock = ct_lock_owned(ct, c, "given back", 1);
+    dl_queue_t *queue = new_queue(ct), *other = new_queue(ct);
+    for (int i = 0; i < 3; i++) {
+        uint64_t id = begin_acquire(ct, queue, lock, 0, ct_lease_ms(ct));
+        CT_CHECK(ct_await_readable(ct, dl_queue_fd(queue), SOON_MS));
+        if (i == 0) {
+            CT_OK(dl_unlock(lock, CT_ERR));
+        } else if (i == 1) {
+            unlock_by(ct, other, lock);
+        } else {
+            (void)ct_expect_event(ct, c, DL_EVENT_LOST, NULL, ct_lease_ms(ct) + ct_tolerance_ms(ct));
+            CT_STATUS(dl_unlock(lock, CT_ERR), DL_ELOST);
+        }
+        dl_completion_t done = take_of(ct, queue, id, DL_ELOST, 0);
+        CT_EQ(done.token, 0);
+        CT_EQ(done.valid_ms, 0);
+        CT_EQ(dl_hold_count(lock), 0);
+    }
+    dl_queue_free(queue);
+    dl_queue_free(other);
+}
+
 CT_CASE(queue, a_completion_says_what_is_left_when_it_is_taken, .traits = CT_BLOCKING) {
     dl_lock_t *lock = ct_lock_owned(ct, ct_open(ct, NULL), "half", 1);
     dl_queue_t *queue = new_queue(ct);

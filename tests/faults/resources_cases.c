@@ -244,6 +244,24 @@ CT_CASE(faults, row36_no_threads, .traits = CT_BLOCKING) {
     ct_close(ct, c);
 }
 
+/* An automatic level in a hold with an explicit lease is the first that has to be renewed. */
+CT_CASE(faults, row36_no_thread_for_the_first_renewal, .traits = CT_BLOCKING) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, LASTING), "row 36");
+    int renews = (ct_caps(ct) & DL_CAP_SESSION) != 0 || (ct_traits(ct) & CT_BACKEND) != 0;
+    dl_status_t status = DL_ELIMIT;
+    for (int have = 0; status == DL_ELIMIT && have < 10; have++) {
+        ct_threads_left(ct, have);
+        status = CT_EITHER(dl_trylock_for(lock, 0, 2 * ct_lease_ms(ct), CT_ERR), DL_OK, DL_ELIMIT);
+    }
+    ct_threads_left(ct, 0);
+    CT_STATUS(dl_trylock(lock, CT_ERR), renews ? DL_OK : DL_ELIMIT);
+    CT_EQ(dl_hold_count(lock), renews ? 2 : 1);
+    ct_threads_left(ct, 100);
+    CT_OK(dl_trylock(lock, CT_ERR));
+    ct_sleep_ms(ct, 3 * ct_lease_ms(ct));
+    CT_GT(dl_valid_ms(lock), 0);
+}
+
 static int signals_seen;
 
 static void count_signal(int number) {

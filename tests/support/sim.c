@@ -196,10 +196,11 @@ static int sim_resume_fd(void) {
     return fd;
 }
 
-static void sim_resume_rearm(int fd) {
+static uint64_t sim_resume_rearm(int fd) {
     uint64_t value;
     ssize_t n = read(fd, &value, sizeof value);
     (void)n;
+    return sim_slept_ns();
 }
 
 static const dli_sys_t sim_table = {

@@ -230,6 +230,11 @@ Test(config, says_which_backend_is_not_there) {
     cr_assert_str_eq(err.message, "t:2:1: no backend is chosen, expected 'use: name' here or a name in "
                                   "$DLOCK_BACKEND");
     cr_assert_eq(dli_config_no_backend(config, "zzz", NULL), DL_ECONFIG);
+    cr_assert_eq(setenv("DLOCK_BACKEND", "zzz", 1), 0);
+    cr_assert_eq(dli_config_no_backend(config, "zzz", &err), DL_ECONFIG);
+    cr_assert_str_eq(err.message,
+                     "t:2:1: $DLOCK_BACKEND asks for the backend 'zzz', which is not in the file, expected a "
+                     "name under 'backends'");
     dli_config_free(config);
 }
 

@@ -16,6 +16,7 @@ TestSuite(core_trial, .timeout = 60);
 typedef struct script {
     dl_status_t takes, renews, contends, frees, watches;
     bool hears, wakes, warns, speaks; /* of "locking", itself */
+    bool closes;                      /* the client, while it renews */
     int busy; /* so many tries are told that it is busy, before the first that is not */
 } script_t;
 
@@ -94,9 +95,30 @@ static dl_status_t release(void *state, void *hold, const dl_request_t *r, dl_er
     return answer(script.frees, err);
 }
 
+static dl_client_t *closed;
+static pthread_t closer;
+
+static void *close_it(void *arg) {
+    dl_client_close(closed);
+    return arg;
+}
+
+static void begin_to_close(void) {
+    dl_lock_t *lock;
+    cr_assert_eq(dl_lock_open(closed, "other", &lock, NULL), DL_OK);
+    cr_assert_eq(pthread_create(&closer, NULL, close_it, NULL), 0);
+    while (dl_hold_count(lock) == 0 && dl_trylock(lock, NULL) != DL_ECLOSED) {
+        (void)dl_unlock(lock, NULL);
+    }
+    dl_lock_close(lock);
+}
+
 static void renew(void *state, dl_renewal_t *renewals, size_t n, uint64_t deadline_ns) {
     (void)state;
     note_deadline(deadline_ns);
+    if (script.closes) {
+        begin_to_close();
+    }
     for (size_t i = 0; i < n; i++) {
         renewals[i].status = script.renews;
         note_lease(renewals[i].lease_ms);
@@ -229,6 +251,16 @@ Test(core_trial, says_what_works_and_what_does_not) {
 Test(core_trial, each_exchange_has_a_deadline_of_its_own) {
     EXPECT(OWN TRIED WOKEN, {SOUND});
     cr_expect_eq(latecomers, 0);
+}
+
+/* Of one that closes, all have that of the close. */
+Test(core_trial, a_close_does_not_wait_for_all_of_them) {
+    script = (script_t){.renews = DL_EIO, .contends = DL_EIO, .closes = true};
+    closed = open_client("");
+    (void)dl_client_check(closed, keep, NULL, NULL);
+    cr_assert_eq(pthread_join(closer, NULL), 0);
+    cr_expect_eq(frees, 1);
+    cr_expect_geq(latecomers, 1);
 }
 
 Test(core_trial, says_whether_releases_are_heard_of) {
