@@ -205,7 +205,9 @@ static bool judge_claim(ask_t *a, const redisReply *reply) {
 static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     if (wire->got == 1) {
-        return judge_claim(a, reply);
+        bool makes_sense = judge_claim(a, reply);
+        wire->rest_ms = a->status == DL_OK ? wire->rest_ms : DLI_NO_REST; /* no replica makes it a yes */
+        return makes_sense;
     }
     if (!dli_reply_int(reply, &a->replicas) && a->status == DL_OK) {
         a->replicas = -1;

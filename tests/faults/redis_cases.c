@@ -378,6 +378,16 @@ CT_CASE(faults, row18_too_few_replicas_is_a_clear_no, REDIS) {
     CT_EQ(key_exists(ct, "row 18"), 0);
 }
 
+/* Nothing that they say makes it a yes. */
+CT_CASE(faults, row18_busy_is_told_before_the_replicas_are_heard, REDIS) {
+    dl_client_t *c =
+        ct_open(ct, "call_timeout: 10s\nmin_replicas: 1\nreplica_timeout: 5s\nreplica_shortfall: warn");
+    CT_OK(dl_lock(ct_lock(ct, ct_open(ct, NULL), "row 18"), CT_ERR));
+    CT_STATUS(dl_trylock(ct_lock(ct, c, "row 18"), CT_ERR), DL_EBUSY);
+    const char *clients = redis_ask(ct_redis(ct), "INFO clients");
+    CT_CHECKF(strstr(clients, "blocked_clients:1") != NULL, "the WAIT is over: %s", clients);
+}
+
 /* It is told of something while a caller reads for all; nobody's reply may lie unread meanwhile. */
 CT_CASE(faults, row06_log_function_that_blocks_keeps_nobody_from_renewing, REDIS) {
     dl_client_t *c = ct_open(ct, NULL), *other = ct_open(ct, NULL);

@@ -12,12 +12,13 @@ static atomic_int relay_held[PAIRS], relay_open[PAIRS], relay_stop, relay_pairs;
 static atomic_int relay_holds_new; /* connections, from now on */
 static atomic_int relay_slow_ms;   /* new connections hear nothing for so long */
 static uint64_t relay_until_ns[PAIRS];
+static server_t *_Atomic leads_to; /* new connections; NULL: to the server */
 static int relay_listener, relay_fds[PAIRS][2];
 static pthread_t relay_thread;
 
 static inline void relay_accept(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", server.path);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", (leads_to ? leads_to : &server)->path);
     int at = atomic_load(&relay_pairs);
     relay_fds[at][0] = accept4(relay_listener, NULL, NULL, SOCK_CLOEXEC);
     relay_fds[at][1] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -640,6 +640,26 @@ Test(redis_mux, after_a_failover_no_connection_of_before_is_used_again) {
     AWAIT_THAT(connections(), ==, 0);
 }
 
+/* The address leads to another server, and the old one lives on. */
+Test(redis_mux, after_another_server_was_met_no_connection_to_the_old_one_is_used) {
+    server_t other;
+    start_server(&other, 0);
+    open_mux_over_relay();
+    line_t first = line_of(&plain, "PING"), beside = line_of(&plain, "PING");
+    run_line(&first);
+    leads_to = &other;
+    beside.wire.pipe = 1;
+    run_line(&beside);
+    cr_assert(was_reported("restarted or replaced"), "%s", reported);
+    line_t claims = line_of(&claim, "SET lock x");
+    run_line(&claims);
+    cr_assert_eq(claims.status, DL_OK, "%s", claims.err.message);
+    cr_assert_eq(tell(&server, "EXISTS lock"), 0);
+    cr_assert_str_eq(mux.pipes[0].facts.run_id, mux.pipes[1].facts.run_id);
+    leads_to = NULL;
+    end_server(&other);
+}
+
 /* Held back on its way to the server, which never has it. */
 static void lose_claim(void) {
     line_t get;
@@ -851,6 +871,73 @@ Test(redis_mux, who_listens_reads_where_the_one_that_leads_does_not) {
     await_line(&y);
     cr_assert(x.over && a.over);
 }
+
+/* ---- how long a reply is waited for ---------------------------------------------------------------------
+ */
+
+/* The first connection is held back. Has one that stood still for so long a successor? */
+static bool has_successor_after(uint64_t ns) {
+    stands_at_ns += ns;
+    listen_once(stands_at_ns);
+    return mux.pipes[0].next != NULL;
+}
+
+static void hold_back(void) {
+    line_t warm = line_of(&plain, "PING");
+    count_sleeps();
+    open_mux_over_relay();
+    run_line(&warm);
+    mux.pipes[0].trip_ns = MS; /* whatever this machine took */
+    atomic_store(&relay_held[0], 1);
+    stands_at_ns = env.now_ns();
+}
+
+static void end_held_back(const line_t *line) {
+    slept_ns += 1000 * MS;
+    stands_at_ns = 0;
+    atomic_store(&relay_held[0], 0);
+    await_line(line);
+}
+
+/* TCP sends it again after 200 ms at the least. */
+Test(redis_mux, a_packet_that_is_lost_and_sent_again_is_no_silence) {
+    line_t line = line_of(&plain, "ECHO line");
+    hold_back();
+    begin_line(&line);
+    cr_assert_not(has_successor_after(250 * MS));
+    cr_assert(has_successor_after(10 * MS));
+    end_held_back(&line);
+}
+
+Test(redis_mux, who_gives_up_does_not_give_up_for_who_waits_behind) {
+    line_t first = line_of(&claim, "SET lock x"), second = line_of(&plain, "ECHO second");
+    hold_back();
+    begin_line(&first);
+    begin_line(&second);
+    cr_assert(withdraw_line(&first));
+    cr_assert_not(has_successor_after(250 * MS));
+    cr_assert(has_successor_after(10 * MS));
+    end_held_back(&second);
+}
+
+Test(redis_mux, where_all_have_given_up_it_is_silent_soon) {
+    line_t lines[2] = {line_of(&claim, "SET lock x"), line_of(&plain, "ECHO second")};
+    hold_back();
+    for (int i = 0; i < 2; i++) {
+        begin_line(&lines[i]);
+        cr_assert(withdraw_line(&lines[i]));
+    }
+    lock_core(&core_mutex);
+    mux.pipes[0].unled++; /* somebody looks */
+    unlock_core(&core_mutex);
+    cr_assert_not(has_successor_after(19 * MS));
+    cr_assert(has_successor_after(MS));
+    mux.pipes[0].unled--;
+    stands_at_ns = 0;
+}
+
+/* ---- who reads for others --------------------------------------------------------------------------------
+ */
 
 /* What it polled for comes, and nobody does it: the leader has left by a jump. */
 static void take_over(line_t *line) {

@@ -13,11 +13,14 @@
 /* A connection that was used this recently is taken for alive without a look, which costs a system call. Had
  * the server gone away just now, a request would be unknown instead of sent anew; never wrong. */
 #define TRUSTED_NS NS_PER_MS
-/* A reply is late after half of call_timeout, and sooner: after so long, or so many usual round trips. */
-#define SILENCE_NS (200 * NS_PER_MS)
-/* Sooner where its caller has waited in vain: what others would send behind it would share its fate. */
+/* A reply is late after half of call_timeout, and sooner: after so long, in which TCP has mended the loss of
+ * a packet (after 200 ms at the least), or so many usual round trips. */
+#define MENDED_NS (260 * NS_PER_MS)
+/* Sooner where all have waited in vain: what others would send behind that would share its fate. */
 #define GIVEN_UP_NS (20 * NS_PER_MS)
 #define SILENCE_TRIPS 8
+/* Who is to read is late, or a connection that is being made. */
+#define SILENCE_NS (200 * NS_PER_MS)
 /* So many replies owed, and another connection is worth making. */
 #define CROWDED 2
 /* Where something was sent so lately, more may be. */
@@ -172,6 +175,7 @@ static void meet_other(dli_mux_t *mux, const dli_facts_t *facts) {
     bool is_first = mux->run_id[0] == '\0';
     snprintf(mux->run_id, sizeof mux->run_id, "%s", facts->run_id);
     if (!is_first) {
+        dli_pipe_retire_all(mux); /* the other connections may lead to the old one, which may live on */
         report(mux, DL_LOG_WARNING, mux->endpoint->label,
                "the server was restarted or replaced; locks that it had may be gone");
     }
@@ -214,6 +218,15 @@ static uint64_t call_timeout_ns(const dli_pipe_t *pipe) {
     return (uint64_t)pipe->mux->env->call_timeout_ms * NS_PER_MS;
 }
 
+/* Does anybody wait for what it owes? What goes ahead of requests counts while it is the oldest. */
+static bool is_awaited(const dli_pipe_t *pipe) {
+    bool found = dli_pipe_slot(pipe, pipe->head)->kind != DLI_SLOT_REQUEST;
+    for (uint64_t at = pipe->head; at != pipe->tail && !found; at++) {
+        found = dli_pipe_slot(pipe, at)->request != NULL;
+    }
+    return found;
+}
+
 /* When the oldest reply is late, or the connection; DL_NO_DEADLINE: none is due. */
 static uint64_t late_ns(const dli_pipe_t *pipe) {
     if (pipe->conn == NULL || (pipe->ready && !dli_pipe_owes(pipe))) {
@@ -223,8 +236,8 @@ static uint64_t late_ns(const dli_pipe_t *pipe) {
         return pipe->began_ns + SILENCE_NS;
     }
     const dli_slot_t *oldest = dli_pipe_slot(pipe, pipe->head);
-    bool is_awaited = oldest->request != NULL || oldest->kind != DLI_SLOT_REQUEST;
-    uint64_t ns = later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), is_awaited ? SILENCE_NS : GIVEN_UP_NS);
+    uint64_t ns =
+        later(SILENCE_TRIPS * bound_trip(pipe->trip_ns), is_awaited(pipe) ? MENDED_NS : GIVEN_UP_NS);
     return later(oldest->sent_ns, pipe->heard_ns) + earlier(ns, call_timeout_ns(pipe) / 2) +
            oldest->slow_ms * NS_PER_MS;
 }
@@ -430,7 +443,7 @@ static void step_ready(dli_pipe_t *pipe, short revents) {
     dl_status_t status = revents != 0 ? dli_pipe_receive(pipe, revents, &err) : DL_OK;
     dli_pipe_end_rests(pipe);
     if (status == DL_OK && pipe->retired && !dli_pipe_owes(pipe)) {
-        status = dl_driver_fail(&err, DL_EIO, 0, "%s is no master any more", pipe->mux->endpoint->label);
+        status = dl_driver_fail(&err, DL_EIO, 0, "%s is another server by now", pipe->mux->endpoint->label);
     }
     if (status == DL_OK && !look_at_idle(pipe)) {
         status = dl_driver_fail(&err, DL_EIO, 0, "%s: the server closed the connection",

@@ -85,6 +85,8 @@ typedef struct dli_redis_kind {
     bool (*is_too_late)(const dli_redis_request_t *request);
 } dli_redis_kind_t;
 
+#define DLI_NO_REST UINT32_MAX /* as rest_ms, from `replied`: the rest says nothing more */
+
 /* In memory of its owner's, from begin to ended or withdraw. */
 struct dli_redis_request {
     /* By the owner */
@@ -99,7 +101,7 @@ struct dli_redis_request {
     uint64_t place;   /* of its slot, once it was sent; before that, of a FREE: behind its claim; or 0 */
     uint64_t sent_ns; /* before that: since when it is to be sent */
     uint32_t got;
-    uint32_t rest_ms; /* by the owner: the rest may come so long after the first reply; 0: no bound */
+    uint32_t rest_ms; /* by the owner: the rest may come so long after it was sent; 0: no bound */
     bool queued, with_source, forgotten; /* the server does not know the script */
     bool leads;                          /* by the owner: its caller asks dli_mux_lead_fds */
     uint32_t slow_ms;                    /* by the owner: the server may wait for so long */
@@ -141,7 +143,7 @@ struct dli_pipe {
     dli_redis_request_t *leader; /* of that caller, while it is pending */
     bool stalled;                /* who would read found it busy, and looks again after that */
     bool has_rests;              /* some that are sent have rest_ms */
-    bool retired;                /* its server is no master: what is owed comes, and no more is sent */
+    bool retired;                /* its server was replaced: what is owed comes, and no more is sent */
     bool pinged;                 /* it was idle for long: first an answer, then requests */
     bool met;                    /* a connection was ready once */
     uint64_t sent;               /* bytes of this connection */

@@ -298,7 +298,7 @@ static bool is_of_replica(const redisReply *reply) {
            (dli_reply_is_error(reply, "READONLY") || dli_reply_is_error(reply, "MASTERDOWN"));
 }
 
-static void retire_all(dli_mux_t *mux) {
+void dli_pipe_retire_all(dli_mux_t *mux) {
     for (size_t i = 0; i < mux->count; i++) {
         mux->pipes[i].retired = mux->pipes[i].ready;
     }
@@ -381,7 +381,9 @@ static void end_request(dli_pipe_t *pipe, dli_redis_request_t *request) {
 /* When it has waited long enough for the rest of its replies. */
 static uint64_t rest_ns(const dli_redis_request_t *request) {
     bool waits = request != NULL && request->got > 0 && request->rest_ms > 0;
-    return waits ? request->sent_ns + request->rest_ms * NS_PER_MS : DL_NO_DEADLINE;
+    return !waits                            ? DL_NO_DEADLINE
+           : request->rest_ms == DLI_NO_REST ? 0
+                                             : request->sent_ns + request->rest_ms * NS_PER_MS;
 }
 
 uint64_t dli_pipe_rest_ns(const dli_pipe_t *pipe) {
@@ -424,7 +426,7 @@ static dl_status_t answer(dli_pipe_t *pipe, redisReply **owned, dl_error_t *err)
     } else if (slot->kind == DLI_SLOT_KILL) {
         note_kill(pipe, slot->claim, reply);
     } else if (is_of_replica(reply)) {
-        retire_all(mux);
+        dli_pipe_retire_all(mux);
     }
     if (slot->request != NULL) {
         status = answer_request(pipe, slot->request, owned, err);

@@ -33,6 +33,8 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err);
 /* When one that waits for the rest of its replies has waited long enough; such ones end. */
 uint64_t dli_pipe_rest_ns(const dli_pipe_t *pipe);
 void dli_pipe_end_rests(dli_pipe_t *pipe);
+/* To others of the same server: what these owe comes, and nothing more is sent on them. */
+void dli_pipe_retire_all(dli_mux_t *mux);
 /* Says PING, and nothing more before the answer. */
 void dli_pipe_ping(dli_pipe_t *pipe);
 /* The connection is there: nothing was said on it yet but what goes ahead of everything. */
