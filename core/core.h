@@ -742,7 +742,7 @@ void dli_renew_stop(dl_client_t *client);
 
 /* free.c */
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
- * until it must have run out on the server. */
+ * until it must have run out on the server, or while the server is silent. */
 void dli_free_add(dli_claim_t *claim, bool may_appear);
 /* Its request has ended. True: the backend may have left something (`owes`), and the same begins after a
  * while. */

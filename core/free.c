@@ -57,6 +57,10 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     dl_client_t *client = claim->client;
     uint64_t now = dli_now();
     bool is_over = claim->last_try || (client->stop_threads && now >= dli_close_until(client));
+    bool is_silent = now >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
+    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
+        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
+    }
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
         end_freeing(claim);
         return;
