@@ -192,16 +192,6 @@ static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
 
 /* ---- trying ---------------------------------------------------------------------------------------- */
 
-static bool prepare_claim(dli_op_t *op) {
-    if (op->hold == NULL) {
-        op->hold = dli_hold_new(op->gate, &op->owner);
-    }
-    if (op->claim == NULL) {
-        op->claim = dli_claim_new(op->client, op->gate, &op->owner);
-    }
-    return op->hold != NULL && op->claim != NULL;
-}
-
 /* Its outcome is not for the caller, but the server may have the claim: freed in the background. */
 static void abandon(dli_op_t *op, bool may_appear) {
     dli_free_add(op->claim, may_appear);
@@ -264,13 +254,12 @@ static dli_next_t try_step(dli_op_t *op) {
     if (status != DL_OK) {
         return fail(op, status);
     }
-    if (op->gate->passed != NULL) {
-        status = dli_pass_take(op);
-        if (status != DL_EBUSY) {
-            return status == DL_OK ? acquired(op) : fail(op, status);
-        }
+    op->hold = op->hold != NULL ? op->hold : dli_hold_new(op->gate, &op->owner);
+    if (op->hold != NULL && op->gate->passed != NULL && dli_pass_take(op)) {
+        return acquired(op);
     }
-    if (!prepare_claim(op)) {
+    op->claim = op->claim != NULL ? op->claim : dli_claim_new(op->client, op->gate, &op->owner);
+    if (op->hold == NULL || op->claim == NULL) {
         return fail(op, DL_ENOMEM);
     }
     ask_now(op);

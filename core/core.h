@@ -793,8 +793,8 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 /* An unlock of the last level. True: the hold has ended, its claim waits for the next of this process. */
 bool dli_pass(dli_hold_t *hold);
 bool dli_pass_suits(const dli_op_t *op); /* may this one, whose turn comes, be given a claim? */
-/* It is its turn, and a claim waits for it. DL_OK: held. DL_EBUSY: it has to ask the server. DL_ENOMEM. */
-dl_status_t dli_pass_take(dli_op_t *op);
+/* It is its turn, and a claim waits for it. True: held. False: it has to ask the server. */
+bool dli_pass_take(dli_op_t *op);
 void dli_pass_end(dli_gate_t *gate);
 
 /* call.c */
