@@ -751,9 +751,8 @@ bool dli_free_rest(dli_claim_t *claim);
 void dli_free_left(dli_claim_t *claim, dl_status_t answer);
 /* dli_backend_env_t.settled */
 void dli_free_settled(dli_claim_t *claim);
-void dli_free_try(dli_claim_t *claim);
-/* The time of its try at a backend is over. */
-void dli_free_overdue(dli_claim_t *claim, uint64_t now);
+/* It is time for its next try, or that of one at a backend is over. */
+void dli_free_due(dli_claim_t *claim, uint64_t now);
 /* All that are left, twice if need be, until the server has had its time. Releases the mutex meanwhile. */
 void dli_free_all(dl_client_t *client);
 
