@@ -733,7 +733,7 @@ void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
 
 /* renew.c */
-uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
+void dli_renew_plan(dli_claim_t *claim, uint64_t now); /* LIVE: when it is to be renewed next */
 bool dli_is_renewed(const dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
 void dli_renew_carry_on(dl_client_t *client);
