@@ -689,8 +689,10 @@ void dli_acquire_line_up(dli_op_t *op, dli_request_t *request);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
  * others, until then; in the past: no longer, as all that is no try. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
-/* extend.c: the server is told of op->hold, until op->until_ns: that it has so many levels, and how long its
- * lease is. `then` has the outcome for the caller in op->answer. */
+/* Until when one exchange of this call may go on: call_timeout, and never much more than the call has. */
+uint64_t dli_exchange_deadline(const dli_op_t *op);
+/* extend.c: the server is told of op->hold, which takes an exchange: that it has so many levels, and how long
+ * its lease is. `then` has the outcome for the caller in op->answer. */
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
 /* A pause drawn at random below min(max, min << tries). */
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
