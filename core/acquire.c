@@ -45,8 +45,7 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     return draw_ns(cap_ns / 16, cap_ns);
 }
 
-/* What one exchange of this call may take: call_timeout, and never much more than the call has. */
-static uint64_t exchange_deadline(const dli_op_t *op) {
+uint64_t dli_exchange_deadline(const dli_op_t *op) {
     uint64_t now = dli_now();
     uint64_t until_ns = now + dli_ms(op->client->call_timeout_ms);
     if (op->opts.wait_ms == 0 || op->deadline_ns == DLI_NEVER) {
@@ -83,7 +82,7 @@ static uint64_t patience_ns(const dli_op_t *op, uint64_t now) {
 static uint64_t try_deadline(const dli_op_t *op, uint64_t now) {
     /* A last try may begin when patience has just ended; it gets a moment. */
     uint64_t patience = dli_max(patience_ns(op, now), now + 1u * DLI_NS_PER_MS);
-    return dli_min(exchange_deadline(op), patience);
+    return dli_min(dli_exchange_deadline(op), patience);
 }
 
 /* ---- the end --------------------------------------------------------------------------------------- */
@@ -208,23 +207,12 @@ static dli_next_t reenter(dli_op_t *op, dli_hold_t *hold) {
     op->longer = !renewed_already && dli_now() + dli_ms(op->lease_ms) > hold->claim->valid_until_ns;
     uint32_t level = ++hold->levels;
     if (op->longer || (client->driver->caps & DL_CAP_SERVER_COUNT) != 0) {
-        op->until_ns = exchange_deadline(op);
         return dli_tell_server(op, level, level_told);
     }
     return reentered(op, level);
 }
 
 /* ---- trying ---------------------------------------------------------------------------------------- */
-
-static bool prepare_claim(dli_op_t *op) {
-    if (op->hold == NULL) {
-        op->hold = dli_hold_new(op->gate, &op->owner);
-    }
-    if (op->claim == NULL) {
-        op->claim = dli_claim_new(op->client, op->gate, &op->owner);
-    }
-    return op->hold != NULL && op->claim != NULL;
-}
 
 /* Its outcome is not for the caller, but the server may have the claim: freed in the background. */
 static void abandon(dli_op_t *op, bool may_appear) {
@@ -288,13 +276,12 @@ static dli_next_t try_step(dli_op_t *op) {
     if (status != DL_OK) {
         return fail(op, status);
     }
-    if (op->gate->passed != NULL) {
-        status = dli_pass_take(op);
-        if (status != DL_EBUSY) {
-            return status == DL_OK ? acquired(op) : fail(op, status);
-        }
+    op->hold = op->hold != NULL ? op->hold : dli_hold_new(op->gate, &op->owner);
+    if (op->hold != NULL && op->gate->passed != NULL && dli_pass_take(op)) {
+        return acquired(op);
     }
-    if (!prepare_claim(op)) {
+    op->claim = op->claim != NULL ? op->claim : dli_claim_new(op->client, op->gate, &op->owner);
+    if (op->hold == NULL || op->claim == NULL) {
         return fail(op, DL_ENOMEM);
     }
     ask_now(op);
@@ -422,7 +409,7 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
         gate->woken = gate->hears = false;
         gate->watch_changes = true;
         op->ask = DLI_ASK_WATCH;
-        op->ask_until_ns = exchange_deadline(op);
+        op->ask_until_ns = dli_exchange_deadline(op);
         op->step = watched_step;
         return DLI_ASK;
     }

@@ -7,10 +7,8 @@
 
 static void fire(dli_timer_t *timer, uint64_t now) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_claim_t, timer, timer);
-    if (claim->free != NULL && claim->free->request.pending) {
-        dli_free_overdue(claim, now);
-    } else if (claim->freeing) {
-        dli_free_try(claim);
+    if (claim->freeing) {
+        dli_free_due(claim, now);
     } else if (!dli_hold_expire(claim->hold, now)) {
         dli_renew_queue(claim);
     }

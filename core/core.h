@@ -691,8 +691,10 @@ void dli_acquire_line_up(dli_op_t *op, dli_request_t *request);
 /* A try has waited for a worker as long as an exchange may take. It may go on while the server answers
  * others, until then; in the past: no longer, as all that is no try. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
-/* extend.c: the server is told of op->hold, until op->until_ns: that it has so many levels, and how long its
- * lease is. `then` has the outcome for the caller in op->answer. */
+/* Until when one exchange of this call may go on: call_timeout, and never much more than the call has. */
+uint64_t dli_exchange_deadline(const dli_op_t *op);
+/* extend.c: the server is told of op->hold, which takes an exchange: that it has so many levels, and how long
+ * its lease is. `then` has the outcome for the caller in op->answer. */
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
 /* A pause drawn at random below min(max, min << tries). */
 uint64_t dli_backoff(const dl_client_t *client, unsigned tries);
@@ -735,7 +737,7 @@ void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
 
 /* renew.c */
-uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now);
+void dli_renew_plan(dli_claim_t *claim, uint64_t now); /* LIVE: when it is to be renewed next */
 bool dli_is_renewed(const dli_claim_t *claim);
 void dli_renew_queue(dli_claim_t *claim);
 void dli_renew_carry_on(dl_client_t *client);
@@ -744,7 +746,7 @@ void dli_renew_stop(dl_client_t *client);
 
 /* free.c */
 /* The claim's request may have been, or may yet be (may_appear), carried out: it is freed in the background,
- * until it must have run out on the server. */
+ * until it must have run out on the server, or while the server is silent. */
 void dli_free_add(dli_claim_t *claim, bool may_appear);
 /* Its request has ended. True: the backend may have left something (`owes`), and the same begins after a
  * while. */
@@ -753,9 +755,8 @@ bool dli_free_rest(dli_claim_t *claim);
 void dli_free_left(dli_claim_t *claim, dl_status_t answer);
 /* dli_backend_env_t.settled */
 void dli_free_settled(dli_claim_t *claim);
-void dli_free_try(dli_claim_t *claim);
-/* The time of its try at a backend is over. */
-void dli_free_overdue(dli_claim_t *claim, uint64_t now);
+/* It is time for its next try, or that of one at a backend is over. */
+void dli_free_due(dli_claim_t *claim, uint64_t now);
 /* All that are left, twice if need be, until the server has had its time. Releases the mutex meanwhile. */
 void dli_free_all(dl_client_t *client);
 
@@ -795,8 +796,8 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 /* An unlock of the last level. True: the hold has ended, its claim waits for the next of this process. */
 bool dli_pass(dli_hold_t *hold);
 bool dli_pass_suits(const dli_op_t *op); /* may this one, whose turn comes, be given a claim? */
-/* It is its turn, and a claim waits for it. DL_OK: held. DL_EBUSY: it has to ask the server. DL_ENOMEM. */
-dl_status_t dli_pass_take(dli_op_t *op);
+/* It is its turn, and a claim waits for it. True: held. False: it has to ask the server. */
+bool dli_pass_take(dli_op_t *op);
 void dli_pass_end(dli_gate_t *gate);
 
 /* call.c */

@@ -50,6 +50,7 @@ static dli_next_t tell_step(dli_op_t *op) {
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then) {
     op->level = level;
     op->then = then;
+    op->until_ns = dli_exchange_deadline(op);
     op->step = tell_step;
     return DLI_STEP;
 }
@@ -65,6 +66,5 @@ dli_next_t dli_extend_step(dli_op_t *op) {
     }
     dli_op_about(op, hold);
     op->lease_ms = op->lease_ms == DL_LEASE_AUTO ? op->client->lease_ms : op->lease_ms;
-    op->until_ns = dli_call_deadline(op->client);
     return dli_tell_server(op, 1, extended);
 }

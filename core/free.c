@@ -57,6 +57,10 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     dl_client_t *client = claim->client;
     uint64_t now = dli_now();
     bool is_over = claim->last_try || (client->stop_threads && now >= dli_close_until(client));
+    bool is_silent = now >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
+    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
+        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
+    }
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
         end_freeing(claim);
         return;
@@ -94,7 +98,7 @@ static void ended(dli_request_t *request, dl_status_t status) {
     settle(claim, status);
 }
 
-void dli_free_try(dli_claim_t *claim) {
+static void ask(dli_claim_t *claim) {
     uint64_t now = dli_now();
     if (claim->free == NULL && (claim->free = new_free(claim)) == NULL) {
         if (now < claim->free_until_ns) {
@@ -125,7 +129,7 @@ static void begin_freeing(dli_claim_t *claim, uint64_t from_ns) {
 void dli_free_add(dli_claim_t *claim, bool may_appear) {
     begin_freeing(claim, may_appear ? dli_call_deadline(claim->client) : dli_now());
     claim->may_appear = may_appear;
-    dli_free_try(claim);
+    ask(claim);
 }
 
 bool dli_free_rest(dli_claim_t *claim) {
@@ -153,8 +157,12 @@ void dli_free_settled(dli_claim_t *claim) {
     }
 }
 
-void dli_free_overdue(dli_claim_t *claim, uint64_t now) {
+void dli_free_due(dli_claim_t *claim, uint64_t now) {
     dl_client_t *client = claim->client;
+    if (!is_asked(claim)) {
+        ask(claim);
+        return;
+    }
     uint64_t until_ns = client->stop_threads ? dli_min(dli_close_until(client), claim->free_until_ns) : now;
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
@@ -180,7 +188,7 @@ static void try_all(dl_client_t *client) {
     while ((claim = first) != NULL) {
         first = claim->next_due;
         dli_timer_clear(&client->loop.timers, &claim->timer);
-        dli_free_try(claim);
+        ask(claim);
     }
 }
 

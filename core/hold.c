@@ -52,10 +52,9 @@ static void stand_on(dli_op_t *op, dli_claim_t *claim, uint64_t now) {
     hold->token = claim->token != 0 ? claim->token + claim->passes : 0;
     hold->claim = claim;
     claim->hold = hold;
-    claim->renew_due_ns = dli_renew_due(claim, now);
+    dli_renew_plan(claim, now);
     hold->refs++;
     hold->gate->current = hold;
-    dli_claim_watch(claim);
     client->stats.acquired++;
     client->stats.held_now++;
     /* Other threads of this owner may be waiting behind this very call. */
@@ -187,15 +186,13 @@ void dli_hold_extended(dli_hold_t *hold, uint64_t sent_ns, int64_t lease_ms, uin
         claim->renew_failing = false;
         dli_event_hold(hold, DL_EVENT_RENEWAL_RECOVERED, DL_OK, "renewals work again");
     }
-    claim->renew_due_ns = dli_renew_due(claim, dli_min(sent_ns, now));
-    dli_claim_watch(claim);
+    dli_renew_plan(claim, dli_min(sent_ns, now));
 }
 
 void dli_hold_enter_auto(dli_hold_t *hold, uint32_t level, uint64_t now) {
     if (hold->auto_level == 0) {
         hold->auto_level = (uint32_t)dli_min(level, hold->levels); /* one below it may have gone meanwhile */
-        hold->claim->renew_due_ns = dli_renew_due(hold->claim, now);
-        dli_claim_watch(hold->claim);
+        dli_renew_plan(hold->claim, now);
     }
 }
 
@@ -203,7 +200,6 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now) {
     hold->levels--;
     if (hold->auto_level > hold->levels) {
         hold->auto_level = 0; /* the levels that are left have explicit leases */
-        hold->claim->renew_due_ns = dli_renew_due(hold->claim, now);
-        dli_claim_watch(hold->claim);
+        dli_renew_plan(hold->claim, now);
     }
 }

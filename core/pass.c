@@ -54,21 +54,15 @@ bool dli_pass(dli_hold_t *hold) {
     return true;
 }
 
-dl_status_t dli_pass_take(dli_op_t *op) {
-    dli_gate_t *gate = op->gate;
+bool dli_pass_take(dli_op_t *op) {
     uint64_t now = dli_now();
-    if (!is_sound(gate->passed, now)) {
-        dli_pass_end(gate);
-        return DL_EBUSY;
+    bool is_good = is_sound(op->gate->passed, now);
+    if (is_good) {
+        dli_hold_take_over(op, now);
+    } else {
+        dli_pass_end(op->gate);
     }
-    if (op->hold == NULL) {
-        op->hold = dli_hold_new(gate, &op->owner);
-    }
-    if (op->hold == NULL) {
-        return DL_ENOMEM;
-    }
-    dli_hold_take_over(op, now);
-    return DL_OK;
+    return is_good;
 }
 
 void dli_pass_end(dli_gate_t *gate) {

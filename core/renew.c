@@ -29,19 +29,18 @@ static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64
     return at_ns - (at_ns + dli_hash(client->uuid, 8) % SLICE_NS) % slice_ns;
 }
 
-/* Where the next renewal stands: a period after the instant from which on it lasts as long as a renewal makes
- * it, which an extension may have put off. A session is asked each period besides. */
-uint64_t dli_renew_due(const dli_claim_t *claim, uint64_t now) {
+/* A period after the instant from which on it lasts as long as a renewal makes it, which an extension may
+ * have put off. A session is asked each period besides, and at once where it hung up since its last ping
+ * began. */
+void dli_renew_plan(dli_claim_t *claim, uint64_t now) {
     const dl_client_t *client = claim->client;
-    if (claim->hung_up) { /* since the last ping began */
-        return now;
-    }
     uint64_t every_ns = dli_ms(renew_every(claim)), from_ns = now;
     if (is_automatic(claim)) {
         from_ns = claim->valid_until_ns - dli_valid_until(0, client->lease_ms);
         from_ns = client->session ? dli_min(from_ns, now) : from_ns;
     }
-    return begin_of_slice(client, from_ns + every_ns, every_ns);
+    claim->renew_due_ns = claim->hung_up ? now : begin_of_slice(client, from_ns + every_ns, every_ns);
+    dli_claim_watch(claim);
 }
 
 /* Explicit leases are not renewed, but a session that may end early is asked if it lives. */

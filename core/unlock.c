@@ -37,16 +37,11 @@ static dli_next_t released(dli_op_t *op) {
     return dli_op_end(op, op->answer);
 }
 
-static dli_next_t tell(dli_op_t *op, dli_hold_t *hold, uint32_t level, dli_step_fn then) {
-    dli_op_about(op, hold);
-    op->until_ns = dli_call_deadline(op->client);
-    return dli_tell_server(op, level, then);
-}
-
 /* Disarmed first: nothing is renewed any more, and a renewal on its way finds the state changed. */
 static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
     dli_hold_disarm(hold);
-    return tell(op, hold, 0, released);
+    dli_op_about(op, hold);
+    return dli_tell_server(op, 0, released);
 }
 
 dli_next_t dli_unlock_step(dli_op_t *op) {
@@ -65,7 +60,8 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
     if ((op->client->driver->caps & DL_CAP_SERVER_COUNT) == 0) {
         return dli_op_end(op, DL_OK);
     }
-    return tell(op, hold, hold->levels, level_left);
+    dli_op_about(op, hold);
+    return dli_tell_server(op, hold->levels, level_left);
 }
 
 bool dli_unlock_left_behind(dli_hold_t *hold) {

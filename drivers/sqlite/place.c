@@ -4,12 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -168,36 +166,6 @@ dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, d
 
 /* ---- the file --------------------------------------------------------------------------------------- */
 
-int dli_draft_open(int folder, const char *name, char draft[NAME_MAX + 1]) {
-    uint64_t number;
-    int fd;
-    do {
-        if (getrandom(&number, sizeof number, 0) != sizeof number) {
-            return -1;
-        }
-        if (snprintf(draft, NAME_MAX + 1, "%s.new-%016" PRIx64, name, number) > NAME_MAX) {
-            errno = ENAMETOOLONG;
-            return -1;
-        }
-        fd = openat(folder, draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* follows no link */
-    } while (fd < 0 && errno == EEXIST);
-    return fd;
-}
-
-int dli_draft_publish(int folder, const char *draft, const char *name) {
-    if (renameat2(folder, draft, folder, name, RENAME_NOREPLACE) == 0) {
-        return 0;
-    }
-    int error = errno;
-    if (error == EINVAL || error == ENOSYS) {
-        /* A filesystem that does not know this kind of renaming. Who looks just now sees two names, and
-         * refuses a lock file. */
-        error = linkat(folder, draft, folder, name, 0) == 0 ? 0 : errno;
-    }
-    unlinkat(folder, draft, 0);
-    return error;
-}
-
 static void sync_folder(const dli_place_t *place) {
     int fd = openat(place->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
@@ -206,24 +174,14 @@ static void sync_folder(const dli_place_t *place) {
     }
 }
 
-/*
- * Makes an empty file, which has its name once its descriptor is closed: closing a descriptor of the database
- * drops the POSIX locks of every connection of this process, so none of ours may ever be open on a file that
- * somebody can already see. 0, or an errno.
- */
+/* Makes an empty file, whole at once and without opening it: closing a descriptor of the database would drop
+ * the POSIX locks of every connection of this process. 0, or an errno. */
 static int make_file(const dli_place_t *place) {
-    char draft[NAME_MAX + 1];
-    int fd = dli_draft_open(place->folder, place->name, draft);
-    if (fd < 0) {
+    if (mknodat(place->folder, place->name, S_IFREG | 0600, 0) != 0) { /* follows no link */
         return errno;
     }
-    (void)fsync(fd);
-    close(fd);
-    int error = dli_draft_publish(place->folder, draft, place->name);
-    if (error == 0) {
-        sync_folder(place);
-    }
-    return error;
+    sync_folder(place);
+    return 0;
 }
 
 static dl_status_t cannot_make(int error, const char *text, dl_error_t *err) {
@@ -249,11 +207,11 @@ static dl_status_t look_at_file(const dli_place_t *place, const struct stat *fil
     }
     /* SQLite names its log after the path: each name would have a log of its own, for the same locks. */
     if (file->st_nlink > 1 || is_mounted(place)) {
-        return dl_driver_fail(
-            err, DL_ECONFIG, 0, "the lock file is %s, so that it would have more than one log: %s",
-            file->st_nlink > 1 ? "known by several names (hard links; a .new-* may be deleted)"
-                               : "mounted by itself, without its folder",
-            dli_place_text(place));
+        return dl_driver_fail(err, DL_ECONFIG, 0,
+                              "the lock file is %s, so that it would have more than one log: %s",
+                              file->st_nlink > 1 ? "known by several names (hard links)"
+                                                 : "mounted by itself, without its folder",
+                              dli_place_text(place));
     }
     return DL_OK;
 }

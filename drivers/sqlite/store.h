@@ -262,11 +262,6 @@ dl_status_t dli_place_provide(const dl_driver_env_t *env, const dl_option_value_
                               bool *made, dl_error_t *err);
 /* DL_ENOTSUP when the filesystem is not one of this host alone. `type` receives its name. */
 dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, dl_error_t *err);
-/* Makes an empty file, mode 0600, under a name that nobody looks for, for who gives it its mode and contents
- * before it has its own. The descriptor, or -1 with errno. */
-int dli_draft_open(int folder, const char *name, char draft[NAME_MAX + 1]);
-/* Gives it its name if that is free, else deletes it. 0, or an errno. */
-int dli_draft_publish(int folder, const char *draft, const char *name);
 /* Can what lies beside the lock file be this user's? Not of a stranger who may not write the lock file. */
 bool dli_place_may_own(const dli_place_t *place, uid_t user);
 /* Why a filesystem with this magic number and mount type is not accepted; NULL: it is. */

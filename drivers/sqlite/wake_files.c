@@ -115,10 +115,29 @@ static int make_folder(const dli_wake_files_t *wake, const dli_store_t *store, c
     return 0;
 }
 
+/* It has its name once it has its mode: one that dies before leaves nothing. Where the filesystem has no
+ * files without a name, it may leave one that others cannot watch; then they poll. 0, or an errno. */
+static int make_for_all(int folder, const char *name, const struct stat *file, const dli_store_t *store) {
+    char unnamed[32];
+    int fd = openat(folder, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+    bool is_named = fd < 0;
+    if (is_named) {
+        fd = openat(folder, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    }
+    if (fd < 0) {
+        return errno == EEXIST ? 0 : errno;
+    }
+    like_the_file(fd, file->st_mode & 0666, file, store);
+    snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", fd);
+    int rc = is_named ? 0 : linkat(AT_FDCWD, unnamed, folder, name, AT_SYMLINK_FOLLOW);
+    int error = rc == 0 || errno == EEXIST ? 0 : errno;
+    close(fd);
+    return error;
+}
+
 /* 0, or -1 with errno. */
 static int make_file(dli_wake_files_t *wake, const dli_store_t *store, const char *name) {
     struct stat file, at;
-    char draft[NAME_MAX + 1];
     if (fstatat(store->place.folder, store->place.name, &file, AT_SYMLINK_NOFOLLOW) != 0) {
         return -1;
     }
@@ -134,16 +153,8 @@ static int make_file(dli_wake_files_t *wake, const dli_store_t *store, const cha
     if (fstatat(folder, name, &at, AT_SYMLINK_NOFOLLOW) == 0) {
         return 0;
     }
-    int fd = dli_draft_open(folder, name, draft);
-    if (fd < 0) {
-        return -1;
-    }
-    /* Before it has its name: one that dies here leaves no file that others cannot watch. */
-    like_the_file(fd, file.st_mode & 0666, &file, store);
-    close(fd);
-    error = dli_draft_publish(folder, draft, name);
-    errno = error;
-    return error == 0 || error == EEXIST ? 0 : -1;
+    errno = make_for_all(folder, name, &file, store);
+    return errno == 0 ? 0 : -1;
 }
 
 /* ---- what wake.c asks for --------------------------------------------------------------------------- */

@@ -110,6 +110,23 @@ CT_CASE(unknown, request_is_looked_for_no_longer_than_its_lease_could_last) {
     CT_EQ(ct_calls(ct, CT_OP_RELEASE), asked);
 }
 
+/* A server that stood still for longer carries out what was sent before, and only then its lease begins. */
+CT_CASE(unknown, request_is_looked_for_while_the_server_is_silent, .traits = CT_REPLAY) {
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "still");
+    int64_t lease_ms = ct_lease_ms(ct), timeout_ms = ct_call_timeout_ms(ct);
+    ct_fault(ct, CT_OP_TRY, CT_LOSE_REQUEST, 1);
+    int silent = ct_fault(ct, CT_OP_RELEASE, CT_NEVER, CT_ALWAYS);
+    CT_STATUS(dl_trylock(lock, CT_ERR), DL_EUNKNOWN);
+    ct_sleep_ms(ct, 2 * (lease_ms + timeout_ms));
+    ct_call_t tried = ct_call(ct, CT_OP_TRY, 0);
+    int asked = ct_calls(ct, CT_OP_RELEASE);
+    ct_fault_end(ct, silent);
+    CT_EQ(ct_replay(ct, &tried), DL_OK);
+    CT_AWAIT_THAT(ct_calls(ct, CT_OP_RELEASE), >, asked, 1000 + timeout_ms + ct_tolerance_ms(ct));
+    ct_expect_free(ct, "still", ct_tolerance_ms(ct));
+}
+
 /* ---- late duplicates ------------------------------------------------------------------------- */
 
 CT_CASE(unknown, late_duplicates_of_an_ended_hold_cannot_touch_a_newer_one,

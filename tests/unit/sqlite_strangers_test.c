@@ -3,6 +3,8 @@
 #include "sqlite_strangers.h"
 
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/ptrace.h>
 
 TestSuite(sqlite_strangers, .init = set_up_both, .fini = tear_down, .timeout = 60);
@@ -424,21 +426,27 @@ Test(sqlite_strangers, a_wake_up_folder_whose_maker_died_too_early_gets_its_mode
     as_member(FIRST_MEMBER, watch_one);
 }
 
-/* Before its wait it stops, for who traces it. */
+/* Stops, for who traces it. */
+static bool be_traced(void) {
+    return ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0 && raise(SIGSTOP) == 0;
+}
+
 static int watch_traced(const void *name) {
     client_t c;
     dl_watch_t *w;
-    if (open_options(&c, UUID_B, path, 1) != DL_OK || ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 ||
-        raise(SIGSTOP) != 0) {
-        return 1;
-    }
-    return watch(&c, name, &w) != DL_OK;
+    return open_options(&c, UUID_B, path, 1) != DL_OK || !be_traced() || watch(&c, name, &w) != DL_OK;
 }
 
-/* Kills one that makes a wake-up file where it begins or ends its system call of this number; false: it has
- * fewer, and has ended. */
-static bool is_killed_at(int stop) {
-    member_t m = {.user = SECOND_MEMBER, .fn = watch_traced};
+static int open_traced(const void *unused) {
+    (void)unused;
+    client_t c;
+    return !be_traced() || open_options(&c, UUID_B, path, 1) != DL_OK;
+}
+
+/* Kills one that does this where it begins or ends its system call of this number; false: it has fewer, and
+ * has ended. */
+static bool is_killed_at(int stop, int (*fn)(const void *)) {
+    member_t m = {.user = SECOND_MEMBER, .fn = fn};
     int status = 0;
     pid_t pid = spawn(act_as_member, &m);
     cr_assert_eq(waitpid(pid, &status, 0), pid);
@@ -468,7 +476,47 @@ Test(sqlite_strangers, wherever_the_maker_of_a_wake_up_file_dies_others_can_wait
             snprintf(ending, sizeof ending, "-wake/%02x", i);
             (void)unlink(beside(ending));
         }
-        fprintf(stderr, "killed at its stop %d\n", ++stops);
-    } while (is_killed_at(stops) && (as_member(FIRST_MEMBER, watch_one), true));
+        cr_assert_eq(entries_in(beside("-wake")), 0, "left after its stop %d", stops);
+        stops++;
+    } while (is_killed_at(stops, watch_traced) && (as_member(FIRST_MEMBER, watch_one), true));
+    cr_assert_gt(stops, 10);
+}
+
+static int watch_without_unnamed_files(const void *name) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof rules / sizeof rules[0], rules};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0 || watch_one(name);
+}
+
+Test(sqlite_strangers, a_filesystem_without_unnamed_files_has_wake_up_files_all_the_same) {
+    if (prctl(PR_GET_SECCOMP) < 0) {
+        cr_skip("no filters of system calls here");
+    }
+    share_with_group();
+    as_member(FIRST_MEMBER, make_empty);
+    as_member(SECOND_MEMBER, watch_without_unnamed_files);
+    cr_assert_eq(entries_in(beside("-wake")), 1);
+    as_member(FIRST_MEMBER, watch_one);
+}
+
+Test(sqlite_strangers, wherever_the_maker_of_the_lock_file_dies_it_leaves_one_that_can_be_used_or_none) {
+    share_with_group();
+    int stops = 0;
+    bool has_log;
+    do {
+        delete_all();
+        cr_assert_eq(entries_in(theirs), 0, "left after its stop %d", stops);
+        cr_assert(is_killed_at(++stops, open_traced), "SQLite has made no log");
+        has_log = access(beside("-wal"), F_OK) == 0;
+        as_member(SECOND_MEMBER, hold);
+    } while (!has_log);
     cr_assert_gt(stops, 10);
 }
