@@ -110,6 +110,19 @@ CT_CASE(unknown, request_is_looked_for_no_longer_than_its_lease_could_last) {
     CT_EQ(ct_calls(ct, CT_OP_RELEASE), asked);
 }
 
+/* Many of a day's lease each would be all that a client does. */
+CT_CASE(unknown, request_is_looked_for_ever_more_seldom, .traits = CT_VIRTUAL) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, LASTING), "long");
+    const int64_t hour_ms = 3600000;
+    ct_fault(ct, CT_OP_TRY, CT_LOSE_REQUEST, 1);
+    CT_STATUS(dl_trylock_for(lock, 0, hour_ms, CT_ERR), DL_EUNKNOWN);
+    ct_sleep_ms(ct, hour_ms / 2);
+    int asked = ct_calls(ct, CT_OP_RELEASE);
+    CT_BETWEEN(asked, 10, 100);
+    ct_sleep_ms(ct, hour_ms / 3);
+    CT_BETWEEN(ct_calls(ct, CT_OP_RELEASE), asked + 1, asked + 10);
+}
+
 /* A server that stood still for longer carries out what was sent before, and only then its lease begins. */
 CT_CASE(unknown, request_is_looked_for_while_the_server_is_silent, .traits = CT_REPLAY) {
     dl_client_t *c = ct_open(ct, NULL);
