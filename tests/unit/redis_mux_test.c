@@ -237,24 +237,6 @@ Test(redis_mux, a_successor_on_a_way_that_has_become_slow_takes_over_once_nobody
     cr_assert_eq(next.status, DL_OK, "%s", next.err.message);
 }
 
-Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_time) {
-    line_t first = line_of(&plain, "ECHO first"), later = line_of(&plain, "ECHO later");
-    atomic_store(&relay_holds_new, 1);
-    open_mux_over_relay();
-    begin_line(&first);
-    AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), >, 1); /* it has a successor */
-    begin_line(&later);
-    await_line(&first);
-    cr_assert_eq(first.status, DL_EIO);
-    cr_assert_not(later.over);
-    atomic_store(&relay_holds_new, 0);
-    for (int i = 0; i < PAIRS; i++) {
-        atomic_store(&relay_held[i], 0);
-    }
-    await_line(&later);
-    cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
-}
-
 static dl_driver_env_t real; /* without a sleep */
 static uint64_t slept_ns;
 
@@ -272,6 +254,41 @@ static void count_sleeps(void) {
     real = env;
     env.now_ns = now_after_sleep;
     env.poll = poll_after_sleep;
+}
+
+/* The clock stands, whatever the machine does meanwhile. */
+static void look_at(uint64_t ns) {
+    stands_at_ns = ns;
+    listen_once(real.now_ns());
+}
+
+static void go_on(void) {
+    slept_ns = stands_at_ns - real.now_ns();
+    stands_at_ns = 0;
+}
+
+Test(redis_mux, who_came_later_than_a_connection_that_fails_has_its_successors_time) {
+    line_t first = line_of(&plain, "ECHO first"), later = line_of(&plain, "ECHO later");
+    const dli_pipe_t *pipe = &mux.pipes[0];
+    count_sleeps();
+    atomic_store(&relay_holds_new, 1);
+    open_mux_over_relay();
+    begin_line(&first);
+    look_at(pipe->began_ns + 200 * MS);
+    cr_assert_not_null(pipe->next);
+    begin_line(&later);
+    look_at(dli_conn_until(pipe->conn) + MS);
+    cr_assert(first.over);
+    cr_assert_eq(first.status, DL_EIO);
+    cr_assert_not(later.over);
+    go_on();
+    AWAIT_THAT(atomic_load(&relay_pairs), ==, 2);
+    atomic_store(&relay_holds_new, 0);
+    for (int i = 0; i < PAIRS; i++) {
+        atomic_store(&relay_held[i], 0);
+    }
+    await_line(&later);
+    cr_assert_eq(later.status, DL_OK, "%s", later.err.message);
 }
 
 /* As it came, the first connection was there and silent, and so was its successor, which fails now. */
@@ -877,8 +894,7 @@ Test(redis_mux, who_listens_reads_where_the_one_that_leads_does_not) {
 
 /* The first connection is held back. Has one that stood still for so long a successor? */
 static bool has_successor_after(uint64_t ns) {
-    stands_at_ns += ns;
-    listen_once(stands_at_ns);
+    look_at(stands_at_ns + ns);
     return mux.pipes[0].next != NULL;
 }
 
@@ -893,8 +909,7 @@ static void hold_back(void) {
 }
 
 static void end_held_back(const line_t *line) {
-    slept_ns += 1000 * MS;
-    stands_at_ns = 0;
+    go_on();
     atomic_store(&relay_held[0], 0);
     await_line(line);
 }
