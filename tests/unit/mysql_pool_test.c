@@ -361,22 +361,43 @@ Test(pool, who_comes_while_another_tries_a_server_waits_for_that_one) {
     assert_at_rest(N);
 }
 
-/* That all places are taken is no news of a server that is down. */
-Test(pool, who_is_to_come_again_while_another_tries_a_server_hears_why_that_is_down) {
+/* A place in which somebody connects is not in use: it says nothing to those who wait for a holder. */
+Test(pool, who_waits_while_another_connects_does_not_hear_that_all_are_in_use) {
     waiter_t one;
     dli_mysql_member_t *two;
-    go_down(1);
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    options.borrow_timeout_ms = 1;
+    open_pool(1);
     start_waiter(&one, 15000, NULL);
     AWAIT_THAT(awaited_makers(), ==, 1);
     uint64_t now_ns = env.now_ns();
     cr_assert_eq(
-        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, now_ns, now_ns + 5000 * MS, NULL, &two, &err),
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, now_ns, now_ns + 50 * MS, NULL, &two, &err),
         DL_EIO, "%s", err.message);
-    cr_assert_null(strstr(err.message, "in use"), "%s", err.message);
+    cr_assert_str_eq(strstr(err.message, "no connection"), "no connection in time");
     atomic_store(&relay->holds, false);
     join_waiters(&one, 1);
-    cr_assert_eq(one.status, DL_OK);
+    cr_assert_eq(one.status, DL_OK, "%s", one.err.message);
     give_back(one.member);
+    assert_at_rest(1);
+}
+
+Test(pool, who_waited_while_another_connected_hears_soon_that_all_are_in_use) {
+    waiter_t waiters[2];
+    make_relay(60000);
+    atomic_store(&relay->holds, true);
+    options.borrow_timeout_ms = 1;
+    open_pool(1);
+    start_waiter(&waiters[0], 60000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    start_waiter(&waiters[1], 60000, NULL);
+    AWAIT_THAT(queued(), ==, 1);
+    atomic_store(&relay->holds, false);
+    AWAIT(atomic_load(&waiters[1].is_done));
+    cr_assert_eq(waiters[1].status, DL_ETIMEDOUT, "%s", waiters[1].err.message);
+    join_waiters(waiters, 2);
+    give_back(waiters[0].member);
     assert_at_rest(1);
 }
 

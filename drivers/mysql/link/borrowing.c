@@ -11,6 +11,8 @@
 #define NS_PER_MS ((uint64_t)1000000)
 /* A sign of life comes within that, or not at all. */
 #define FARTHEST_NS (250 * NS_PER_MS)
+/* How often one whose time in the queue is over looks what became of the places in which others connect. */
+#define LOOK_NS (10 * NS_PER_MS)
 
 /* What a caller wants, and for how long. */
 typedef struct want {
@@ -116,15 +118,26 @@ static void quit(want_t *want) {
 
 /* ---- waiting ---------------------------------------------------------------------------------------- */
 
+/* With the mutex held: are all places those of connections? One in which somebody connects may be no news of
+ * others' use, but of a server that does not answer. */
+static bool is_crowded(const dli_mysql_lane_pool_t *lane) {
+    int64_t connections = lane->total;
+    for (const dli_mysql_maker_t *maker = lane->makers; maker != NULL; maker = maker->next) {
+        connections -= !maker->is_overdue;
+    }
+    return connections >= lane->max_total;
+}
+
 /* With the mutex held: when to look again at the latest. */
-static uint64_t look_until(const want_t *want, bool is_crowded, uint64_t now_ns) {
+static uint64_t look_until(const want_t *want, bool crowded, uint64_t now_ns) {
     const dli_mysql_maker_t *maker = want->ticket->maker;
     uint64_t connect_ns = (uint64_t)want->pool->endpoint->connect_timeout_ms * NS_PER_MS;
     uint64_t tried_ns = dli_breaker_tried_until(&want->pool->breaker, now_ns);
     uint64_t until_ns = (maker != NULL ? maker->began_ns : now_ns) + connect_ns;
-    if (is_crowded) {
+    if (maker == NULL) {
         uint64_t queue_ns =
             want->borrow_until_ns < want->busy_from_ns ? want->borrow_until_ns : want->busy_from_ns;
+        queue_ns = crowded || queue_ns > now_ns ? queue_ns : now_ns + LOOK_NS;
         until_ns = queue_ns < until_ns ? queue_ns : until_ns;
     }
     if (maker == NULL && tried_ns > 0 && tried_ns < until_ns) {
@@ -134,7 +147,7 @@ static uint64_t look_until(const want_t *want, bool is_crowded, uint64_t now_ns)
 }
 
 /* Has the caller to give up? `ready`: what its poll came to. */
-static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready, const struct pollfd *fds,
+static dl_status_t check_patience(const want_t *want, bool crowded, int ready, const struct pollfd *fds,
                                   dl_error_t *err) {
     const char *label = want->pool->endpoint->label;
     uint64_t now_ns = want->pool->env.now_ns();
@@ -146,7 +159,7 @@ static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready
     }
     bool is_again = now_ns >= want->busy_from_ns;
     bool is_over = now_ns >= want->borrow_until_ns || (now_ns >= want->deadline_ns && !is_again);
-    if (is_crowded && (is_over || is_again)) {
+    if (crowded && (is_over || is_again)) {
         return dl_driver_fail(err, is_over ? DL_ETIMEDOUT : DL_EBUSY, 0,
                               "%s: all %lld connections are in use (max_total)", label,
                               (long long)want->pool->lanes[want->at].max_total);
@@ -173,19 +186,13 @@ static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *
         dli_mysql_pool_note_overdue(pool, want->at);
         dli_mysql_pool_let_in(pool, lane);
         bool is_called = ticket->is_called;
-        bool is_crowded = ticket->maker == NULL && lane->total >= lane->max_total;
-        uint64_t until_ns = look_until(want, is_crowded, pool->env.now_ns());
-        bool is_down = pool->breaker.is_down && lane->makers != NULL;
-        dl_error_t why = pool->breaker.reason;
+        bool crowded = is_crowded(lane);
+        uint64_t until_ns = look_until(want, crowded, pool->env.now_ns());
         pthread_mutex_unlock(&pool->mutex);
         if (is_called) {
             break;
         }
-        dl_status_t status = check_patience(want, is_crowded, ready, fds, err);
-        if (status == DL_EBUSY && is_down) { /* not full of what is in use: that is no news of the server */
-            *err = why;
-            status = why.status;
-        }
+        dl_status_t status = check_patience(want, crowded, ready, fds, err);
         if (status != DL_OK) {
             quit(want);
             return status;
