@@ -10,7 +10,8 @@
  * are made by threads of their own: a caller waits for one no longer than its deadline and its stop allow,
  * and one that comes too late goes to the idle ones. An idle connection is looked at before it is used; a
  * broken one is closed and never surfaces. While the server is known to be down (connecting failed), callers
- * fail at once with the reason, except for one that tries again when a backoff with jitter is over.
+ * fail at once with the reason, except for one that tries again when a backoff with jitter is over. If it
+ * only takes no more connections, they wait for one of the lane's that are in use, if there is one.
  *
  * A statement that was given up may still be carried out: if it was a claim, its connection is condemned, and
  * every exchange that frees first KILLs the condemned connections, on the control lane. A connection is
