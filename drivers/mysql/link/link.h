@@ -108,6 +108,9 @@ dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane,
 void dli_mysql_link_give_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn);
 /* Closes it at once, whatever it is doing. is_condemned: what it was sent may still take effect. */
 void dli_mysql_link_drop(dli_mysql_link_t *link, dli_mysql_conn_t *conn, bool is_condemned);
+/* From another thread than the one that uses it, which cannot give it up meanwhile: it is condemned, and its
+ * user finds it broken. */
+void dli_mysql_link_break(dli_mysql_link_t *link, dli_mysql_conn_t *conn);
 /* One statement on it. As dli_mysql_conn_ask, and counts the round trip. */
 dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, const char *sql, size_t len,
                                uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,
