@@ -441,6 +441,7 @@ Test(pool, who_tries_a_server_for_long_keeps_nobody_out) {
 /* Of connections of this account; before the first of them. */
 static void let_connect(int n) {
     mysql_ask(server, "ALTER USER '%s' WITH MAX_USER_CONNECTIONS %d", account, n);
+    mysql_ask(server, "FLUSH PRIVILEGES"); /* or a server may go on with what it has counted by */
 }
 
 /* Whoever is refused is not behind those who came later. Time stands still, so that none tries it again. */
