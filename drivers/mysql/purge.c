@@ -24,7 +24,8 @@
  *     raise before that was committed before the new row was inserted; as it cannot have been committed while
  *     the lock was held, it was so before the lock was granted, and its value is what was copied.
  *   - mysql-pessimistic: all of it is one transaction, which locks the names' rows first, so that nobody
- * holds them or draws for them. A new token is above that of the row with the empty name (tokens.c).
+ *     holds them or draws for them; a token without a row gets one before. A new token is above that of the
+ *     row with the empty name (tokens.c).
  *   - Whoever takes a row gets a token above the row's. A row that was taken again meanwhile has a larger
  * token, or is not old any more: it stays.
  */
@@ -112,15 +113,28 @@ static bool collect(purge_t *p, const char *name, size_t len) {
     return true;
 }
 
-/* One page of names behind the last one that was looked at: which are old? Locks nothing. */
+/* The table's next names behind the last one that was looked at. */
+static void add_page(purge_t *p, const char *table) {
+    dli_mysql_sql_add(&p->sql,
+                      "SELECT a.name FROM (SELECT name FROM $t WHERE name>$x ORDER BY name LIMIT $u) a",
+                      table, p->mysql->purged, p->mysql->purged_len, (uint64_t)ROWS);
+}
+
+/* One page of names: which are old, or never had a token? Locks nothing. */
 static bool look(purge_t *p) {
     dli_mysql_t *mysql = p->mysql;
     dli_mysql_answer_t answer;
     begin_sql(p);
-    dli_mysql_sql_add(&p->sql, "SELECT k.name,k.$t,", mysql->kind->token_column);
+    dli_mysql_sql_add(&p->sql, "SELECT n.name,k.$t,k.name IS NULL OR ", mysql->kind->token_column);
     add_is_old(p);
-    dli_mysql_sql_add(&p->sql, " FROM $t k WHERE k.name>$x ORDER BY k.name LIMIT $u", p->table, mysql->purged,
-                      mysql->purged_len, (uint64_t)ROWS);
+    dli_mysql_sql_add(&p->sql, " FROM (");
+    add_page(p, p->table);
+    if (p->conn != NULL) {
+        dli_mysql_sql_add(&p->sql, " UNION ");
+        add_page(p, mysql->table);
+    }
+    dli_mysql_sql_add(&p->sql, ") n LEFT JOIN $t k ON k.name=n.name ORDER BY n.name LIMIT $u", p->table,
+                      (uint64_t)ROWS);
     if (!ask(p, &answer)) {
         return false;
     }
@@ -145,6 +159,17 @@ static bool look(purge_t *p) {
         mysql->purged_len = 0; /* from the beginning again */
     }
     return p->count > 0;
+}
+
+/* mysql-pessimistic: a token without a row could be drawn anew while it is deleted. */
+static bool provide_rows(purge_t *p) {
+    begin_sql(p);
+    dli_mysql_sql_add(
+        &p->sql,
+        "INSERT IGNORE INTO $t(name) SELECT n.name FROM ($t) n LEFT JOIN $t k " DLI_MYSQL_BY_NAME
+        " ON k.name=n.name WHERE k.name IS NULL",
+        p->mysql->table, p->names.at, p->mysql->table);
+    return carry_out(p);
 }
 
 /* mysql-pessimistic: those remain that nobody holds. */
@@ -184,7 +209,7 @@ static bool delete_old(purge_t *p) {
     return carry_out(p);
 }
 
-/* mysql-pessimistic: of the rows that are locked by now, those whose tokens are gone. */
+/* mysql-pessimistic: of the rows that are locked by now, those that have no token. */
 static bool delete_locked(purge_t *p) {
     begin_sql(p);
     dli_mysql_sql_add(&p->sql, "DELETE k");
@@ -196,7 +221,8 @@ static bool delete_locked(purge_t *p) {
 }
 
 static bool purge_on_one(purge_t *p) {
-    bool done = look(p) && lock_rows(p) && raise_floor(p) && delete_old(p) && delete_locked(p);
+    bool done =
+        look(p) && provide_rows(p) && lock_rows(p) && raise_floor(p) && delete_old(p) && delete_locked(p);
     begin_sql(p);
     dli_mysql_sql_add(&p->sql, done ? "COMMIT" : "ROLLBACK");
     return carry_out(p);

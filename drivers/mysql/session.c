@@ -121,8 +121,11 @@ bool dli_mysql_session_supersede(dli_mysql_sessions_t *state, const dli_mysql_se
     for (dli_mysql_session_t *s = state->first; s != NULL; s = s->next) {
         if (s != session && is_older(s, request)) {
             found = true;
-            /* Else a release of it is under way, which ends it just as well. */
-            conn = s->in_op ? NULL : detach(s);
+            if (s->in_op) { /* a renewal, for one, may wait for its answer for longer than this can */
+                dli_mysql_link_break(state->mysql.link, s->conn);
+            } else {
+                conn = detach(s);
+            }
             break; /* there is one row lock */
         }
     }

@@ -302,6 +302,29 @@ Test(mysql_pessimistic, names_long_unused_are_forgotten_and_their_tokens_never_f
     shut(&c);
 }
 
+/* A client that ends before it draws leaves a row, and one whose row was deleted meanwhile a token. */
+Test(mysql_pessimistic, names_that_only_one_table_has_are_forgotten_too) {
+    client_t c;
+    prepare(&c, UUID_A);
+    set_number(&c, DLI_MYSQL_OPT_PURGE_AFTER, 3600000);
+    open_prepared(&c);
+    uint64_t id = 0, high = UINT64_C(1) << 60;
+    (void)mysql_ask(server, "INSERT INTO %s." TABLE "(name) VALUES('old row')", database);
+    (void)mysql_ask(
+        server, "INSERT INTO %s." TABLE "_tokens VALUES('old token',%llu,UTC_TIMESTAMP(6)-INTERVAL 2 HOUR)",
+        database, (unsigned long long)high);
+    (void)mysql_ask(server, "INSERT INTO %s." TABLE "_tokens VALUES('young token',1,UTC_TIMESTAMP(6))",
+                    database);
+    for (int i = 0; i < 64 * 6 && count_old(TABLE) + count_old(TABLE "_tokens") > 0; i++) {
+        (void)token_of(&c, "fresh", &id);
+    }
+    static const char names[] = "SELECT GROUP_CONCAT(name ORDER BY name) FROM %s." TABLE "%s";
+    cr_assert_str_eq(mysql_ask(server, names, database, ""), "fresh");
+    cr_assert_str_eq(mysql_ask(server, names, database, "_tokens"), ",fresh,young token");
+    cr_assert_gt(token_of(&c, "old token", &id), high);
+    shut(&c);
+}
+
 static atomic_bool is_unused_watched, is_unused_kept;
 
 static void age_token(const char *name, int hours) {
@@ -321,7 +344,6 @@ static void draw_during_purge(void *core, dl_count_t what, uint64_t n) {
     }
 }
 
-/* Purges look for tokens: one without its row would stay for ever. */
 Test(mysql_pessimistic, a_name_whose_token_is_not_purged_keeps_its_row) {
     client_t c;
     prepare(&c, UUID_A);

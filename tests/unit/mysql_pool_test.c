@@ -361,22 +361,43 @@ Test(pool, who_comes_while_another_tries_a_server_waits_for_that_one) {
     assert_at_rest(N);
 }
 
-/* That all places are taken is no news of a server that is down. */
-Test(pool, who_is_to_come_again_while_another_tries_a_server_hears_why_that_is_down) {
+/* A place in which somebody connects is not in use: it says nothing to those who wait for a holder. */
+Test(pool, who_waits_while_another_connects_does_not_hear_that_all_are_in_use) {
     waiter_t one;
     dli_mysql_member_t *two;
-    go_down(1);
+    make_relay(20000);
+    atomic_store(&relay->holds, true);
+    options.borrow_timeout_ms = 1;
+    open_pool(1);
     start_waiter(&one, 15000, NULL);
     AWAIT_THAT(awaited_makers(), ==, 1);
     uint64_t now_ns = env.now_ns();
     cr_assert_eq(
-        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, now_ns, now_ns + 5000 * MS, NULL, &two, &err),
+        dli_mysql_pool_borrow(pool, DLI_MYSQL_CALLS, now_ns, now_ns, now_ns + 50 * MS, NULL, &two, &err),
         DL_EIO, "%s", err.message);
-    cr_assert_null(strstr(err.message, "in use"), "%s", err.message);
+    cr_assert_str_eq(strstr(err.message, "no connection"), "no connection in time");
     atomic_store(&relay->holds, false);
     join_waiters(&one, 1);
-    cr_assert_eq(one.status, DL_OK);
+    cr_assert_eq(one.status, DL_OK, "%s", one.err.message);
     give_back(one.member);
+    assert_at_rest(1);
+}
+
+Test(pool, who_waited_while_another_connected_hears_soon_that_all_are_in_use) {
+    waiter_t waiters[2];
+    make_relay(60000);
+    atomic_store(&relay->holds, true);
+    options.borrow_timeout_ms = 1;
+    open_pool(1);
+    start_waiter(&waiters[0], 60000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    start_waiter(&waiters[1], 60000, NULL);
+    AWAIT_THAT(queued(), ==, 1);
+    atomic_store(&relay->holds, false);
+    AWAIT(atomic_load(&waiters[1].is_done));
+    cr_assert_eq(waiters[1].status, DL_ETIMEDOUT, "%s", waiters[1].err.message);
+    join_waiters(waiters, 2);
+    give_back(waiters[0].member);
     assert_at_rest(1);
 }
 
@@ -413,6 +434,94 @@ Test(pool, who_tries_a_server_for_long_keeps_nobody_out) {
         cr_assert_eq(waiters[i].status, DL_OK, "%d", i);
         give_back(waiters[i].member);
     }
+}
+
+/* ---- a server that takes no more -------------------------------------------------------------------- */
+
+/* Of connections of this account; before the first of them. */
+static void let_connect(int n) {
+    mysql_ask(server, "ALTER USER '%s' WITH MAX_USER_CONNECTIONS %d", account, n);
+    mysql_ask(server, "FLUSH PRIVILEGES"); /* or a server may go on with what it has counted by */
+}
+
+/* Whoever is refused is not behind those who came later. Time stands still, so that none tries it again. */
+Test(pool, where_the_server_takes_no_more_callers_wait_for_connections_of_ours) {
+    enum { N = 3 };
+    waiter_t waiters[N];
+    atomic_store(&standing_ns, env.now_ns());
+    env.now_ns = read_standing_clock;
+    make_relay(20000);
+    let_connect(1);
+    open_pool(2);
+    dli_mysql_member_t *member = take();
+    atomic_store(&relay->holds, true);
+    start_waiter(&waiters[0], 15000, NULL);
+    AWAIT_THAT(awaited_makers(), ==, 1);
+    for (int i = 1; i < N; i++) {
+        start_waiter(&waiters[i], 15000, NULL);
+        AWAIT_THAT(queued(), ==, i);
+    }
+    atomic_store(&relay->holds, false);
+    AWAIT_THAT(queued(), ==, N);
+    give_back(member);
+    for (int i = 0; i < N; i++) {
+        AWAIT(atomic_load(&waiters[i].is_done));
+        cr_assert_eq(waiters[i].status, DL_OK, "%s", waiters[i].err.message);
+        give_back(waiters[i].member);
+    }
+    join_waiters(waiters, N);
+    assert_at_rest(1);
+}
+
+/* Those who are refused have begun before it is known here that others succeeded. */
+Test(pool, where_the_server_takes_few_none_of_a_crowd_is_refused) {
+    enum { N = 8 };
+    waiter_t waiters[N];
+    let_connect(2);
+    open_pool(N);
+    for (int i = 0; i < N; i++) {
+        start_waiter(&waiters[i], 15000, NULL);
+    }
+    for (int done = 0; done < N;) {
+        for (int i = 0; i < N; i++) {
+            if (waiters[i].deadline_ns != 0 && atomic_load(&waiters[i].is_done)) {
+                cr_assert_eq(waiters[i].status, DL_OK, "%s", waiters[i].err.message);
+                waiters[i].deadline_ns = 0;
+                give_back(waiters[i].member);
+                done++;
+            }
+        }
+        (void)poll(NULL, 0, 1);
+    }
+    join_waiters(waiters, N);
+}
+
+Test(pool, where_the_server_takes_one_more_again_it_goes_to_who_waits) {
+    waiter_t waiter;
+    let_connect(1);
+    open_pool(8);
+    dli_mysql_member_t *member = take();
+    start_waiter(&waiter, 15000, NULL);
+    AWAIT_THAT(queued(), ==, 1);
+    let_connect(2);
+    join_waiters(&waiter, 1);
+    cr_assert_eq(waiter.status, DL_OK, "%s", waiter.err.message);
+    give_back(waiter.member);
+    give_back(member);
+    assert_at_rest(2);
+}
+
+Test(pool, where_the_server_takes_no_more_borrow_timeout_counts_and_none_in_use_is_a_refusal) {
+    dli_mysql_member_t *two;
+    options.borrow_timeout_ms = 100;
+    let_connect(1);
+    open_pool(8);
+    dli_mysql_member_t *one = take();
+    cr_assert_eq(borrow(&two, 15000, NULL), DL_ETIMEDOUT, "%s", err.message);
+    cr_assert_str_eq(strstr(err.message, "all "), "all 1 connections are in use (the server takes no more)");
+    cr_assert_eq(borrow_at(DLI_MYSQL_RENEWALS, &two, 15000, NULL), DL_ELIMIT, "%s", err.message);
+    give_back(one);
+    give_back(take());
 }
 
 Test(pool, a_failure_that_is_older_than_a_success_says_nothing) {

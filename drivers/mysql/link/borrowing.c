@@ -11,6 +11,8 @@
 #define NS_PER_MS ((uint64_t)1000000)
 /* A sign of life comes within that, or not at all. */
 #define FARTHEST_NS (250 * NS_PER_MS)
+/* How often one whose time in the queue is over looks what became of the places in which others connect. */
+#define LOOK_NS (10 * NS_PER_MS)
 
 /* What a caller wants, and for how long. */
 typedef struct want {
@@ -38,6 +40,7 @@ static dl_status_t make_ticket(want_t *want, dl_error_t *err) {
                               strerror(error));
     }
     pthread_mutex_lock(&pool->mutex);
+    ticket->number = ++pool->last_number;
     ticket->next = pool->tickets;
     atomic_signal_fence(memory_order_release);
     if (ticket->next != NULL) {
@@ -67,20 +70,17 @@ static void free_ticket(want_t *want) {
     want->ticket = NULL;
 }
 
-/* So that it can be called once more. */
-static void renew_ticket(dli_mysql_ticket_t *ticket) {
+static void hear(dli_mysql_ticket_t *ticket) {
     uint64_t count;
     ssize_t n = read(ticket->fd, &count, sizeof count);
     (void)n;
-    ticket->is_called = false;
-    ticket->member = NULL;
 }
 
-/* With the mutex held. */
-static void join_queue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket) {
-    ticket->behind = NULL;
-    *(lane->last != NULL ? &lane->last->behind : &lane->first) = ticket;
-    lane->last = ticket;
+/* So that it can be called once more. */
+static void renew_ticket(dli_mysql_ticket_t *ticket) {
+    hear(ticket);
+    ticket->is_called = false;
+    ticket->member = NULL;
 }
 
 /* With the mutex held. */
@@ -120,21 +120,23 @@ static void quit(want_t *want) {
 static uint64_t look_until(const want_t *want, bool is_crowded, uint64_t now_ns) {
     const dli_mysql_maker_t *maker = want->ticket->maker;
     uint64_t connect_ns = (uint64_t)want->pool->endpoint->connect_timeout_ms * NS_PER_MS;
-    uint64_t tried_ns = dli_breaker_tried_until(&want->pool->breaker, now_ns);
+    uint64_t held_off_ns = dli_mysql_pool_held_off_until(want->pool, &want->pool->lanes[want->at], 0, now_ns);
     uint64_t until_ns = (maker != NULL ? maker->began_ns : now_ns) + connect_ns;
-    if (is_crowded) {
+    if (maker == NULL) {
         uint64_t queue_ns =
             want->borrow_until_ns < want->busy_from_ns ? want->borrow_until_ns : want->busy_from_ns;
+        queue_ns = is_crowded || queue_ns > now_ns ? queue_ns : now_ns + LOOK_NS;
         until_ns = queue_ns < until_ns ? queue_ns : until_ns;
     }
-    if (maker == NULL && tried_ns > 0 && tried_ns < until_ns) {
-        until_ns = tried_ns;
+    if (maker == NULL && held_off_ns > 0 && held_off_ns < until_ns) {
+        until_ns = held_off_ns;
     }
     return want->deadline_ns < until_ns ? want->deadline_ns : until_ns;
 }
 
-/* Has the caller to give up? `ready`: what its poll came to. */
-static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready, const struct pollfd *fds,
+/* Has the caller to give up? crowd: so many are all that there can be, and in use. `ready`: what its poll
+ * came to. */
+static dl_status_t check_patience(const want_t *want, int64_t crowd, int ready, const struct pollfd *fds,
                                   dl_error_t *err) {
     const char *label = want->pool->endpoint->label;
     uint64_t now_ns = want->pool->env.now_ns();
@@ -146,10 +148,11 @@ static dl_status_t check_patience(const want_t *want, bool is_crowded, int ready
     }
     bool is_again = now_ns >= want->busy_from_ns;
     bool is_over = now_ns >= want->borrow_until_ns || (now_ns >= want->deadline_ns && !is_again);
-    if (is_crowded && (is_over || is_again)) {
+    if (crowd > 0 && (is_over || is_again)) {
+        bool is_ours = crowd >= want->pool->lanes[want->at].max_total;
         return dl_driver_fail(err, is_over ? DL_ETIMEDOUT : DL_EBUSY, 0,
-                              "%s: all %lld connections are in use (max_total)", label,
-                              (long long)want->pool->lanes[want->at].max_total);
+                              "%s: all %lld connections are in use (%s)", label, (long long)crowd,
+                              is_ours ? "max_total" : "the server takes no more");
     }
     if (now_ns >= want->deadline_ns) {
         return dl_driver_fail(err, DL_EIO, 0, "%s: no connection in time", label);
@@ -173,19 +176,16 @@ static dl_status_t await(want_t *want, dli_mysql_member_t **member, dl_error_t *
         dli_mysql_pool_note_overdue(pool, want->at);
         dli_mysql_pool_let_in(pool, lane);
         bool is_called = ticket->is_called;
-        bool is_crowded = ticket->maker == NULL && lane->total >= lane->max_total;
-        uint64_t until_ns = look_until(want, is_crowded, pool->env.now_ns());
-        bool is_down = pool->breaker.is_down && lane->makers != NULL;
-        dl_error_t why = pool->breaker.reason;
+        int64_t crowd = dli_mysql_pool_crowd(pool, lane);
+        uint64_t until_ns = look_until(want, crowd > 0, pool->env.now_ns());
+        if (!is_called && ready > 0 && fds[0].revents != 0) {
+            hear(ticket); /* it is in the queue again */
+        }
         pthread_mutex_unlock(&pool->mutex);
         if (is_called) {
             break;
         }
-        dl_status_t status = check_patience(want, is_crowded, ready, fds, err);
-        if (status == DL_EBUSY && is_down) { /* not full of what is in use: that is no news of the server */
-            *err = why;
-            status = why.status;
-        }
+        dl_status_t status = check_patience(want, crowd, ready, fds, err);
         if (status != DL_OK) {
             quit(want);
             return status;
@@ -231,7 +231,7 @@ static void enter(want_t *want, dli_mysql_member_t **member) {
             lane->total++;
             want->has_place = true;
         } else {
-            join_queue(lane, ticket);
+            dli_mysql_pool_join_queue(lane, ticket);
         }
     }
     pthread_mutex_unlock(&pool->mutex);
@@ -261,7 +261,7 @@ static dl_status_t obtain(want_t *want, dli_mysql_member_t **member, dl_error_t 
             want->has_place = false; /* make takes it */
             status = dli_mysql_pool_make(want->pool, want->at, want->ticket, err);
             if (status == DL_EBUSY) {
-                continue; /* another tries the server: it is to queue */
+                continue; /* none is made for now: it is to queue */
             }
         }
         if (status == DL_OK && *member == NULL) {

@@ -137,8 +137,22 @@ static void bring(dli_mysql_maker_t *maker, dli_mysql_member_t **doomed) {
     }
 }
 
+/* The server takes no more: may another connection of the lane do, now or later? */
+static bool share(dli_mysql_maker_t *maker, dli_mysql_member_t **doomed) {
+    dli_mysql_pool_t *pool = maker->pool;
+    dli_mysql_lane_pool_t *lane = &pool->lanes[maker->lane];
+    dli_mysql_member_t *member = dli_mysql_pool_take_idle(pool, maker->lane, doomed);
+    if (member != NULL) {
+        dli_mysql_pool_call(maker->ticket, DL_OK, member);
+    } else if (lane->total > 1) {
+        dli_mysql_pool_requeue(lane, maker->ticket);
+    }
+    return member != NULL || lane->total > 1;
+}
+
 /* What the machine here lacks says nothing about the server. */
-static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t *err) {
+static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t *err,
+                 dli_mysql_member_t **doomed) {
     dli_mysql_pool_t *pool = maker->pool;
     if (blames_server) {
         blame(pool, maker, err);
@@ -148,7 +162,9 @@ static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t 
     } else {
         dli_breaker_give_up(&pool->breaker, maker->is_probe);
     }
-    fail_ticket(maker, err);
+    if (maker->ticket == NULL || !blames_server || err->status != DL_ELIMIT || !share(maker, doomed)) {
+        fail_ticket(maker, err);
+    }
     if (!maker->is_overdue) {
         dli_mysql_pool_leave_locked(pool, &pool->lanes[maker->lane]);
     }
@@ -168,7 +184,7 @@ static void finish(dli_mysql_maker_t *maker, bool blames_server, const dl_error_
     } else if (maker->member->conn != NULL) {
         bring(maker, &doomed);
     } else {
-        fail(maker, blames_server, err);
+        fail(maker, blames_server, err, &doomed);
     }
     for (int i = 0; i < DLI_MYSQL_LANES; i++) {
         dli_mysql_pool_let_in(pool, &pool->lanes[i]);
@@ -211,12 +227,12 @@ static dl_status_t ask(dli_mysql_pool_t *pool, dli_mysql_maker_t *maker, dl_erro
     return dli_breaker_ask(&pool->breaker, maker->began_ns, &maker->is_probe, err);
 }
 
-/* On failure the maker is the caller's. DL_EBUSY: another tries the server, and whoever waits is to queue. */
+/* On failure the maker is the caller's. DL_EBUSY: whoever waits is to queue. */
 static dl_status_t begin(dli_mysql_maker_t *maker, dli_mysql_ticket_t *ticket, dl_error_t *err) {
     dli_mysql_pool_t *pool = maker->pool;
     pthread_mutex_lock(&pool->mutex);
-    bool is_tried = dli_breaker_tried_until(&pool->breaker, maker->began_ns) > 0;
-    dl_status_t status = is_tried && ticket != NULL ? DL_EBUSY : ask(pool, maker, err);
+    bool is_held_off = dli_mysql_pool_held_off_until(pool, &pool->lanes[maker->lane], 1, maker->began_ns) > 0;
+    dl_status_t status = is_held_off && ticket != NULL ? DL_EBUSY : ask(pool, maker, err);
     if (status == DL_OK) {
         enlist(&pool->lanes[maker->lane], maker);
         maker->ticket = ticket;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "condemned.h"
 #include "keeper.h"
@@ -158,6 +159,12 @@ void dli_mysql_link_give_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn) {
 
 void dli_mysql_link_drop(dli_mysql_link_t *link, dli_mysql_conn_t *conn, bool is_condemned) {
     drop(link, dli_mysql_conn_owner(conn), is_condemned);
+}
+
+void dli_mysql_link_break(dli_mysql_link_t *link, dli_mysql_conn_t *conn) {
+    const dli_mysql_member_t *member = dli_mysql_conn_owner(conn);
+    dli_mysql_condemned_add(&link->condemned, dli_mysql_conn_facts(conn), member->began_ns);
+    (void)shutdown(dli_mysql_conn_fd(conn), SHUT_RDWR);
 }
 
 dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, const char *sql, size_t len,

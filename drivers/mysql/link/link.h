@@ -10,7 +10,8 @@
  * are made by threads of their own: a caller waits for one no longer than its deadline and its stop allow,
  * and one that comes too late goes to the idle ones. An idle connection is looked at before it is used; a
  * broken one is closed and never surfaces. While the server is known to be down (connecting failed), callers
- * fail at once with the reason, except for one that tries again when a backoff with jitter is over.
+ * fail at once with the reason, except for one that tries again when a backoff with jitter is over. If it
+ * only takes no more connections, they wait for one of the lane's that are in use, if there is one.
  *
  * A statement that was given up may still be carried out: if it was a claim, its connection is condemned, and
  * every exchange that frees first KILLs the condemned connections, on the control lane. A connection is
@@ -107,6 +108,9 @@ dl_status_t dli_mysql_link_borrow(dli_mysql_link_t *link, dli_mysql_lane_t lane,
 void dli_mysql_link_give_back(dli_mysql_link_t *link, dli_mysql_conn_t *conn);
 /* Closes it at once, whatever it is doing. is_condemned: what it was sent may still take effect. */
 void dli_mysql_link_drop(dli_mysql_link_t *link, dli_mysql_conn_t *conn, bool is_condemned);
+/* From another thread than the one that uses it, which cannot give it up meanwhile: it is condemned, and its
+ * user finds it broken. */
+void dli_mysql_link_break(dli_mysql_link_t *link, dli_mysql_conn_t *conn);
 /* One statement on it. As dli_mysql_conn_ask, and counts the round trip. */
 dl_status_t dli_mysql_link_ask(dli_mysql_link_t *link, dli_mysql_conn_t *conn, const char *sql, size_t len,
                                uint64_t deadline_ns, const dl_stop_t *stop, uint64_t *sent_ns,

@@ -106,6 +106,7 @@ void dli_mysql_pool_enlist(dli_mysql_pool_t *pool, dli_mysql_member_t *member) {
         member->next->before = member;
     }
     pool->members = member;
+    pool->lanes[member->lane].made++;
 }
 
 static void delist(dli_mysql_pool_t *pool, dli_mysql_member_t *member) {
@@ -117,6 +118,7 @@ static void delist(dli_mysql_pool_t *pool, dli_mysql_member_t *member) {
     if (member->next != NULL) {
         member->next->before = member->before;
     }
+    pool->lanes[member->lane].made--;
 }
 
 /* Puts it between the idle ones, which are ordered by their last use. */
@@ -141,14 +143,37 @@ static void pick_up(dli_mysql_lane_pool_t *lane, dli_mysql_member_t *member) {
     lane->idle--;
 }
 
+static void wake(dli_mysql_ticket_t *ticket) {
+    uint64_t one = 1;
+    ssize_t n = write(ticket->fd, &one, sizeof one); /* cannot fail */
+    (void)n;
+}
+
 void dli_mysql_pool_call(dli_mysql_ticket_t *ticket, dl_status_t status, dli_mysql_member_t *member) {
     ticket->status = status;
     ticket->member = member;
     ticket->maker = NULL;
     ticket->is_called = true;
-    uint64_t one = 1;
-    ssize_t n = write(ticket->fd, &one, sizeof one); /* cannot fail: nobody wrote before */
-    (void)n;
+    wake(ticket);
+}
+
+void dli_mysql_pool_join_queue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket) {
+    dli_mysql_ticket_t **at = &lane->first;
+    if (lane->last != NULL && lane->last->number < ticket->number) {
+        at = &lane->last->behind;
+    }
+    while (*at != NULL && (*at)->number < ticket->number) {
+        at = &(*at)->behind;
+    }
+    ticket->behind = *at;
+    *at = ticket;
+    lane->last = ticket->behind == NULL ? ticket : lane->last;
+}
+
+void dli_mysql_pool_requeue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket) {
+    ticket->maker = NULL;
+    dli_mysql_pool_join_queue(lane, ticket);
+    wake(ticket);
 }
 
 /* The first in the queue gets the connection, or without one the place for one. */
@@ -161,8 +186,25 @@ static void call_next(dli_mysql_lane_pool_t *lane, dli_mysql_member_t *member) {
     dli_mysql_pool_call(ticket, DL_OK, member);
 }
 
+/* The server takes no more, and the lane has more than so many places: one is there, or being made. */
+static bool is_full(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane, int64_t places) {
+    return pool->breaker.is_down && pool->breaker.reason.status == DL_ELIMIT && lane->total > places;
+}
+
+int64_t dli_mysql_pool_crowd(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane) {
+    return lane->made >= lane->max_total || is_full(pool, lane, 0) ? lane->made : 0;
+}
+
+uint64_t dli_mysql_pool_held_off_until(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane,
+                                       int64_t places, uint64_t now_ns) {
+    uint64_t tried_ns = dli_breaker_tried_until(&pool->breaker, now_ns);
+    uint64_t closed_ns = is_full(pool, lane, places) ? pool->breaker.closed_until_ns : 0;
+    return tried_ns > 0 ? tried_ns : now_ns < closed_ns ? closed_ns : 0;
+}
+
 bool dli_mysql_pool_has_room(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane) {
-    return lane->total < lane->max_total && dli_breaker_tried_until(&pool->breaker, pool->env.now_ns()) == 0;
+    return lane->total < lane->max_total &&
+           dli_mysql_pool_held_off_until(pool, lane, 0, pool->env.now_ns()) == 0;
 }
 
 void dli_mysql_pool_let_in(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane) {

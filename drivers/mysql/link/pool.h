@@ -30,7 +30,8 @@ typedef struct dli_mysql_member {
 
 /* A wait for a connection: in the queue for a free one, or for one that is being made. */
 typedef struct dli_mysql_ticket {
-    int fd; /* an eventfd: called */
+    int fd;          /* an eventfd: called, or in the queue again */
+    uint64_t number; /* rises with each */
     bool is_called;
     /* Once called: not DL_OK: why there is none. DL_OK without a member: has a place, and may make one. */
     dl_status_t status;
@@ -59,6 +60,7 @@ typedef struct dli_mysql_lane_pool {
     int64_t max_total, max_idle;
     int64_t keep;        /* so many idle ones are kept although idle_timeout is over */
     int64_t total, idle; /* total: in use, being made, and idle */
+    int64_t made;        /* connections that are there */
     bool was_used;
     dli_mysql_member_t *newest, *oldest;
     dli_mysql_maker_t *makers;
@@ -82,6 +84,7 @@ typedef struct dli_mysql_pool {
     /* Changed so that a forked child can walk them at any time. */
     dli_mysql_member_t *members;
     dli_mysql_ticket_t *tickets;
+    uint64_t last_number;
     dli_breaker_t breaker;
     dli_mysql_facts_t facts; /* of the last connection; its id: 0 once one to the same server had none */
     unsigned epoch;      /* connections of an older one are to another server, or to one that only reads */
@@ -149,7 +152,20 @@ dli_mysql_member_t *dli_mysql_pool_take_idle(dli_mysql_pool_t *pool, dli_mysql_l
                                              dli_mysql_member_t **doomed);
 void dli_mysql_pool_enlist(dli_mysql_pool_t *pool, dli_mysql_member_t *member);
 void dli_mysql_pool_settle(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_member_t **doomed);
-/* May a connection be made in it now? Not beside the one that tries a server that was down. */
+/* In the order of their numbers. */
+void dli_mysql_pool_join_queue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket);
+/* What was being made for it came to nothing, and it waits for others'. */
+void dli_mysql_pool_requeue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket);
+/* So many connections are all that there can be, and in use: max_total, or fewer where the server takes no
+ * more; 0: there may be more. A place in which somebody connects may be no news of use, but of a server that
+ * does not answer. */
+int64_t dli_mysql_pool_crowd(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane);
+/* Until when none is made in it: another tries a server that was down; or the server takes no more, is left
+ * alone for a moment, and the lane has more than so many places, which are the caller's. 0: one may be made.
+ */
+uint64_t dli_mysql_pool_held_off_until(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane,
+                                       int64_t places, uint64_t now_ns);
+/* May a connection be made in it now? */
 bool dli_mysql_pool_has_room(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane);
 /* Gives what room there is to the queue. */
 void dli_mysql_pool_let_in(dli_mysql_pool_t *pool, dli_mysql_lane_pool_t *lane);
@@ -163,7 +179,7 @@ void dli_mysql_pool_close_all(dli_mysql_member_t *doomed);
 
 /* Starts a thread that makes a connection in the caller's place in the lane. ticket: called when it is there
  * or came to nothing; NULL: it goes to the idle ones. Unless DL_OK, the place is given to the next. DL_EBUSY:
- * another one tries the server, which was down; for a ticket only. */
+ * none is made for now (dli_mysql_pool_held_off_until); for a ticket only. */
 dl_status_t dli_mysql_pool_make(dli_mysql_pool_t *pool, dli_mysql_lane_t lane, dli_mysql_ticket_t *ticket,
                                 dl_error_t *err);
 /* The keeper's: makes one for the idle ones, if there is a place. true: one is being made. */
