@@ -118,7 +118,7 @@ CT_CASE(outages, all_who_want_a_name_of_an_unreachable_server_hear_of_it_in_time
 }
 
 CT_CASE(outages, all_who_want_a_name_of_a_silent_server_hear_of_it_in_time) {
-    all_hear_of_it(ct, CT_NEVER, "injected");
+    all_hear_of_it(ct, CT_NEVER, "no reply");
 }
 
 CT_CASE(outages, who_comes_later_has_a_call_timeout_of_its_own) {

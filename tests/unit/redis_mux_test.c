@@ -693,8 +693,10 @@ static long long kills(void) {
 
 Test(redis_mux, frees_kill_until_a_kill_is_confirmed) {
     lose_claim();
-    /* The connection that is to say it is lost before its answer. */
-    atomic_store(&relay_held[1], 1);
+    /* The connection that is to say it is lost before its answer, the first or a later successor. */
+    for (int i = 0; i < atomic_load(&relay_pairs); i++) {
+        atomic_store(&relay_held[i], 1);
+    }
     line_t give = line_of(&release, "DEL lock");
     run_line(&give);
     cr_assert_eq(give.status, DL_EUNKNOWN);
