@@ -132,8 +132,12 @@ static dli_next_t fail(dli_op_t *op, dl_status_t status) {
 
 /* Others have asked at its name, in vain. */
 static dli_next_t fail_as_others(dli_op_t *op) {
-    op->err = op->client->trouble;
-    op->err.status = DL_EIO;
+    const dl_client_t *client = op->client;
+    dli_error_clear(&op->err);
+    if (client->trouble_at == op->gate) { /* else the last was another name's */
+        op->err = client->trouble;
+        op->err.status = DL_EIO;
+    }
     return end(op, DL_EIO);
 }
 
@@ -446,6 +450,7 @@ static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
         op->gate->trouble_ns = status == DL_ELOST ? now : op->trouble_ns;
     }
     op->client->trouble = op->err;
+    op->client->trouble_at = op->gate;
     op->was_refused |= now + DLI_GRACE_NS < op->deadline_ns;
     uint64_t until_ns = dli_min(op->deadline_ns, patience_ns(op, now));
     if (status != DL_ELOST && op->held_by_other && now >= op->deadline_ns && !op->was_refused &&

@@ -457,11 +457,12 @@ struct dl_client {
 
     uint64_t last_hold_id;
     uint64_t token_floor;
-    dli_claim_t *dead;       /* without references, to be dropped outside the mutex */
-    unsigned busy_outside;   /* threads that do so, or hand out log lines, now */
-    uint64_t last_answer_ns; /* when the server was last heard of */
-    dl_error_t trouble;      /* why it was last not */
-    uint32_t level_limit;    /* DL_LEVEL_MAX; tests lower it */
+    dli_claim_t *dead;            /* without references, to be dropped outside the mutex */
+    unsigned busy_outside;        /* threads that do so, or hand out log lines, now */
+    uint64_t last_answer_ns;      /* when the server was last heard of */
+    dl_error_t trouble;           /* why it was last not */
+    const dli_gate_t *trouble_at; /* when asked for a lock of this one, which may be gone */
+    uint32_t level_limit;         /* DL_LEVEL_MAX; tests lower it */
     bool threads_exited;
     uint64_t close_until_ns; /* how long a close asks a server that is silent */
 

@@ -5,8 +5,8 @@
 #include "core.h"
 
 #define FIRST_PAUSE_NS (10u * (uint64_t)DLI_NS_PER_MS)
-/* Pauses grow up to the longer of a second and this part of the time for which it has been looked for: a
- * day's lease is no reason to ask 86,400 times. */
+/* Pauses grow up to a second; for what only may be there, up to this part of the time for which it has been
+ * looked for: a day's lease is no reason to ask 86,400 times. */
 #define SECOND_NS (1000u * (uint64_t)DLI_NS_PER_MS)
 #define PART_OF_AGE 8
 
@@ -70,7 +70,7 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     }
     dli_loop_at(client, &claim->timer, dli_min(now + claim->free->pause_ns, claim->free_until_ns));
     uint64_t since_ns = dli_min(claim->free_until_ns - dli_ms(claim->lease_ms), now);
-    uint64_t longest_ns = dli_max(SECOND_NS, (now - since_ns) / PART_OF_AGE);
+    uint64_t longest_ns = dli_max(SECOND_NS, claim->may_appear ? (now - since_ns) / PART_OF_AGE : 0);
     claim->free->pause_ns = dli_min(claim->free->pause_ns * 2, longest_ns);
 }
 

@@ -15,6 +15,7 @@
 #define CHAOS_WIPES_MAX 4096
 #define CHAOS_PROCESSES_MAX 16
 #define CHAOS_LONGEST_LEASE_MS 2000
+#define CHAOS_LONGEST_PAUSE_MS 1000 /* between two frees in the background */
 
 /* One hold, as its holder knows it. Every part of it is claimed by dl_valid_ms alone. */
 typedef struct chaos_hold {

@@ -249,6 +249,8 @@ static void take_all(worker_t *self) {
 
 static void look_at_client(dl_client_t *client) {
     uint64_t lost = 0;
+    /* What may yet appear is looked for until a lease is over that begins when the server is back. */
+    chaos_sleep_ms(CHAOS_LONGEST_LEASE_MS + CHAOS_LONGEST_PAUSE_MS + 2 * chaos.call_timeout_ms);
     dl_client_stats_t before = stats_of(client);
     chaos_sleep_ms(chaos.lease_ms);
     dl_client_stats_t after = stats_of(client);

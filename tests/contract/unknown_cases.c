@@ -123,6 +123,18 @@ CT_CASE(unknown, request_is_looked_for_ever_more_seldom, .traits = CT_VIRTUAL) {
     CT_BETWEEN(ct_calls(ct, CT_OP_RELEASE), asked + 1, asked + 10);
 }
 
+/* What is there is in others' way. */
+CT_CASE(unknown, release_is_repeated_soon_after_a_long_outage, .traits = CT_VIRTUAL) {
+    dl_lock_t *lock = ct_lock(ct, ct_open(ct, LASTING), "long");
+    const int64_t hour_ms = 3600000;
+    CT_OK(dl_trylock_for(lock, 0, 2 * hour_ms, CT_ERR));
+    int outage = ct_fault(ct, CT_OP_RELEASE, CT_FAIL_BEFORE, CT_ALWAYS);
+    (void)CT_EITHER(dl_unlock(lock, CT_ERR), DL_EIO, DL_EUNKNOWN);
+    ct_sleep_ms(ct, hour_ms);
+    ct_fault_end(ct, outage);
+    ct_expect_free(ct, "long", 1000 + ct_tolerance_ms(ct));
+}
+
 /* A server that stood still for longer carries out what was sent before, and only then its lease begins. */
 CT_CASE(unknown, request_is_looked_for_while_the_server_is_silent, .traits = CT_REPLAY) {
     dl_client_t *c = ct_open(ct, NULL);

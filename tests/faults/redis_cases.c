@@ -386,6 +386,9 @@ CT_CASE(faults, row18_busy_is_told_before_the_replicas_are_heard, REDIS) {
     CT_STATUS(dl_trylock(ct_lock(ct, c, "row 18"), CT_ERR), DL_EBUSY);
     const char *clients = redis_ask(ct_redis(ct), "INFO clients");
     CT_CHECKF(strstr(clients, "blocked_clients:1") != NULL, "the WAIT is over: %s", clients);
+    CT_STATUS(dl_trylock(ct_lock(ct, c, "row 18"), CT_ERR), DL_EBUSY); /* on another connection */
+    clients = redis_ask(ct_redis(ct), "INFO clients");
+    CT_CHECKF(strstr(clients, "blocked_clients:2") != NULL, "it had to wait for that: %s", clients);
 }
 
 /* It is told of something while a caller reads for all; nobody's reply may lie unread meanwhile. */

@@ -4,6 +4,19 @@
 
 TestSuite(pool, .init = set_up_pool, .fini = tear_down_pool, .timeout = 120);
 
+Test(pool, only_the_server_says_that_it_takes_no_more) {
+    static const struct {
+        int native;
+        bool is_refusal;
+    } cases[] = {{EMFILE, false}, {1040, true}, {1203, true}, {1226, true}, {2001, false}, {2004, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const dl_error_t why = {.status = DL_ELIMIT, .native = cases[i].native};
+        cr_expect_eq(dli_mysql_pool_is_refusal(&why), cases[i].is_refusal, "%d", cases[i].native);
+    }
+    const dl_error_t refused = {.status = DL_EAUTH, .native = 1045};
+    cr_expect_not(dli_mysql_pool_is_refusal(&refused));
+}
+
 Test(pool, a_full_lane_keeps_its_caller_waiting_for_borrow_timeout_and_says_so) {
     options.borrow_timeout_ms = 100;
     open_pool(2);

@@ -944,13 +944,39 @@ Test(redis_mux, where_all_have_given_up_it_is_silent_soon) {
         begin_line(&lines[i]);
         cr_assert(withdraw_line(&lines[i]));
     }
-    lock_core(&core_mutex);
-    mux.pipes[0].unled++; /* somebody looks */
-    unlock_core(&core_mutex);
+    line_t give = line_of(&release, "DEL lock"); /* as the core does, in the background */
+    begin_line(&give);
     cr_assert_not(has_successor_after(19 * MS));
     cr_assert(has_successor_after(MS));
-    mux.pipes[0].unled--;
-    stands_at_ns = 0;
+    end_held_back(&give);
+}
+
+/* The first to be begun is the last to be made, and leads to the server of before. */
+Test(redis_mux, a_connection_that_was_begun_before_the_switch_does_not_lead_back) {
+    server_t other;
+    start_server(&other, 0);
+    open_mux_over_relay();
+    line_t first = line_of(&plain, "PING"), late = line_of(&claim, "SET lock x");
+    run_line(&first);
+    late.wire.pipe = 1;
+    atomic_store(&relay_holds_new, 1);
+    begin_line(&late);
+    AWAIT_THAT((listen_once(env.now_ns() + MS), atomic_load(&relay_pairs)), ==, 2);
+    atomic_store(&relay_holds_new, 0);
+    leads_to = &other;
+    lock_core(&core_mutex);
+    mux.pipes[0].retired = true; /* it is made anew */
+    unlock_core(&core_mutex);
+    line_t anew = line_of(&plain, "PING");
+    run_line(&anew);
+    cr_assert(was_reported("restarted or replaced"), "%s", reported);
+    atomic_store(&relay_held[1], 0);
+    await_line(&late);
+    cr_assert_eq(late.status, DL_OK, "%s", late.err.message);
+    cr_assert_eq(tell(&server, "EXISTS lock"), 0);
+    cr_assert_eq(tell(&other, "EXISTS lock"), 1);
+    leads_to = NULL;
+    end_server(&other);
 }
 
 /* ---- who reads for others --------------------------------------------------------------------------------

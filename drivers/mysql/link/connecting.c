@@ -162,7 +162,7 @@ static void fail(dli_mysql_maker_t *maker, bool blames_server, const dl_error_t 
     } else {
         dli_breaker_give_up(&pool->breaker, maker->is_probe);
     }
-    if (maker->ticket == NULL || !blames_server || err->status != DL_ELIMIT || !share(maker, doomed)) {
+    if (maker->ticket == NULL || !dli_mysql_pool_is_refusal(err) || !share(maker, doomed)) {
         fail_ticket(maker, err);
     }
     if (!maker->is_overdue) {

@@ -12,6 +12,8 @@
 #define RENEWALS_MAX 4
 #define TOKENS_MAX 8
 #define CONTROL_MAX 4
+/* Smaller numbers are the operating system's. */
+#define FIRST_OF_SERVER 1000
 
 static void set_lane(dli_mysql_pool_t *pool, dli_mysql_lane_t at, dli_mysql_role_t role, int64_t max_total,
                      int64_t max_idle, int64_t keep) {
@@ -186,9 +188,14 @@ static void call_next(dli_mysql_lane_pool_t *lane, dli_mysql_member_t *member) {
     dli_mysql_pool_call(ticket, DL_OK, member);
 }
 
+bool dli_mysql_pool_is_refusal(const dl_error_t *err) {
+    return err->status == DL_ELIMIT && err->native >= FIRST_OF_SERVER &&
+           !dli_mysql_is_library_error((unsigned)err->native);
+}
+
 /* The server takes no more, and the lane has more than so many places: one is there, or being made. */
 static bool is_full(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane, int64_t places) {
-    return pool->breaker.is_down && pool->breaker.reason.status == DL_ELIMIT && lane->total > places;
+    return pool->breaker.is_down && dli_mysql_pool_is_refusal(&pool->breaker.reason) && lane->total > places;
 }
 
 int64_t dli_mysql_pool_crowd(const dli_mysql_pool_t *pool, const dli_mysql_lane_pool_t *lane) {

@@ -152,6 +152,8 @@ dli_mysql_member_t *dli_mysql_pool_take_idle(dli_mysql_pool_t *pool, dli_mysql_l
                                              dli_mysql_member_t **doomed);
 void dli_mysql_pool_enlist(dli_mysql_pool_t *pool, dli_mysql_member_t *member);
 void dli_mysql_pool_settle(dli_mysql_pool_t *pool, dli_mysql_member_t *member, dli_mysql_member_t **doomed);
+/* Connecting failed for the server takes no more connections; not for want of descriptors here. */
+bool dli_mysql_pool_is_refusal(const dl_error_t *err);
 /* In the order of their numbers. */
 void dli_mysql_pool_join_queue(dli_mysql_lane_pool_t *lane, dli_mysql_ticket_t *ticket);
 /* What was being made for it came to nothing, and it waits for others'. */

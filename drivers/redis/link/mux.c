@@ -176,6 +176,9 @@ static void meet_other(dli_mux_t *mux, const dli_facts_t *facts) {
     snprintf(mux->run_id, sizeof mux->run_id, "%s", facts->run_id);
     if (!is_first) {
         dli_pipe_retire_all(mux); /* the other connections may lead to the old one, which may live on */
+    }
+    if (!is_first && (mux->told_ns == 0 || mux->met_ns - mux->told_ns >= RECENT_NS)) {
+        mux->told_ns = mux->met_ns;
         report(mux, DL_LOG_WARNING, mux->endpoint->label,
                "the server was restarted or replaced; locks that it had may be gone");
     }
@@ -189,6 +192,7 @@ static void become_ready(dli_pipe_t *pipe) {
     pipe->is_probe = false;
     uint64_t made_ns = mux->env->now_ns() - pipe->began_ns;
     mux->made_ns = mux->made_ns == 0 ? made_ns : earlier(mux->made_ns, made_ns);
+    mux->met_ns = later(mux->met_ns, pipe->began_ns);
     if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
         meet_other(mux, &facts);
     }
@@ -222,7 +226,8 @@ static uint64_t call_timeout_ns(const dli_pipe_t *pipe) {
 static bool is_awaited(const dli_pipe_t *pipe) {
     bool found = dli_pipe_slot(pipe, pipe->head)->kind != DLI_SLOT_REQUEST;
     for (uint64_t at = pipe->head; at != pipe->tail && !found; at++) {
-        found = dli_pipe_slot(pipe, at)->request != NULL;
+        const dli_slot_t *slot = dli_pipe_slot(pipe, at);
+        found = slot->request != NULL && !slot->follows;
     }
     return found;
 }
@@ -383,6 +388,13 @@ static void step_connecting(dli_pipe_t *pipe, short revents) {
     }
 }
 
+/* Was it begun before another server was met, and leads to the one before? */
+static bool is_outdated(const dli_pipe_t *pipe) {
+    const dli_mux_t *mux = pipe->mux;
+    const char *run_id = dli_conn_facts(pipe->conn)->run_id;
+    return pipe->began_ns < mux->met_ns && run_id[0] != '\0' && strcmp(run_id, mux->run_id) != 0;
+}
+
 /* The connection is made: to the right server? A successor is asked when it takes over: one that is dropped
  * says nothing about the server that the requests go to. */
 static void greet(dli_pipe_t *pipe) {
@@ -390,12 +402,16 @@ static void greet(dli_pipe_t *pipe) {
     dl_error_t err;
     dl_status_t status =
         mux->meets == NULL ? DL_OK : mux->meets(mux->meets_arg, dli_conn_facts(pipe->conn), &err);
-    if (status == DL_OK) {
+    bool is_old = status == DL_OK && is_outdated(pipe);
+    if (status == DL_OK && !is_old) {
         become_ready(pipe);
         return;
     }
-    note_failure(pipe, pipe->began_ns, true, &err);
+    note_failure(pipe, pipe->began_ns, !is_old, &err);
     close_conn(mux, &pipe->conn);
+    if (is_old) { /* another is made */
+        return;
+    }
     dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
 }
 
@@ -550,16 +566,30 @@ bool dli_mux_withdraw(dli_mux_t *mux, dli_redis_request_t *request) {
     return was_sent && !request->forgotten; /* the server knew no such script */
 }
 
+/* What was answered as far as it matters keeps the server waiting there. */
+static bool is_stuck(const dli_pipe_t *pipe) {
+    const dli_slot_t *oldest = dli_pipe_owes(pipe) ? dli_pipe_slot(pipe, pipe->head) : NULL;
+    return oldest != NULL && oldest->request == NULL && oldest->slow_ms > 0;
+}
+
+static bool can_send(const dli_pipe_t *pipe) {
+    return pipe->ready && !pipe->retired && !is_stuck(pipe);
+}
+
 size_t dli_mux_choose(dli_mux_t *mux, size_t first, size_t n, size_t wish) {
     dli_pipe_t *wished = &mux->pipes[first + wish % n];
-    for (size_t i = 0; i < n && !wished->ready; i++) {
+    for (size_t i = 0; i < n && !can_send(wished); i++) {
         const dli_pipe_t *pipe = &mux->pipes[first + i];
-        if (pipe->ready && !pipe->retired) {
+        if (can_send(pipe)) {
             wished->wanted |= wished->conn == NULL && pipe->tail - pipe->head >= CROWDED;
             return first + i;
         }
     }
-    return wished->ready ? (size_t)(wished - mux->pipes) : first;
+    size_t at = wished->ready ? (size_t)(wished - mux->pipes) : first;
+    for (size_t i = first; i < first + n && is_stuck(&mux->pipes[at]); i++) {
+        at = mux->pipes[i].conn == NULL ? i : at;
+    }
+    return at;
 }
 
 /* A caller that reads for so long may not be able to. */

@@ -116,6 +116,7 @@ typedef struct dli_slot {
     dli_intent_t intent;
     uint64_t claim; /* or, of a kill, the number of the connection */
     uint32_t slow_ms;
+    bool follows; /* the free of a claim that was given up before it; no caller waits for that */
 } dli_slot_t;
 
 #define DLI_KILLS_MAX 32
@@ -175,6 +176,8 @@ struct dli_mux {
     dli_label_t label;
     uint64_t made_ns; /* the shortest time that making a connection took; 0: none was made */
     char run_id[41];  /* of the last server; "": not known */
+    uint64_t met_ns;  /* when the last of its connections was begun */
+    uint64_t told_ns; /* when it was last said that it is another one */
     bool may_not_kill;
     struct {
         int64_t id;

@@ -216,6 +216,8 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
     slot->intent = request->kind->intent;
     slot->claim = request->claim;
     slot->slow_ms = request->slow_ms;
+    slot->follows = request->kind->intent == DLI_FREE && request->place > pipe->head &&
+                    dli_slot_is_given_up(dli_pipe_slot(pipe, request->place - 1));
     pipe->has_rests |= request->rest_ms > 0;
     dli_redis_queue_remove(&pipe->queue, request);
     request->place = pipe->tail - 1;
