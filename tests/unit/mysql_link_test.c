@@ -230,6 +230,23 @@ Test(link_alone, a_restart_of_the_server_is_survived) {
     cr_assert(was_reported("the server is back"));
 }
 
+/* The first loses its statement, the second gives no sign of life, and nobody waits for the third's. */
+Test(link_alone, one_that_gives_no_sign_of_life_tells_of_all_that_lie_idle) {
+    open_link();
+    have_two();
+    dli_mysql_conn_t *third = lend(DLI_MYSQL_TOKENS);
+    uint64_t id = dli_mysql_conn_facts(third)->connection_id;
+    dli_mysql_link_give_back(link_, third);
+    mysql_server_freeze(server);
+    cr_assert_eq(run("DO 1", DLI_MYSQL_PLAIN, 300), DL_EUNKNOWN);
+    cr_assert_eq(run("DO 1", DLI_MYSQL_PLAIN, 300), DL_EIO);
+    mysql_server_thaw(server);
+    AWAIT_THAT(run("DO 1", DLI_MYSQL_PLAIN, 2000), ==, DL_OK);
+    third = lend(DLI_MYSQL_TOKENS);
+    cr_assert_neq(dli_mysql_conn_facts(third)->connection_id, id);
+    dli_mysql_link_give_back(link_, third);
+}
+
 static void *sleep_by_hand(void *hand) {
     (void)mysql_hand_try(hand, "SELECT SLEEP(25), 'namesake'");
     return NULL;

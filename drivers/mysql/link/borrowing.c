@@ -297,7 +297,7 @@ dl_status_t dli_mysql_pool_test(dli_mysql_pool_t *pool, dli_mysql_member_t *memb
     }
     if (status == DL_ETIMEDOUT && pool->env.now_ns() - began_ns >= DLI_MYSQL_SILENCE_NS) {
         dli_mysql_pool_distrust(pool, began_ns);
-        dli_mysql_pool_close_suspects(pool, member->lane);
+        dli_mysql_pool_close_suspects(pool);
     }
     return status == DL_ECANCELED ? status : DL_EIO;
 }

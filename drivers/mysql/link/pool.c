@@ -352,15 +352,16 @@ void dli_mysql_pool_distrust(dli_mysql_pool_t *pool, uint64_t since_ns) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void dli_mysql_pool_close_suspects(dli_mysql_pool_t *pool, dli_mysql_lane_t at) {
-    dli_mysql_lane_pool_t *lane = &pool->lanes[at];
+void dli_mysql_pool_close_suspects(dli_mysql_pool_t *pool) {
     dli_mysql_member_t *doomed = NULL;
     pthread_mutex_lock(&pool->mutex);
-    for (dli_mysql_member_t *member = lane->newest, *older; member != NULL; member = older) {
-        older = member->older;
-        if (member->touched_ns < pool->suspect_ns) {
-            pool->lost++;
-            doom_idle(pool, lane, member, &doomed);
+    for (dli_mysql_lane_pool_t *lane = pool->lanes; lane < pool->lanes + DLI_MYSQL_LANES; lane++) {
+        for (dli_mysql_member_t *member = lane->newest, *older; member != NULL; member = older) {
+            older = member->older;
+            if (member->touched_ns < pool->suspect_ns) {
+                pool->lost++;
+                doom_idle(pool, lane, member, &doomed);
+            }
         }
     }
     pthread_mutex_unlock(&pool->mutex);

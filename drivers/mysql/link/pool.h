@@ -126,8 +126,9 @@ void dli_mysql_pool_leave(dli_mysql_pool_t *pool, dli_mysql_lane_t lane);
 /* Nothing was heard from the server since since_ns: what made that connection deaf may have been on the way
  * of all of them. Idle ones that were not touched since are tested before they are used. */
 void dli_mysql_pool_distrust(dli_mysql_pool_t *pool, uint64_t since_ns);
-/* The suspect ones that lie idle in a lane are closed: one of them was deaf. */
-void dli_mysql_pool_close_suspects(dli_mysql_pool_t *pool, dli_mysql_lane_t lane);
+/* The suspect ones that lie idle are closed: one of them was deaf, and a lock that needs several is to find
+ * that out once. */
+void dli_mysql_pool_close_suspects(dli_mysql_pool_t *pool);
 /* This connection's server only reads: no connection of its time is used again, so that the name is looked up
  * anew. */
 void dli_mysql_pool_fail_over(dli_mysql_pool_t *pool, const dli_mysql_member_t *member);
