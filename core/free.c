@@ -60,10 +60,6 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     dl_client_t *client = claim->client;
     uint64_t now = dli_now();
     bool is_over = claim->last_try || (client->stop_threads && now >= dli_close_until(client));
-    bool is_silent = now >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
-    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
-        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
-    }
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
         end_freeing(claim);
         return;
@@ -72,6 +68,17 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     uint64_t since_ns = dli_min(claim->free_until_ns - dli_ms(claim->lease_ms), now);
     uint64_t longest_ns = dli_max(SECOND_NS, claim->may_appear ? (now - since_ns) / PART_OF_AGE : 0);
     claim->free->pause_ns = dli_min(claim->free->pause_ns * 2, longest_ns);
+}
+
+/* It was asked, and answered or not. */
+static void asked(dli_claim_t *claim, dl_status_t status) {
+    dl_client_t *client = claim->client;
+    dli_call_note(client, status);
+    bool is_silent = dli_now() >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
+    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
+        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
+    }
+    settle(claim, status);
 }
 
 /* SESSION: an exchange on its connection is under way, and is not waited for. */
@@ -98,9 +105,8 @@ static bool start(dli_request_t *request, dli_park_t *park) {
 static void ended(dli_request_t *request, dl_status_t status) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
     dli_request_over(claim->client, request);
-    dli_call_note(claim->client, status);
     dli_claim_idle(claim);
-    settle(claim, status);
+    asked(claim, status);
 }
 
 static void ask(dli_claim_t *claim) {
@@ -172,9 +178,7 @@ void dli_free_due(dli_claim_t *claim, uint64_t now) {
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {
-        dl_status_t status = dli_request_withdraw(client, &claim->free->request);
-        dli_call_note(client, status);
-        settle(claim, status);
+        asked(claim, dli_request_withdraw(client, &claim->free->request));
     }
 }
 

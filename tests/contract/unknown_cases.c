@@ -121,6 +121,10 @@ CT_CASE(unknown, request_is_looked_for_ever_more_seldom, .traits = CT_VIRTUAL) {
     CT_BETWEEN(asked, 10, 100);
     ct_sleep_ms(ct, hour_ms / 3);
     CT_BETWEEN(ct_calls(ct, CT_OP_RELEASE), asked + 1, asked + 10);
+    ct_sleep_ms(ct, hour_ms / 4);
+    asked = ct_calls(ct, CT_OP_RELEASE);
+    ct_sleep_ms(ct, hour_ms);
+    CT_EQ(ct_calls(ct, CT_OP_RELEASE), asked); /* its lease is over */
 }
 
 /* What is there is in others' way. */
