@@ -150,6 +150,22 @@ Test(command_numbers, nor_where_it_did_not_hear_that_the_command_has_ended) {
     cr_assert_null(strstr(cast.program.err_text, "the command has ended"), "%s", cast.program.err_text);
 }
 
+/* It asks for the lock, for which its client has a thread, beside that which looks after signals: from then
+ * on one that has come ends the wait, and not dlock at once. */
+static void await_asking(pid_t pid) {
+    char path[32], line[128];
+    int threads = 0;
+    uint64_t end_ns = now_boot_ns() + PATIENCE_MS * UINT64_C(1000000);
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    while (threads < 3) {
+        FILE *file = fopen(path, "re");
+        cr_assert_not_null(file, "no process %d", (int)pid);
+        while (fgets(line, sizeof line, file) != NULL && sscanf(line, "Threads: %d", &threads) != 1) {}
+        (void)fclose(file);
+        cr_assert_lt(now_boot_ns(), end_ns, "it has %d threads", threads);
+    }
+}
+
 /* Where no descriptor of it can be had, dlock sees by their socket that it has ended. */
 Test(command_numbers, dlock_kills_no_process_that_has_the_number_of_a_keeper_that_is_gone) {
     program_t holder;
@@ -163,6 +179,7 @@ Test(command_numbers, dlock_kills_no_process_that_has_the_number_of_a_keeper_tha
     cast.first = child_of(cast.program.pid);
     cast.dlock = child_of(cast.first);
     cast.keeper = child_of(cast.dlock);
+    await_asking(cast.dlock);
     cast.left = watched(cast.keeper);
     int number = inner_number(cast.keeper);
     (void)kill(cast.dlock, SIGSTOP); /* else it ends with its keeper */
