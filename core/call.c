@@ -5,7 +5,11 @@
 #include "core.h"
 
 uint64_t dli_call_deadline(const dl_client_t *client) {
-    return client->closing ? dli_close_until(client) : dli_now() + dli_ms(client->call_timeout_ms);
+    return dli_now() + dli_ms(client->call_timeout_ms);
+}
+
+uint64_t dli_ask_deadline(const dl_client_t *client) {
+    return client->closing ? dli_close_until(client) : dli_call_deadline(client);
 }
 
 void dli_call_note(dl_client_t *client, dl_status_t status) {

@@ -87,7 +87,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
     dl_client_t *client = claim->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
-    uint64_t until_ns = dli_call_deadline(client);
+    uint64_t until_ns = dli_ask_deadline(client);
     if (has_been_tried(claim)) { /* the first may have stood behind slow ones until its lease was over */
         until_ns = dli_min(until_ns, claim->free_until_ns);
     }

@@ -22,12 +22,11 @@ typedef struct trial {
 
 /* ---- one part ---------------------------------------------------------------------------------------- */
 
-/* By a deadline of its own; of a client that closes, by that of the close. The claim: of what is asked; NULL:
- * of the name. */
+/* By a deadline of its own. The claim: of what is asked; NULL: of the name. */
 static dl_status_t ask(dli_op_t *op, dli_ask_kind_t kind, dli_claim_t *claim, uint32_t level,
                        dl_error_t *err) {
     op->ask = kind;
-    op->ask_until_ns = dli_call_deadline(op->client);
+    op->ask_until_ns = dli_ask_deadline(op->client);
     op->claim = claim;
     op->level = level;
     dli_call_ask(op);

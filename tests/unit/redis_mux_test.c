@@ -657,13 +657,19 @@ Test(redis_mux, after_a_failover_no_connection_of_before_is_used_again) {
     AWAIT_THAT(connections(), ==, 0);
 }
 
+/* A server to which the relay can lead, beside the one that was met. */
+static void have_another(server_t *other) {
+    line_t first = line_of(&plain, "PING");
+    start_server(other, 0);
+    open_mux_over_relay();
+    run_line(&first);
+}
+
 /* The address leads to another server, and the old one lives on. */
 Test(redis_mux, after_another_server_was_met_no_connection_to_the_old_one_is_used) {
     server_t other;
-    start_server(&other, 0);
-    open_mux_over_relay();
-    line_t first = line_of(&plain, "PING"), beside = line_of(&plain, "PING");
-    run_line(&first);
+    line_t beside = line_of(&plain, "PING");
+    have_another(&other);
     leads_to = &other;
     beside.wire.pipe = 1;
     run_line(&beside);
@@ -954,10 +960,8 @@ Test(redis_mux, where_all_have_given_up_it_is_silent_soon) {
 /* The first to be begun is the last to be made, and leads to the server of before. */
 Test(redis_mux, a_connection_that_was_begun_before_the_switch_does_not_lead_back) {
     server_t other;
-    start_server(&other, 0);
-    open_mux_over_relay();
-    line_t first = line_of(&plain, "PING"), late = line_of(&claim, "SET lock x");
-    run_line(&first);
+    line_t late = line_of(&claim, "SET lock x");
+    have_another(&other);
     late.wire.pipe = 1;
     atomic_store(&relay_holds_new, 1);
     begin_line(&late);

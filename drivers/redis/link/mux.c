@@ -400,18 +400,19 @@ static bool is_outdated(const dli_pipe_t *pipe) {
 static void greet(dli_pipe_t *pipe) {
     dli_mux_t *mux = pipe->mux;
     dl_error_t err;
+    if (is_outdated(pipe)) { /* another is made */
+        note_failure(pipe, pipe->began_ns, false, NULL);
+        close_conn(mux, &pipe->conn);
+        return;
+    }
     dl_status_t status =
         mux->meets == NULL ? DL_OK : mux->meets(mux->meets_arg, dli_conn_facts(pipe->conn), &err);
-    bool is_old = status == DL_OK && is_outdated(pipe);
-    if (status == DL_OK && !is_old) {
+    if (status == DL_OK) {
         become_ready(pipe);
         return;
     }
-    note_failure(pipe, pipe->began_ns, !is_old, &err);
+    note_failure(pipe, pipe->began_ns, true, &err);
     close_conn(mux, &pipe->conn);
-    if (is_old) { /* another is made */
-        return;
-    }
     dli_pipe_refuse(pipe, UINT64_MAX, status, &err);
 }
 
