@@ -189,21 +189,23 @@ void mysql_server_arg(mysql_server_t *server, const char *word) {
 
 /* Quick to start and to commit; loose: where the server knows it. */
 static void add_usual_arguments(mysql_server_t *server) {
-    static const char *const usual[] = {"--bind-address=127.0.0.1",
-                                        "--skip-name-resolve",
-                                        "--skip-log-bin",
-                                        "--performance-schema=OFF",
-                                        "--max-connections=3000",
-                                        "--innodb-buffer-pool-size=32M",
-                                        "--innodb-flush-log-at-trx-commit=1", /* else each client warns */
-                                        "--innodb-flush-method=nosync",
-                                        "--innodb-use-native-aio=0",
-                                        "--innodb-buffer-pool-load-at-startup=OFF",
-                                        "--innodb-buffer-pool-dump-at-shutdown=OFF",
-                                        "--loose-innodb-log-file-size=16M",
-                                        "--loose-innodb-redo-log-capacity=32M",
-                                        "--loose-mysqlx=OFF",
-                                        "--secure-file-priv="};
+    static const char *const usual[] = {
+        "--bind-address=127.0.0.1",
+        "--skip-name-resolve",
+        "--skip-log-bin",
+        "--performance-schema=OFF",
+        "--max-connections=3000",
+        "--innodb-buffer-pool-size=32M",
+        "--innodb-flush-log-at-trx-commit=1", /* else each client warns */
+        "--innodb-flush-method=nosync",
+        "--innodb-use-native-aio=0",
+        "--innodb-buffer-pool-load-at-startup=OFF",
+        "--innodb-buffer-pool-dump-at-shutdown=OFF",
+        "--loose-innodb-log-file-size=16M",
+        "--loose-innodb-redo-log-capacity=32M",
+        "--loose-mysqlx=OFF",
+        "--loose-skip-ssl", /* else it makes itself a key; who wants TLS names one */
+        "--secure-file-priv="};
     char word[MYSQL_PATH_MAX + 32];
     mysql_server_arg(server, mysql_template()->program);
     mysql_server_arg(server, "--no-defaults");
