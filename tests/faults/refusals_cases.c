@@ -292,6 +292,20 @@ CT_CASE(faults, row19_eviction_configured, REDIS) {
     ct_no_event(ct, ct_open(ct, NULL), DL_EVENT_WARNING, NULL, 20);
 }
 
+/* As while a server hands over to its replica. Connections are answered all the same. */
+CT_CASE(faults, row20_calls_outlast_a_pause_of_writes, REDIS) {
+    redis_server_t *server = ct_redis(ct);
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *held = ct_lock(ct, c, "row 20 held"), *wanted = ct_lock(ct, c, "row 20");
+    int pause_ms = (int)ct_call_timeout_ms(ct) * 3 / 4;
+    CT_OK(dl_trylock_for(held, 0, 20 * ct_lease_ms(ct), CT_ERR));
+    (void)redis_ask(server, "CLIENT PAUSE %d WRITE", pause_ms);
+    CT_OK(dl_unlock(held, CT_ERR));
+    (void)redis_ask(server, "CLIENT PAUSE %d WRITE", pause_ms);
+    CT_OK(dl_lock(wanted, CT_ERR));
+    CT_OK(dl_unlock(wanted, CT_ERR));
+}
+
 CT_CASE(faults, row20_client_pause_longer_than_the_call, REDIS) {
     redis_server_t *server = ct_redis(ct);
     dl_client_t *c = ct_open(ct, NULL);

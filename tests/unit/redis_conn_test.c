@@ -35,7 +35,8 @@ Test(redis_conn, asks_everything_in_one_pipeline) {
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
     cr_assert_str_eq(requests, "*7\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$3\r\np w\r\n"
                                "$7\r\nSETNAME\r\n$16\r\ndlock:my_host:17\r\n"
-                               "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n");
+                               "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
+                               "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 0\r\n$1\r\n0\r\n");
     say(HELLO "+OK\r\n" SERVER_INFO);
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     dli_conn_close(conn, false);
@@ -75,7 +76,7 @@ Test(redis_conn, valkey_is_known_by_its_own_version) {
     serve_tcp();
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
     say(HELLO_IS("7.2.4", "standalone",
-                 "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n");
+                 "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n:0\r\n");
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     cr_assert_str_eq(dli_conn_facts(conn)->product, "valkey");
     cr_assert_eq(dli_conn_facts(conn)->version_number, 80101);
@@ -114,6 +115,7 @@ Test(redis_conn, refuses_what_is_no_answer) {
     must_reject("*2\r\n$6\r\nserver\r\n:1\r\n", DL_EPROTO, "HELLO");
     must_reject(HELLO ":1\r\n", DL_EPROTO, "INFO");
     must_reject(HELLO "*0\r\n", DL_EPROTO, "INFO");
+    must_reject(HELLO "$0\r\n\r\n+OK\r\n", DL_EPROTO, "EVAL");
     must_reject(HELLO SERVER_INFO "+PONG\r\n", DL_EPROTO, "more than it was asked");
     must_reject(HELLO SERVER_INFO "$", DL_EPROTO, "more than it was asked");
     place.database = 3;

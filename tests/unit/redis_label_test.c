@@ -103,7 +103,7 @@ Test(redis_label, is_said_to_a_server_that_is_new) {
 }
 
 Test(redis_label, is_no_matter_of_a_claim_and_what_is_refused_is_not_tried_again) {
-    tell(&server, "ACL SETUSER ann on >x ~claims +incr +info +hello");
+    tell(&server, "ACL SETUSER ann on >x ~claims +incr +info +hello +eval");
     open_mux_as(server.path, "ann", "x");
     for (int i = 0; i < 5; i++) {
         cr_assert_eq(take(), DL_OK);

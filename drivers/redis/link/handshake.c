@@ -31,6 +31,7 @@ void dli_handshake_write(const dli_endpoint_t *endpoint, const char *label, dli_
         dli_commands_add(commands, 2, argv);
     }
     dli_commands_add_words(commands, "INFO", "server", NULL);
+    dli_commands_add_words(commands, "EVAL", "return 0", "0", NULL);
 }
 
 /* ---- HELLO ------------------------------------------------------------------------------------------- */
@@ -181,8 +182,10 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
 dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoint, const redisReply *reply,
                                dli_facts_t *facts, dl_error_t *err) {
     bool is_error = reply->type == REDIS_REPLY_ERROR;
-    /* Where the user may not ask who the server is, or nobody may, locks work without the answer. */
-    bool is_needed = *at != DLI_HANDSHAKE_SERVER || !dli_reply_is_refused(reply);
+    /* Where the user may not ask who the server is, or nobody may, locks work without the answer. Of the
+     * script it only matters that it is answered. */
+    bool is_needed =
+        *at < DLI_HANDSHAKE_SERVER || (*at == DLI_HANDSHAKE_SERVER && !dli_reply_is_refused(reply));
     if (is_error && is_needed) {
         return refused(*at, endpoint, reply, err);
     }
@@ -194,7 +197,7 @@ dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoi
         *at = DLI_HANDSHAKE_SERVER;
         return reply->type == REDIS_REPLY_STATUS ? DL_OK : dli_reply_unexpected(reply, "SELECT", err);
     case DLI_HANDSHAKE_SERVER:
-        *at = DLI_HANDSHAKE_DONE;
+        *at = DLI_HANDSHAKE_SCRIPT;
         if (!is_error && !is_text(reply)) {
             return dli_reply_unexpected(reply, "INFO", err);
         }
@@ -202,6 +205,10 @@ dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoi
             read_server(reply, facts);
         }
         return DL_OK;
+    case DLI_HANDSHAKE_SCRIPT:
+        *at = DLI_HANDSHAKE_DONE;
+        return is_error || reply->type == REDIS_REPLY_INTEGER ? DL_OK
+                                                              : dli_reply_unexpected(reply, "EVAL", err);
     case DLI_HANDSHAKE_DONE:
         break;
     }

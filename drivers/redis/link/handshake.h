@@ -10,6 +10,7 @@ typedef enum dli_handshake {
     DLI_HANDSHAKE_HELLO,
     DLI_HANDSHAKE_SELECT, /* passed over for database 0 */
     DLI_HANDSHAKE_SERVER,
+    DLI_HANDSHAKE_SCRIPT, /* a server whose writes are paused leaves it unanswered */
     DLI_HANDSHAKE_DONE
 } dli_handshake_t;
 
