@@ -13,7 +13,7 @@
 typedef enum dli_unforked {
     DLI_UNFORKED_LIBRARY, /* a MySQL client library; a second at most, since it may wait for a server */
     DLI_UNFORKED_LOOKUP,  /* 100 ms at most */
-    DLI_UNFORKED_OPENSSL, /* a second at most; it waits for nothing */
+    DLI_UNFORKED_OPENSSL, /* a second at most; it hardly ever waits */
     DLI_UNFORKED_KINDS
 } dli_unforked_t;
 

@@ -2,6 +2,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mysql_tls_fixture.h"
 
+#include "openssl_locks.h"
+
 #include "drivers/mysql/link/library.h"
 #include "drivers/mysql/link/pool.h"
 
@@ -108,6 +110,31 @@ Test(mysql_forks, while_others_connect_without_tls) {
     use_server(mysql_server_any());
     parts.tls = "off";
     connect_in_children(300);
+}
+
+/* In a thread that has not used OpenSSL yet. */
+static void *ask_and_close(void *conn) {
+    cr_assert_eq(ask_within(conn, "DO 1", PATIENCE_MS, NULL), DL_OK, "%s", err.message);
+    dli_mysql_conn_close(conn);
+    atomic_store(&is_counting, false); /* the end of the thread is OpenSSL's own */
+    return NULL;
+}
+
+/* Its locks would stay locked in a child that is forked in the midst. */
+Test(mysql_forks, openssl_is_used_where_fork_waits_for_us) {
+    pthread_t thread;
+    start_with("here");
+    parts.tls = "require";
+    atomic_store(&is_counting, true);
+    dli_mysql_conn_t *first = connect_plain();
+    dli_mysql_conn_t *conn = connect_plain();
+    cr_assert_eq(pthread_create(&thread, NULL, ask_and_close, conn), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    dli_mysql_conn_close(first);
+    if (atomic_load(&locked) == 0) {
+        cr_skip_test("the client library does not use OpenSSL");
+    }
+    cr_assert_eq(atomic_load(&locked_cut_off), 0);
 }
 
 static int inside[2], over[2];

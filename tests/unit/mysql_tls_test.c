@@ -282,6 +282,7 @@ Test(mysql_tls, a_greeting_that_is_cut_gets_no_login_in_clear) {
 /* Two addresses: nobody listens at the first. The other names are looked up as usual. */
 #define TWO_ADDRESSES "two.dlock.test"
 #define TURNS 25
+static unsigned cut_off; /* lookups that a fork() would not have waited for */
 
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **list) {
     union {
@@ -291,6 +292,7 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     if (name == NULL || strcmp(name, TWO_ADDRESSES) != 0) {
         return real.call(name, service, hints, list);
     }
+    cut_off += !dli_is_unforked(DLI_UNFORKED_LOOKUP) && !dli_is_unforked(DLI_UNFORKED_LIBRARY);
     int failed = real.call("127.0.0.9", service, hints, list);
     struct addrinfo *last = *list;
     while (failed == 0 && last->ai_next != NULL) {
@@ -328,6 +330,8 @@ Test(mysql_tls, a_server_at_a_names_second_address_is_found) {
     expect_cipher(true);
     parts.port = 1;
     expect_refusal(DL_EIO, "");
+    cr_assert_eq(cut_off, 0);
+    cr_assert_not(dli_is_unforked(DLI_UNFORKED_LOOKUP));
 }
 
 /* SILENCE: that Oracle's library bears for ever. */

@@ -3,11 +3,7 @@
 #include "redis_conn_server.h"
 #include "shell.h"
 
-#include "drivers/unforked.h"
-
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include "openssl_locks.h"
 
 TestSuite(redis_tls, .init = set_up, .fini = tear_down, .timeout = 60);
 
@@ -47,27 +43,6 @@ static dli_endpoint_t start_tls(server_t *server, const char *clients) {
 }
 
 /* ---- fork() ------------------------------------------------------------------------------------------ */
-
-static atomic_bool is_counting;
-static atomic_int locked, locked_cut_off;
-
-/* In place of the C library's: how OpenSSL takes its locks. */
-static int take(const char *name, pthread_rwlock_t *lock) {
-    int (*real)(pthread_rwlock_t *) = (int (*)(pthread_rwlock_t *))dlsym(RTLD_NEXT, name);
-    if (atomic_load(&is_counting)) {
-        atomic_fetch_add(&locked, 1);
-        atomic_fetch_add(&locked_cut_off, !dli_is_unforked(DLI_UNFORKED_OPENSSL));
-    }
-    return real(lock);
-}
-
-int pthread_rwlock_rdlock(pthread_rwlock_t *lock) {
-    return take("pthread_rwlock_rdlock", lock);
-}
-
-int pthread_rwlock_wrlock(pthread_rwlock_t *lock) {
-    return take("pthread_rwlock_wrlock", lock);
-}
 
 /* In a thread that has not used OpenSSL yet. */
 static void *ping(void *conn) {

@@ -49,8 +49,10 @@ static void start_openssl(void) {
 static void start(void) {
     struct sigaction before;
     bool known = sigaction(SIGPIPE, NULL, &before) == 0;
+    dli_unforked_begin(DLI_UNFORKED_LIBRARY);
     start_openssl();
     start_failed = mysql_library_init(0, NULL, NULL);
+    dli_unforked_end(DLI_UNFORKED_LIBRARY);
     if (known) {
         (void)sigaction(SIGPIPE, &before, NULL);
     }
@@ -87,6 +89,7 @@ void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql) {
     sigset_t pipe, before;
     quiet->has_tls = mysql != NULL && mysql_get_ssl_cipher((MYSQL *)(uintptr_t)mysql) != NULL;
     if (quiet->has_tls) {
+        dli_unforked_begin(DLI_UNFORKED_OPENSSL);
         clear_errors();
     }
     sigemptyset(&pipe);

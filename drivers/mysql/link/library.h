@@ -37,7 +37,8 @@ void dli_mysql_library_thread_end(void);
 
 /* Around each call that may use a socket: a broken one must not send SIGPIPE to a program that did not ask
  * for it. Nothing else of the thread's signals changes. And over TLS the program's errors in OpenSSL's list
- * of the thread are none of the library's, nor are its errors the program's: the list is emptied. */
+ * of the thread are none of the library's, nor are its errors the program's: the list is emptied. A fork()
+ * waits meanwhile. */
 typedef struct dli_mysql_quiet {
     int masked; /* by us, to be undone */
     bool has_tls;
