@@ -195,7 +195,7 @@ static int play(ct_t *ct, const happening_t *what, int at) {
 
 static void play_at_all(ct_t *ct, const happening_t *what) {
     put_places_between();
-    for (int turn = 0; turn < (ct_traits(ct) & CT_VIRTUAL ? TURNS : 1); turn++) {
+    for (int turn = 0; turn < (ct_traits(ct) & CT_VIRTUAL ? ct_many(TURNS) : 1); turn++) {
         int at = 0;
         while ((what->act != NULL || at < UNTAKEN_PLACES) && play(ct, what, at)) {
             at++;

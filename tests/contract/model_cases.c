@@ -377,7 +377,7 @@ static void walk_often(ct_t *ct, int64_t slow_ms, void (*walk)(walk_t *w)) {
         ct_fault_add(ct, &late);
     }
     const unsigned first = first_seed(ct, WALKS);
-    for (unsigned seed = first; seed < first + WALKS; seed++) {
+    for (unsigned seed = first; seed < first + (unsigned)ct_many(WALKS); seed++) {
         walk_t w = {.way = {.ct = ct, .seed = seed, .random = seed}, .slow_ms = slow_ms};
         open_locks(&w, clients);
         walk(&w);
@@ -400,7 +400,7 @@ CT_CASE(model, holds_on_the_server, .traits = CT_CAN_INSPECT) {
     static const char options[] = "lease: 60s\ncall_timeout: 10s";
     dl_client_t *clients[2] = {ct_open(ct, options), ct_open(ct, options)};
     const unsigned first = first_seed(ct, WALKS / 4);
-    for (unsigned seed = first; seed < first + WALKS / 4; seed++) {
+    for (unsigned seed = first; seed < first + (unsigned)ct_many(WALKS / 4); seed++) {
         walk_t w = {.way = {.ct = ct, .seed = seed, .random = seed}, .is_short = true};
         open_locks(&w, clients);
         walk_in_health(&w);

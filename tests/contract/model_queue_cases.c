@@ -211,7 +211,7 @@ static void walk(walk_t *w) {
 static void walk_often(ct_t *ct, bool is_healthy) {
     dl_client_t *clients[2] = {ct_open(ct, "lease: 30s"), ct_open(ct, "lease: 8s\nrenew_every: 4s")};
     const unsigned first = first_seed(ct, WALKS);
-    for (unsigned seed = first; seed < first + WALKS; seed++) {
+    for (unsigned seed = first; seed < first + (unsigned)ct_many(WALKS); seed++) {
         walk_t w = {.way = {.ct = ct, .seed = seed, .random = seed},
                     .is_healthy = is_healthy,
                     .clients = {clients[0], clients[1]}};

@@ -498,7 +498,7 @@ static void end(walk_t *w) {
 
 static void walk_often(ct_t *ct, int kind) {
     const unsigned first = first_seed(ct, WALKS);
-    for (unsigned seed = first; seed < first + WALKS; seed++) {
+    for (unsigned seed = first; seed < first + (unsigned)ct_many(WALKS); seed++) {
         walk_t *w = calloc(1, sizeof *w);
         CT_CHECK(w != NULL);
         w->way = (way_t){.ct = ct, .seed = seed, .random = seed * 77};

@@ -241,7 +241,7 @@ CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on, .traits = CT_
 CT_CASE(stalls, in_whatever_place_a_thread_stops_the_others_go_on_however_they_take_turns,
         .traits = CT_BLOCKING | CT_VIRTUAL) {
     put_between(ct, STOPS);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < ct_many(3); i++) {
         play_in_all_places(ct, STOPS);
     }
 }

@@ -230,6 +230,8 @@ int64_t ct_lease_ms(ct_t *ct);
 int64_t ct_call_timeout_ms(ct_t *ct);
 /* The runner's --seed. */
 uint64_t ct_seed(ct_t *ct);
+/* How often to do what is done otherwise each time: n times, under a sanitizer a third of that. */
+int ct_many(int n);
 /* How long the machine stood still since the case began, and the time without that: what waits for something
  * has its patience by the latter. On virtual time nothing stands still. */
 int64_t ct_stood_ms(ct_t *ct);

@@ -71,13 +71,20 @@ const ct_case_t *ct_first_case(void) {
 #if defined HAS_ASAN || defined __SANITIZE_ADDRESS__
 #define FORK_TRAITS 0u
 #define SIMULATED_FORK_TRAITS 0u
+#define SLOWNESS 3
 #elif defined HAS_TSAN || defined __SANITIZE_THREAD__
 #define FORK_TRAITS 0u
 #define SIMULATED_FORK_TRAITS CT_FORK_BUSY
+#define SLOWNESS 3
 #else
 #define FORK_TRAITS (CT_FORK_THREADS | CT_FORK_BUSY)
 #define SIMULATED_FORK_TRAITS FORK_TRAITS
+#define SLOWNESS 1
 #endif
+
+int ct_many(int n) {
+    return (n + SLOWNESS - 1) / SLOWNESS;
+}
 
 uint32_t ct_traits_of(const fixture_t *fixture, const ct_run_options_t *options) {
     uint32_t traits = fixture->traits;
