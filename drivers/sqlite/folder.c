@@ -176,7 +176,7 @@ dl_status_t dli_folder_open(const char *path, const char *text, dli_place_t *pla
                               error == EMFILE || error == ENFILE ? DL_ELIMIT
                               : error == EIO                     ? DL_EIO
                                                                  : DL_ECONFIG,
-                              error, "cannot get to the lock file, %s: %s", text, strerror(error));
+                              error, "cannot get to the lock file (%s): %s", strerror(error), text);
     }
 }
 
