@@ -16,8 +16,10 @@ static inline uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* What others have written may be longer than ns can count. */
 static inline uint64_t ns_of_ms(int64_t ms) {
-    return ms > 0 ? (uint64_t)ms * NS_PER_MS : 0;
+    uint64_t ns;
+    return ms <= 0 ? 0 : __builtin_mul_overflow((uint64_t)ms, NS_PER_MS, &ns) ? NEVER_NS : ns;
 }
 
 /* a - b, and 0 where that would be negative. */

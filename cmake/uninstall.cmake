@@ -11,6 +11,10 @@ file(STRINGS "${manifest}" files)
 
 list(GET files 0 prefix)
 foreach(file IN LISTS files)
+  # A semicolon in the prefix ends a line of the manifest.
+  if(NOT IS_ABSOLUTE "${file}")
+    message(FATAL_ERROR " ${manifest} has a line that is no whole path: ${file}")
+  endif()
   cmake_path(IS_PREFIX prefix "${file}" common)
   while(NOT common)
     cmake_path(GET prefix PARENT_PATH prefix)

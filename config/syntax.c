@@ -27,6 +27,7 @@ static const phrase_t by_context[] = {
 static const phrase_t by_problem[] = {
     {"mapping values are not allowed in this context",
      "a ':' where no key can be, expected quotes around a text with ': ' in it, or another indentation"},
+    {"found unexpected ':'", "no space after this ':', expected 'key: value'"},
     {"mapping keys are not allowed in this context", "a '?' where no key can be, expected 'key: value'"},
     {"block sequence entries are not allowed in this context",
      "a '-' where no list can begin, expected a list on lines of its own or in [ ]"},

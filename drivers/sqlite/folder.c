@@ -119,7 +119,8 @@ static int name_place(const walk_t *w, const char *name, dli_place_t *place) {
     if (strcmp(folder, "/") == 0) {
         folder[0] = '\0';
     }
-    if (strlen(folder) + 1 + strlen(name) > DLI_PATH_LIMIT) {
+    /* The longest of the names beside it has to be one, too. */
+    if (strlen(folder) + 1 + strlen(name) > DLI_PATH_LIMIT || strlen(name) + strlen("-journal") > NAME_MAX) {
         return ENAMETOOLONG;
     }
     if (asprintf(&place->path, "%s/%s", folder, name) < 0) {
@@ -176,7 +177,7 @@ dl_status_t dli_folder_open(const char *path, const char *text, dli_place_t *pla
                               error == EMFILE || error == ENFILE ? DL_ELIMIT
                               : error == EIO                     ? DL_EIO
                                                                  : DL_ECONFIG,
-                              error, "cannot get to the lock file, %s: %s", text, strerror(error));
+                              error, "cannot get to the lock file (%s): %s", strerror(error), text);
     }
 }
 

@@ -45,8 +45,9 @@ dl_status_t dli_place_name(const dl_driver_env_t *env, const dl_option_value_t *
     const char *value = values[DLI_SQLITE_OPT_PATH].string;
     const char *shown = dl_driver_shown(env, values, DLI_SQLITE_OPT_PATH);
     *text = strchr(shown, '$') != NULL ? shown : path;
-    if (value != NULL && value[0] != '\0') {
-        /* A relative path would be another file, and so another lock, in each working directory. */
+    if (value != NULL) {
+        /* A relative path would be another file, and so another lock, in each working directory, and an empty
+         * one, as of a variable that is set to nothing, for each user. */
         if (value[0] != '/') {
             return dl_driver_fail(err, DL_ECONFIG, 0,
                                   "the path of the lock file must begin with '/', and is '%s'%s", shown,
@@ -149,8 +150,8 @@ dl_status_t dli_place_local(const dli_place_t *place, char *type, size_t size, d
     struct statfs fs;
     struct stat folder;
     if (fstatfs(place->folder, &fs) != 0 || fstat(place->folder, &folder) != 0) {
-        return dl_driver_fail(err, DL_EIO, errno, "cannot look at the folder of %s: %s",
-                              dli_place_text(place), strerror(errno));
+        return dl_driver_fail(err, DL_EIO, errno, "cannot look at the lock file's folder (%s): %s",
+                              strerror(errno), dli_place_text(place));
     }
     mount_type(folder.st_dev, type, size);
     /* The kernel's type has no fixed sign or width; the numbers are 32 bits. */
@@ -188,7 +189,7 @@ static dl_status_t cannot_make(int error, const char *text, dl_error_t *err) {
     dl_status_t status = error == EACCES || error == EPERM    ? DL_EAUTH
                          : error == EMFILE || error == ENFILE ? DL_ELIMIT
                                                               : DL_EIO;
-    return dl_driver_fail(err, status, error, "cannot make the lock file %s: %s", text, strerror(error));
+    return dl_driver_fail(err, status, error, "cannot make the lock file (%s): %s", strerror(error), text);
 }
 
 /* Is it mounted by itself, without the folder that its log lies in? */
@@ -260,7 +261,7 @@ dl_status_t dli_place_provide(const dl_driver_env_t *env, const dl_option_value_
     if (named[strlen(named) - 1] == '/') {
         return dl_driver_fail(err, DL_ECONFIG, EISDIR, "the path of the lock file names a folder: %s", text);
     }
-    int error = create && (value == NULL || value[0] == '\0') ? make_folders(named) : 0;
+    int error = create && value == NULL ? make_folders(named) : 0;
     status = dli_folder_open(named, text, place, err);
     if (status != DL_OK && err->native == ENOENT && error != 0) {
         return cannot_make(error, text, err);

@@ -102,6 +102,13 @@ Test(command_redis, a_key_without_expiry_and_what_is_not_known_are_said_so) {
     cr_assert_eq(strncmp(program.out_text, "theirs: held by something, lease ends in ", 41), 0, "%s",
                  program.out_text);
     cr_assert_null(strstr(program.out_text, "token"), "%s", program.out_text);
+    /* 2^64 ns and 20 s: the longest time there is a number for is said, and not what is above it. */
+    tell("PEXPIRE dlock:theirs 18446744093709\r\n");
+    (void)dlock(&program, "status", "theirs", NULL);
+    cr_assert_has(program.out_text, ", lease ends in 213504d\n");
+    tell("SET dlock:theirs \"\"\r\n");
+    (void)dlock(&program, "run", "theirs", "--wait", "0", "--", "true", NULL);
+    cr_assert_has(program.err_text, "held by another owner, without an end\n");
 }
 
 Test(command_redis, force_says_who_can_free_what_is_no_lock_of_its_kind) {

@@ -112,3 +112,9 @@ uninstall || { cat "$work/log"; die "the target uninstall failed below DESTDIR";
 equal "what is left" "$(cd "$DESTDIR" && find . -type f -o -type l)" ./usr/include/dlock/theirs.h
 [ -d "$DESTDIR/usr/bin" ] || die "uninstall has removed /usr/bin"
 [ ! -e "$DESTDIR/usr/share/doc/dlock" ] || die "uninstall has left /usr/share/doc/dlock"
+# CMake ends a line of the manifest at a semicolon in the prefix.
+mkdir "$work/half"
+printf '%s\n' "$prefix/a" b/c >"$work/half/install_manifest.txt"
+! timeout 60 cmake -DBUILD_DIR="$work/half" -P "$source_dir/cmake/uninstall.cmake" >"$work/log" 2>&1 ||
+    die "uninstall succeeds with half a path"
+has "what uninstall says" "$(cat "$work/log")" '/install_manifest.txt has a line that is no whole path: b/c$'

@@ -227,6 +227,8 @@ WRONG(text_after_the_end, "use: local\n...\nuse: local\n",
       "t:3:1: more text after the end of the document, expected nothing")
 WRONG(tab_for_indentation, "backends:\n\ta: {driver: plain}\n", "t:2:1: a tab, expected spaces")
 WRONG_OPTION(missing_colon, "lease 3s\n    port: 1", "5: no ':' after this word, expected 'key: value'")
+WRONG(colon_without_a_space, "backends: {a: {driver: plain, nodes:[b]}}\n",
+      "t:1:36: no space after this ':', expected 'key: value'")
 WRONG_OPTION(
     second_colon, "path: a: b",
     "12: a ':' where no key can be, expected quotes around a text with ': ' in it, or another indentation")

@@ -66,6 +66,13 @@ Test(mysql_endpoint, labels_tell_the_place_and_no_secret) {
     dli_mysql_endpoint_parts_t parts = usual;
     parts.host = "::1";
     expect_label(parts, "app@[::1]:3306/locks");
+    char host[254] = "";
+    memset(host, 'h', sizeof host - 1);
+    parts.host = host;
+    dli_mysql_endpoint_t *endpoint = make(parts);
+    cr_assert_lt(strlen(endpoint->label) + 80, sizeof err.message,
+                 "a message has no room for a reason behind it");
+    dli_mysql_endpoint_unref(endpoint);
     parts.socket = "/run/my.sock"; /* then host and port say nothing */
     parts.host = NULL;
     parts.port = 0;

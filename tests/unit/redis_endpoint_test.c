@@ -186,6 +186,16 @@ Test(redis_endpoint, what_is_given_twice_has_to_be_the_same) {
     dli_endpoint_free(&endpoint);
 }
 
+/* `ACL SETUSER app nopass reset ...` */
+Test(redis_endpoint, a_user_with_a_blank_is_refused) {
+    dli_endpoint_extras_t extras = nothing();
+    expect_failure("redis://app%20nopass:hunter2@cache", &extras, DL_ECONFIG,
+                   "username: it has a blank, which no user of Redis has");
+    extras.username = "app\nnopass";
+    expect_failure("redis://cache", &extras, DL_ECONFIG,
+                   "username: it has a blank, which no user of Redis has");
+}
+
 /* ---- wrong ones ------------------------------------------------------------------------------------- */
 
 #define FORMS "redis://host:6379/0, rediss://host:6379/0 (TLS) or unix:///path?db=0"

@@ -691,6 +691,20 @@ Test(sqlite_faults, paths_that_lead_nowhere_are_refused_in_one_line) {
     snprintf(name, sizeof name, "%s/missing/locks.db", folder);
     cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG);
     cr_assert_has(message, "No such file");
+    /* A path that fills the message leaves room for the reason. */
+    snprintf(name, sizeof name, "%s/%0250d/locks.db", folder, 0);
+    cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG);
+    cr_assert_has(message, "No such file");
+    snprintf(name, sizeof name, "/proc/%0240d", 0);
+    cr_assert_neq(open_at(name, message, sizeof message), DL_OK);
+    cr_assert_has(message, "No such file");
+    /* There is a name for it, and none for its log. */
+    snprintf(name, sizeof name, "%s/%0252d", folder, 0);
+    cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG, "%s", message);
+    cr_assert_has(message, "name too long");
+    cr_assert_neq(access(name, F_OK), 0, "it was made");
+    cr_assert_eq(open_at("", message, sizeof message), DL_ECONFIG, "%s", message);
+    cr_assert_has(message, "must begin with '/', and is ''");
     cr_assert_eq(open_at(folder, message, sizeof message), DL_ECONFIG, "%s", message);
     snprintf(name, sizeof name, "%s/", folder);
     cr_assert_eq(open_at(name, message, sizeof message), DL_ECONFIG, "%s", message);

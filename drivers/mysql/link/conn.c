@@ -29,7 +29,7 @@ struct dli_mysql_conn {
     int64_t patience_s;
     void *owner;
     dli_mysql_facts_t facts;
-    char label[320];
+    char label[160];
     dli_mysql_hidden_t table;
 };
 

@@ -293,9 +293,9 @@ bool dli_mysql_pool_make_spare(dli_mysql_pool_t *pool, dli_mysql_lane_t at) {
 
 /* ---- what they learned ------------------------------------------------------------------------------ */
 
-static void report(const dli_mysql_pool_t *pool, dl_log_level_t level, const char *what, const char *why) {
+static void report(const dli_mysql_pool_t *pool, dl_log_level_t level, const char *what, const char *more) {
     char text[640];
-    snprintf(text, sizeof text, "%s: %s%s", pool->endpoint->label, what, why);
+    snprintf(text, sizeof text, "%s: %s", what, more);
     pool->env.report(pool->env.core, level, text);
 }
 
@@ -316,12 +316,13 @@ void dli_mysql_pool_tell(dli_mysql_pool_t *pool) {
         pool->env.count(pool->env.core, DL_COUNT_RECONNECT, reconnects);
     }
     if (is_down && !was_down) {
-        report(pool, DL_LOG_WARNING, "the server cannot be used: ", why);
+        report(pool, DL_LOG_WARNING, "the server cannot be used",
+               why); /* which names it: an event is short */
     } else if (was_down && !is_down) {
-        report(pool, DL_LOG_INFO, "the server is back", "");
+        report(pool, DL_LOG_INFO, pool->endpoint->label, "the server is back");
     }
     if (is_other) {
-        report(pool, DL_LOG_WARNING,
-               "this is another server than before; locks that the other had are not known to it", "");
+        report(pool, DL_LOG_WARNING, pool->endpoint->label,
+               "this is another server than before; locks that the other had are not known to it");
     }
 }

@@ -25,7 +25,7 @@ typedef struct dli_mysql_endpoint {
     char *tls_ca, *tls_cert, *tls_key;
     int64_t connect_timeout_ms;
     dli_mysql_hidden_t table; /* in what servers say */
-    char label[320];          /* "user@host:port/database", for people; no secret */
+    char label[160];          /* "user@host:port/database", for people; no secret */
 } dli_mysql_endpoint_t;
 
 typedef struct dli_mysql_endpoint_parts {

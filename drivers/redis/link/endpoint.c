@@ -321,6 +321,10 @@ static dl_status_t read_extras(dli_endpoint_t *endpoint, const dli_endpoint_extr
         status = replace(&endpoint->username_shown,
                          extras->username_shown != NULL ? extras->username_shown : extras->username, err);
     }
+    /* The rule that `dlock init` prints would be another one. */
+    if (status == DL_OK && endpoint->username != NULL && strpbrk(endpoint->username, " \t\n\v\f\r") != NULL) {
+        status = dl_driver_fail(err, DL_ECONFIG, 0, "username: it has a blank, which no user of Redis has");
+    }
     status = status == DL_OK ? settle(&endpoint->password, extras->password, "password", err) : status;
     status = status == DL_OK ? read_tls(endpoint, extras, err) : status;
     status = status == DL_OK ? settle_database(endpoint, extras->database, err) : status;
