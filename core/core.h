@@ -437,7 +437,7 @@ struct dl_client {
     bool closes_inside;     /* a callback */
     bool closed;            /* nothing is held any more, the driver is closed */
     bool stop_threads;
-    unsigned calls; /* operations and calls in progress */
+    unsigned calls; /* in progress: operations, calls, and threads that do what was put aside */
 
     dli_node_t *gates;   /* by the hashes of their names */
     dli_node_t *queued;  /* operations at them, by gate and owner */
@@ -458,7 +458,6 @@ struct dl_client {
     uint64_t last_hold_id;
     uint64_t token_floor;
     dli_claim_t *dead;            /* without references, to be dropped outside the mutex */
-    unsigned busy_outside;        /* threads that do so, or hand out log lines, now */
     uint64_t last_answer_ns;      /* when the server was last heard of */
     dl_error_t trouble;           /* why it was last not */
     const dli_gate_t *trouble_at; /* when asked for a lock of this one, which may be gone */
