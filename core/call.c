@@ -142,11 +142,19 @@ void dli_request_over(dl_client_t *client, dli_request_t *request) {
     }
 }
 
-dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
+void dli_request_give_up(dl_client_t *client, dli_request_t *request) {
     bool is_asked = !request->in_lane;
-    dli_request_over(client, request);
+    bool is_sent = is_asked && client->inner->withdraw(client->state, request);
+    bool is_unknown = is_sent || request->kind == DLI_ASK_INSPECT;
+    dl_status_t status = is_sent ? DL_EUNKNOWN : DL_EIO;
     client->to_flush |= is_asked; /* it may leave something to be sent */
-    return is_asked && client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
+    for (size_t i = 0; i < request->n; i++) {
+        dl_renewal_t *renewal = &request->renewals[i];
+        renewal->status = renewal->status == DL_EIO ? status : renewal->status;
+    }
+    dli_fail(request->err, status, "%s",
+             is_unknown ? "no reply from the server" : "the request was not sent in time");
+    request->ended(request, status);
 }
 
 void dli_requests_flush(dl_client_t *client) {
@@ -255,20 +263,6 @@ bool dli_call_is_stopped(const dli_op_t *op) {
            (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
 }
 
-void dli_call_withdraw(dli_op_t *op) {
-    dl_status_t answer = dli_request_withdraw(op->client, &op->request);
-    if (answer == DL_EIO && dli_call_is_stopped(op)) {
-        answer = DL_ECANCELED;
-    }
-    (void)dli_fail(&op->err, answer, "%s",
-                   answer == DL_EUNKNOWN || op->ask == DLI_ASK_INSPECT ? "no reply from the server"
-                                                                       : "the request was not sent in time");
-    if (op->ask == DLI_ASK_RENEW) {
-        op->with.renewal.status = answer;
-    }
-    dli_call_answered(op, answer);
-}
-
 /* ---- asked by this thread ------------------------------------------------------------------------------ */
 
 static void ask_backend(dli_op_t *op) {
@@ -296,7 +290,7 @@ static void ask_backend(dli_op_t *op) {
         dli_loop_sleep(op, op->ask_until_ns);
     }
     if (op->request.pending) {
-        dli_call_withdraw(op);
+        dli_request_give_up(client, &op->request);
     }
     if (op->park != NULL) { /* its own answer, if that came before it slept, wakes it from no later sleep */
         (void)dli_park_drain(op->park);

@@ -168,6 +168,7 @@ struct dli_hold {
     dli_gate_t *gate;   /* a reference */
     dli_owner_t owner;  /* a reference on owner.thread */
     dli_claim_t *claim; /* a reference, from LIVE to LOST */
+    dli_op_t *unlock;   /* while it is RELEASING */
     unsigned refs;
     dli_hold_state_t state;
     uint32_t levels;     /* entered and not left */
@@ -664,8 +665,6 @@ dl_status_t dli_op_can_wait(dli_op_t *op);
 /* The answer as it is on the thread that takes it: DL_ELOST if validity is over. */
 void dli_op_judge(dli_op_t *op);
 void dli_op_give_up(dli_op_t *op); /* nobody takes what it has acquired */
-/* The answer to this hold's unlock, which a backend was asked for, is waited for no longer. */
-void dli_op_withdraw_release(const dli_hold_t *hold);
 void dli_op_leave(dli_op_t *op);
 void dli_op_free_and_unlock(dli_op_t *op); /* after the completion was taken or dropped */
 /* Ends: the status and, where the message is not its own, the plain text. */
@@ -812,7 +811,6 @@ void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried
 /* What the answer says: to the operation, and of the server. */
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
 bool dli_call_is_stopped(const dli_op_t *op); /* a try is not to go on: it was poked */
-void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any more */
 /* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
  * depends on that moment; false: it is over instead. A worker gives its park. Its timer comes at its
  * deadline, unless that is DLI_NEVER then; the timer of one that is not in a lane is to withdraw it. timer
@@ -820,8 +818,9 @@ void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any mor
 void dli_request_begin(dl_client_t *client, dli_request_t *request);
 /* By `ended`, or instead of it: nobody waits for it any more. */
 void dli_request_over(dl_client_t *client, dli_request_t *request);
-/* DL_EUNKNOWN, or DL_EIO: it was not sent. Of one that no worker carries out. */
-dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request);
+/* No answer is waited for any more: it ends, with DL_EUNKNOWN, or DL_EIO: it was not sent. Of one that no
+ * worker carries out. */
+void dli_request_give_up(dl_client_t *client, dli_request_t *request);
 /* At the table of the driver, by this thread. Releases the mutex meanwhile. */
 dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request);
 void dli_requests_flush(dl_client_t *client); /* releases the mutex meanwhile */

@@ -157,7 +157,7 @@ static void end_left(dli_op_t *op) {
     op->opts.cancel = NULL;
     op->cancelled = true;
     if (op->request.pending) {
-        dli_call_withdraw(op);
+        dli_request_give_up(op->client, &op->request);
     } else if (op->asks) {
         op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
     }
@@ -323,31 +323,6 @@ static void stop_waiting(dli_op_t *op) {
     make_ready(op);
 }
 
-/* Whoever carries it goes on. */
-static void go_on(dli_op_t *op) {
-    if (op->async) {
-        make_ready(op);
-    } else {
-        dli_loop_answered(op);
-    }
-}
-
-static void withdraw(dli_op_t *op) {
-    dli_call_withdraw(op);
-    go_on(op);
-}
-
-void dli_op_withdraw_release(const dli_hold_t *hold) {
-    dl_client_t *client = hold->gate->client;
-    for (dli_node_t *at = dli_tree_after(client->ops, NULL); at != NULL;
-         at = dli_tree_after(client->ops, at)) {
-        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_handle, at);
-        if (client->inner != NULL && op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
-            withdraw(op);
-        }
-    }
-}
-
 void dli_op_ended(dli_request_t *request, dl_status_t status) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
     dli_request_over(op->client, request);
@@ -356,7 +331,11 @@ void dli_op_ended(dli_request_t *request, dl_status_t status) {
         op->park = NULL;
     }
     dli_call_answered(op, status);
-    go_on(op);
+    if (op->async) {
+        make_ready(op);
+    } else {
+        dli_loop_answered(op);
+    }
 }
 
 void dli_ops_watch(dl_client_t *client) {
@@ -401,7 +380,7 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
     } else if (!op->request.in_lane) {
-        withdraw(op);
+        dli_request_give_up(op->client, &op->request);
     } else if (dli_acquire_may_queue_until(op, now) > now) {
         dli_loop_at(op->client, timer, dli_acquire_may_queue_until(op, now));
     } else {
@@ -430,7 +409,7 @@ void dli_op_poke(dli_op_t *op) {
     } else if (op->request.in_lane && dli_op_stop_reason(op) != DL_OK) {
         answer_unasked(op, dli_op_stop_reason(op), "it was stopped before the server was asked");
     } else if (op->request.pending && !op->request.in_lane && dli_call_is_stopped(op)) {
-        withdraw(op);
+        dli_request_give_up(op->client, &op->request);
     }
 }
 
