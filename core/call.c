@@ -58,13 +58,6 @@ void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
     }
 }
 
-bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask) {
-    if (client->inner != NULL) {
-        return ask == DLI_ASK_INSPECT ? client->inner->inspects : client->inner->forces;
-    }
-    return ask == DLI_ASK_INSPECT ? client->driver->inspect != NULL : client->driver->force_release != NULL;
-}
-
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
 /* Without the mutex. */

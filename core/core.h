@@ -803,7 +803,6 @@ void dli_pass_end(dli_gate_t *gate);
 uint64_t dli_call_deadline(const dl_client_t *client);
 uint64_t
 dli_ask_deadline(const dl_client_t *client); /* with the mutex; of one that closes, that of the close */
-bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
 /* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
 void dli_call_ask(dli_op_t *op);
 void dli_call_begin(dli_op_t *op);   /* begins to; it ends later */
