@@ -192,8 +192,20 @@ static void keep(dli_thread_t *thread, dli_op_t *op) {
 }
 
 /* A jump may leave it as soon as the mutex is released. */
-static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_lock_info_t *info,
-                        dl_error_t *err) {
+dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
+    dli_thread_t *thread = dli_thread_self();
+    if (thread == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    if (lock != NULL) {
+        dli_end_calls(thread, lock->client);
+    }
+    dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
+    thread->spare = NULL;
+    if (op == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    fill(op, asked);
     dl_status_t status = dli_op_enter(op, lock, err);
     if (status != DL_OK) {
         keep(thread, op);
@@ -211,23 +223,6 @@ static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_
     keep(thread, op);
     dli_lock_unref_and_unlock(lock);
     return status;
-}
-
-dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
-    dli_thread_t *thread = dli_thread_self();
-    if (thread == NULL) {
-        return dli_fail_plain(err, DL_ENOMEM);
-    }
-    if (lock != NULL) {
-        dli_end_calls(thread, lock->client);
-    }
-    dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
-    thread->spare = NULL;
-    if (op == NULL) {
-        return dli_fail_plain(err, DL_ENOMEM);
-    }
-    fill(op, asked);
-    return call(thread, op, lock, info, err);
 }
 
 /* ---- carried by whoever has the mutex ------------------------------------------------------------ */
