@@ -1,7 +1,5 @@
 /* call.c - the only caller of the driver's claiming, renewing, freeing and watching. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <sched.h>
-
 #include "core.h"
 
 uint64_t dli_call_deadline(const dl_client_t *client) {
@@ -217,21 +215,6 @@ void dli_call_prepare(dli_op_t *op) {
     }
 }
 
-static void make_request(dli_op_t *op) {
-    op->request = (dli_request_t){.kind = op->ask,
-                                  .with.deadline_ns = op->ask_until_ns,
-                                  .err = &op->err,
-                                  .ended = dli_op_ended,
-                                  .start = dli_op_started,
-                                  .timer = op->async ? &op->timer : NULL,
-                                  .lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_UNLOCK};
-}
-
-void dli_call_begin(dli_op_t *op) {
-    make_request(op);
-    dli_request_begin(op->client, &op->request);
-}
-
 void dli_call_answered(dli_op_t *op, dl_status_t answer) {
     op->answer = answer;
     if (is_try(op)) {
@@ -249,59 +232,4 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
     if (op->ask <= DLI_ASK_RELEASE) {
         dli_call_note(op->client, op->answer);
     }
-}
-
-bool dli_call_is_stopped(const dli_op_t *op) {
-    return op->ask == DLI_ASK_TRY &&
-           (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
-}
-
-/* ---- asked by this thread ------------------------------------------------------------------------------ */
-
-static void ask_backend(dli_op_t *op) {
-    DLI_PUNCTUAL; /* nor is its own time spent there */
-    dl_client_t *client = op->client;
-    if (op->park == NULL) {
-        op->park = dli_park_get(client);
-    }
-    int rc = op->park == NULL ? dli_loop_start(client) : 0; /* somebody has to read */
-    if (rc != 0) {
-        op->answer =
-            dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
-        return;
-    }
-    make_request(op);
-    op->request.leads = op->park != NULL && client->inner->lead_fds != NULL;
-    dli_request_begin(client, &op->request);
-    if (dli_spin_gives_way(client)) {
-        dli_release_for_a_moment(client);
-        (void)sched_yield();
-        dli_lock_client(client);
-    }
-    dli_tidy(client);
-    while (op->request.pending && !dli_call_is_stopped(op) && dli_now() < op->ask_until_ns) {
-        dli_loop_sleep(op, op->ask_until_ns);
-    }
-    if (op->request.pending) {
-        dli_request_give_up(client, &op->request);
-    }
-    if (op->park != NULL) { /* its own answer, if that came before it slept, wakes it from no later sleep */
-        (void)dli_park_drain(op->park);
-    }
-    dli_loop_end_lead(op);      /* it may have been about to read */
-    dli_loop_hand_over(client); /* it may have been the one that listened */
-}
-
-void dli_call_ask(dli_op_t *op) {
-    if (op->client->inner != NULL && op->ask != DLI_ASK_WATCH) {
-        ask_backend(op);
-        return;
-    }
-    make_request(op);
-    dli_call_prepare(op);
-    op->asks = true;
-    dl_status_t answer = dli_request_carry_out(op->client, &op->request);
-    op->asks = false;
-    op->interrupted = op->park != NULL && dli_park_drain(op->park);
-    dli_call_answered(op, answer);
 }

@@ -648,9 +648,8 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
 dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
 /* An operation of a queue, or of nobody. */
 void dli_op_start(dli_op_t *op);
-/* dli_request_t: its request is about to be carried out, or has ended. */
-bool dli_op_started(dli_request_t *request, dli_park_t *park);
-void dli_op_ended(dli_request_t *request, dl_status_t status);
+/* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
+void dli_op_ask(dli_op_t *op);
 /* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
 void dli_ops_watch(dl_client_t *client);
 void dli_run_ready(dl_client_t *client);
@@ -669,10 +668,6 @@ void dli_op_leave(dli_op_t *op);
 void dli_op_free_and_unlock(dli_op_t *op); /* after the completion was taken or dropped */
 /* Ends: the status and, where the message is not its own, the plain text. */
 dli_next_t dli_op_end(dli_op_t *op, dl_status_t status);
-/* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
- * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
-dli_next_t dli_claim_use(dli_op_t *op);
-void dli_claim_idle(dli_claim_t *claim);
 void dli_op_about(dli_op_t *op, dli_hold_t *hold);
 
 /* acquire.c, unlock.c, extend.c, query.c: the first steps */
@@ -734,6 +729,10 @@ void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
+/* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
+ * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
+dli_next_t dli_claim_use(dli_op_t *op);
+void dli_claim_idle(dli_claim_t *claim);
 
 /* renew.c */
 void dli_renew_plan(dli_claim_t *claim, uint64_t now); /* LIVE: when it is to be renewed next */
@@ -803,13 +802,9 @@ void dli_pass_end(dli_gate_t *gate);
 uint64_t dli_call_deadline(const dl_client_t *client);
 uint64_t
 dli_ask_deadline(const dl_client_t *client); /* with the mutex; of one that closes, that of the close */
-/* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
-void dli_call_ask(dli_op_t *op);
-void dli_call_begin(dli_op_t *op);   /* begins to; it ends later */
-void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried out */
+void dli_call_prepare(dli_op_t *op);         /* fills the request in, once it is carried out */
 /* What the answer says: to the operation, and of the server. */
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
-bool dli_call_is_stopped(const dli_op_t *op); /* a try is not to go on: it was poked */
 /* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
  * depends on that moment; false: it is over instead. A worker gives its park. Its timer comes at its
  * deadline, unless that is DLI_NEVER then; the timer of one that is not in a lane is to withdraw it. timer

@@ -29,7 +29,7 @@ static dl_status_t ask(dli_op_t *op, dli_ask_kind_t kind, dli_claim_t *claim, ui
     op->ask_until_ns = dli_ask_deadline(op->client);
     op->claim = claim;
     op->level = level;
-    dli_call_ask(op);
+    dli_op_ask(op);
     op->claim = NULL;
     err->status = DL_OK;
     return dli_error_give(err, &op->err, op->answer);
