@@ -171,7 +171,7 @@ static void prepare_try(dli_op_t *op) {
         claim->lease_ms = op->lease_ms;
     }
     dli_request_t *request = &op->request;
-    request->with = dli_call_request(claim, op->level, op->ask_until_ns);
+    request->with = dli_call_request(claim, op->level, op->until_ns);
     request->with.lease_ms = op->lease_ms;
     if (op->ask == DLI_ASK_TRY) {
         bool is_crowded = op->was_queued || !TAILQ_EMPTY(&op->gate->queue); /* by others of this process */
@@ -197,12 +197,12 @@ void dli_call_prepare(dli_op_t *op) {
     if (is_try(op)) {
         prepare_try(op);
     } else if (op->ask == DLI_ASK_RELEASE) {
-        request->with = dli_call_request(op->claim, op->level, op->ask_until_ns);
+        request->with = dli_call_request(op->claim, op->level, op->until_ns);
         request->joins = dli_gate_is_wanted(op->gate);
     } else {
         request->with = (dl_request_t){.name = op->gate->name,
                                        .name_len = op->gate->name_len,
-                                       .deadline_ns = op->ask_until_ns,
+                                       .deadline_ns = op->until_ns,
                                        .stop = {{-1, -1}}};
         request->info = op->info;
         request->watch = &op->watch;

@@ -289,7 +289,7 @@ struct dli_op {
     bool cancelled;
     bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
-    uint64_t until_ns; /* of the wait */
+    uint64_t until_ns; /* of the wait, or of what is asked */
     dli_timer_t timer;
     dl_status_t status; /* in the end */
 
@@ -300,7 +300,6 @@ struct dli_op {
     uint32_t level;
     int64_t lease_ms; /* never 0: the automatic lease is the client's */
     int64_t wait_ms;  /* on the server */
-    uint64_t ask_until_ns;
     uint64_t called_ns;
     dl_lock_info_t *info;
     dli_claim_t *claim; /* a reference: what is asked about */
@@ -677,7 +676,7 @@ dli_next_t dli_extend_step(dli_op_t *op);
 dli_next_t dli_inspect_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
-/* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
+/* A worker has come to a try before op->until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
 /* Says whether its try keeps this process in line on the server, or polls (backend.h). */

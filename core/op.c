@@ -122,7 +122,7 @@ static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
 }
 
 static void end_queueing(dli_op_t *op, uint64_t now) {
-    op->ask_until_ns = now; /* it was not away: no thread was free */
+    op->until_ns = now; /* it was not away: no thread was free */
     if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
         answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
     } else {
@@ -134,7 +134,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
     dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
     if (park != NULL) {
         uint64_t now = dli_now();
-        if (now >= op->ask_until_ns && dli_acquire_may_queue_until(op, now) <= now) {
+        if (now >= op->until_ns && dli_acquire_may_queue_until(op, now) <= now) {
             end_queueing(op, now);
             return false;
         }
@@ -143,7 +143,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
         if (op->ask == DLI_ASK_TRY) {
             dli_acquire_ask_now(op);
         }
-        op->due_ns = op->ask_until_ns;
+        op->due_ns = op->until_ns;
     }
     dli_call_prepare(op);
     return true;
@@ -166,7 +166,7 @@ static void ended(dli_request_t *request, dl_status_t status) {
 
 static void make_request(dli_op_t *op) {
     op->request = (dli_request_t){.kind = op->ask,
-                                  .with.deadline_ns = op->ask_until_ns,
+                                  .with.deadline_ns = op->until_ns,
                                   .err = &op->err,
                                   .ended = ended,
                                   .start = start,
@@ -201,8 +201,8 @@ static void ask_backend(dli_op_t *op) {
         dli_lock_client(client);
     }
     dli_tidy(client);
-    while (op->request.pending && !is_stopped(op) && dli_now() < op->ask_until_ns) {
-        dli_loop_sleep(op, op->ask_until_ns);
+    while (op->request.pending && !is_stopped(op) && dli_now() < op->until_ns) {
+        dli_loop_sleep(op, op->until_ns);
     }
     if (op->request.pending) {
         dli_request_give_up(client, &op->request);
@@ -253,7 +253,7 @@ dl_status_t dli_op_can_wait(dli_op_t *op) {
 static void run(dli_op_t *op) {
     dli_next_t next;
     while ((next = advance(op)) != DLI_DONE) {
-        op->due_ns = next == DLI_ASK ? op->ask_until_ns : op->until_ns;
+        op->due_ns = op->until_ns;
         op->waits = true;
         if (next == DLI_ASK) {
             dli_op_ask(op);

@@ -103,7 +103,7 @@ static dli_next_t ask(dli_op_t *op, dli_ask_kind_t ask, const char *what) {
         return dli_op_end(op, status);
     }
     op->ask = ask;
-    op->ask_until_ns = dli_call_deadline(op->client);
+    op->until_ns = dli_call_deadline(op->client);
     op->step = asked_step;
     return DLI_ASK;
 }

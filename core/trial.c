@@ -26,7 +26,7 @@ typedef struct trial {
 static dl_status_t ask(dli_op_t *op, dli_ask_kind_t kind, dli_claim_t *claim, uint32_t level,
                        dl_error_t *err) {
     op->ask = kind;
-    op->ask_until_ns = dli_ask_deadline(op->client);
+    op->until_ns = dli_ask_deadline(op->client);
     op->claim = claim;
     op->level = level;
     dli_op_ask(op);
