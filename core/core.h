@@ -24,10 +24,7 @@
  * the driver, a callback or a wait. What has to be done without it (a driver's drop, lines for the log) is
  * put aside until it is released (dli_unlock_client).
  *
- * The way of a call: lock.c or queue.c (arguments) -> op.c (carries an operation from step to step, on the
- * caller's thread or on a worker) -> its steps: acquire.c, unlock.c, extend.c, query.c -> call.c (the only
- * caller of the driver's claiming, renewing and freeing) -> driver. pass.c spares an unlock and the acquire
- * that follows it the driver.
+ * docs/design.md tells the way of a call.
  */
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */

@@ -156,14 +156,10 @@ static dl_status_t try_a_name(dl_client_t *client, trial_t *trial, dl_error_t *e
     return status;
 }
 
-/* ---- what is said ---------------------------------------------------------------------------------------
- */
+/* ---- what is said -------------------------------------------------------------------------------------- */
 
-static void say(const trial_t *trial, dl_finding_level_t level, const char *subject, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void say(const trial_t *trial, dl_finding_level_t level, const char *subject, const char *format,
-                ...) {
+__attribute__((format(printf, 4, 5))) static void say(const trial_t *trial, dl_finding_level_t level,
+                                                      const char *subject, const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
