@@ -361,9 +361,7 @@ static dli_next_t rested_step(dli_op_t *op) {
 }
 
 static dli_next_t wait_for_release(dli_op_t *op) {
-    uint64_t now = dli_now();
-    uint64_t wait_ns = look_again_ns(op);
-    uint64_t until_ns = wait_ns < DLI_NEVER - now ? now + wait_ns : DLI_NEVER;
+    uint64_t until_ns = dli_now() + look_again_ns(op);
     if (op->gate->watch == NULL && !op->gate->watch_changes) {
         return wait_until(op, until_ns, look_again);
     }

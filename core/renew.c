@@ -96,9 +96,6 @@ static void take_batch(dl_client_t *client, uint64_t now) {
         }
         client->due = claim->next_due;
         note_lateness(claim, now);
-        if (is_automatic(claim) && client->lease_ms > claim->lease_ms) {
-            claim->lease_ms = client->lease_ms; /* what the server may keep it for from now on */
-        }
         claim->busy = client->session;
         claim->hung_up = false;
         client->batch[client->batch_len] =
