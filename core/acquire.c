@@ -228,18 +228,18 @@ static void ask_now(dli_op_t *op) {
     uint64_t now = dli_now();
     op->began_ns = now;
     op->wait_ms = native_wait_ms(op, now);
-    op->ask_until_ns = try_deadline(op, now);
+    op->until_ns = try_deadline(op, now);
     op->gate->woken = false; /* a release from now on is news */
 }
 
 void dli_acquire_ask_now(dli_op_t *op) {
-    uint64_t began_ns = op->began_ns, until_ns = op->ask_until_ns;
+    uint64_t began_ns = op->began_ns, until_ns = op->until_ns;
     bool is_answering = op->client->last_answer_ns >= began_ns;
     ask_now(op);
     if (!is_answering) {
         uint64_t half_ms = (until_ns - op->began_ns) / DLI_NS_PER_MS / 2;
         op->wait_ms = (int64_t)dli_min((uint64_t)op->wait_ms, dli_max(half_ms, DLI_BRIEF_WAIT_MS));
-        op->ask_until_ns = dli_min(op->ask_until_ns, until_ns);
+        op->until_ns = dli_min(op->until_ns, until_ns);
         op->began_ns = began_ns;
     }
 }
@@ -361,9 +361,7 @@ static dli_next_t rested_step(dli_op_t *op) {
 }
 
 static dli_next_t wait_for_release(dli_op_t *op) {
-    uint64_t now = dli_now();
-    uint64_t wait_ns = look_again_ns(op);
-    uint64_t until_ns = wait_ns < DLI_NEVER - now ? now + wait_ns : DLI_NEVER;
+    uint64_t until_ns = dli_now() + look_again_ns(op);
     if (op->gate->watch == NULL && !op->gate->watch_changes) {
         return wait_until(op, until_ns, look_again);
     }
@@ -413,7 +411,7 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
         gate->woken = gate->hears = false;
         gate->watch_changes = true;
         op->ask = DLI_ASK_WATCH;
-        op->ask_until_ns = dli_exchange_deadline(op);
+        op->until_ns = dli_exchange_deadline(op);
         op->step = watched_step;
         return DLI_ASK;
     }
@@ -438,7 +436,7 @@ static bool is_troubled(const dli_op_t *op) {
 static dli_next_t wait_for_server(dli_op_t *op, dl_status_t status) {
     uint64_t now = dli_now();
     /* The machine slept, or this process was stopped, and nobody has waited for the server: simply again. */
-    bool was_away = op->interrupted || now >= op->ask_until_ns + dli_ms(op->client->call_timeout_ms);
+    bool was_away = op->interrupted || now >= op->until_ns + dli_ms(op->client->call_timeout_ms);
     if (was_away && op->opts.wait_ms != 0 && now < op->deadline_ns) {
         return try_step(op);
     }

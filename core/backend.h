@@ -91,7 +91,6 @@ typedef struct dli_backend {
     /* The rest; try_acquire, release, renew, inspect and force_release are not called. listen and listen_fds
      * there must be; watch and unwatch with NOTIFY. SESSION and NATIVE_WAIT it cannot have. */
     const dl_driver_t *driver;
-    bool inspects, forces; /* it takes INSPECT, FORCE */
     /* Processes that wait for a lock get it in the order of their coming. A TRY that joins and is busy stands
      * in line then, until the next one, or a RELEASE that does not join; its busy_ms may be less than what is
      * left, when it is to ask again. */

@@ -1,7 +1,5 @@
 /* call.c - the only caller of the driver's claiming, renewing, freeing and watching. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <sched.h>
-
 #include "core.h"
 
 uint64_t dli_call_deadline(const dl_client_t *client) {
@@ -56,13 +54,6 @@ void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
     for (size_t i = 0; i < n; i++) {
         batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
     }
-}
-
-bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask) {
-    if (client->inner != NULL) {
-        return ask == DLI_ASK_INSPECT ? client->inner->inspects : client->inner->forces;
-    }
-    return ask == DLI_ASK_INSPECT ? client->driver->inspect != NULL : client->driver->force_release != NULL;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
@@ -142,11 +133,19 @@ void dli_request_over(dl_client_t *client, dli_request_t *request) {
     }
 }
 
-dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request) {
+void dli_request_give_up(dl_client_t *client, dli_request_t *request) {
     bool is_asked = !request->in_lane;
-    dli_request_over(client, request);
+    bool is_sent = is_asked && client->inner->withdraw(client->state, request);
+    bool is_unknown = is_sent || request->kind == DLI_ASK_INSPECT;
+    dl_status_t status = is_sent ? DL_EUNKNOWN : DL_EIO;
     client->to_flush |= is_asked; /* it may leave something to be sent */
-    return is_asked && client->inner->withdraw(client->state, request) ? DL_EUNKNOWN : DL_EIO;
+    for (size_t i = 0; i < request->n; i++) {
+        dl_renewal_t *renewal = &request->renewals[i];
+        renewal->status = renewal->status == DL_EIO ? status : renewal->status;
+    }
+    dli_fail(request->err, status, "%s",
+             is_unknown ? "no reply from the server" : "the request was not sent in time");
+    request->ended(request, status);
 }
 
 void dli_requests_flush(dl_client_t *client) {
@@ -172,7 +171,7 @@ static void prepare_try(dli_op_t *op) {
         claim->lease_ms = op->lease_ms;
     }
     dli_request_t *request = &op->request;
-    request->with = dli_call_request(claim, op->level, op->ask_until_ns);
+    request->with = dli_call_request(claim, op->level, op->until_ns);
     request->with.lease_ms = op->lease_ms;
     if (op->ask == DLI_ASK_TRY) {
         bool is_crowded = op->was_queued || !TAILQ_EMPTY(&op->gate->queue); /* by others of this process */
@@ -198,12 +197,12 @@ void dli_call_prepare(dli_op_t *op) {
     if (is_try(op)) {
         prepare_try(op);
     } else if (op->ask == DLI_ASK_RELEASE) {
-        request->with = dli_call_request(op->claim, op->level, op->ask_until_ns);
+        request->with = dli_call_request(op->claim, op->level, op->until_ns);
         request->joins = dli_gate_is_wanted(op->gate);
     } else {
         request->with = (dl_request_t){.name = op->gate->name,
                                        .name_len = op->gate->name_len,
-                                       .deadline_ns = op->ask_until_ns,
+                                       .deadline_ns = op->until_ns,
                                        .stop = {{-1, -1}}};
         request->info = op->info;
         request->watch = &op->watch;
@@ -214,21 +213,6 @@ void dli_call_prepare(dli_op_t *op) {
         request->renewals = &op->with.renewal;
         request->n = 1;
     }
-}
-
-static void make_request(dli_op_t *op) {
-    op->request = (dli_request_t){.kind = op->ask,
-                                  .with.deadline_ns = op->ask_until_ns,
-                                  .err = &op->err,
-                                  .ended = dli_op_ended,
-                                  .start = dli_op_started,
-                                  .timer = op->async ? &op->timer : NULL,
-                                  .lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_UNLOCK};
-}
-
-void dli_call_begin(dli_op_t *op) {
-    make_request(op);
-    dli_request_begin(op->client, &op->request);
 }
 
 void dli_call_answered(dli_op_t *op, dl_status_t answer) {
@@ -248,73 +232,4 @@ void dli_call_answered(dli_op_t *op, dl_status_t answer) {
     if (op->ask <= DLI_ASK_RELEASE) {
         dli_call_note(op->client, op->answer);
     }
-}
-
-bool dli_call_is_stopped(const dli_op_t *op) {
-    return op->ask == DLI_ASK_TRY &&
-           (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
-}
-
-void dli_call_withdraw(dli_op_t *op) {
-    dl_status_t answer = dli_request_withdraw(op->client, &op->request);
-    if (answer == DL_EIO && dli_call_is_stopped(op)) {
-        answer = DL_ECANCELED;
-    }
-    (void)dli_fail(&op->err, answer, "%s",
-                   answer == DL_EUNKNOWN || op->ask == DLI_ASK_INSPECT ? "no reply from the server"
-                                                                       : "the request was not sent in time");
-    if (op->ask == DLI_ASK_RENEW) {
-        op->with.renewal.status = answer;
-    }
-    dli_call_answered(op, answer);
-}
-
-/* ---- asked by this thread ------------------------------------------------------------------------------ */
-
-static void ask_backend(dli_op_t *op) {
-    DLI_PUNCTUAL; /* nor is its own time spent there */
-    dl_client_t *client = op->client;
-    if (op->park == NULL) {
-        op->park = dli_park_get(client);
-    }
-    int rc = op->park == NULL ? dli_loop_start(client) : 0; /* somebody has to read */
-    if (rc != 0) {
-        op->answer =
-            dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
-        return;
-    }
-    make_request(op);
-    op->request.leads = op->park != NULL && client->inner->lead_fds != NULL;
-    dli_request_begin(client, &op->request);
-    if (dli_spin_gives_way(client)) {
-        dli_release_for_a_moment(client);
-        (void)sched_yield();
-        dli_lock_client(client);
-    }
-    dli_tidy(client);
-    while (op->request.pending && !dli_call_is_stopped(op) && dli_now() < op->ask_until_ns) {
-        dli_loop_sleep(op, op->ask_until_ns);
-    }
-    if (op->request.pending) {
-        dli_call_withdraw(op);
-    }
-    if (op->park != NULL) { /* its own answer, if that came before it slept, wakes it from no later sleep */
-        (void)dli_park_drain(op->park);
-    }
-    dli_loop_end_lead(op);      /* it may have been about to read */
-    dli_loop_hand_over(client); /* it may have been the one that listened */
-}
-
-void dli_call_ask(dli_op_t *op) {
-    if (op->client->inner != NULL && op->ask != DLI_ASK_WATCH) {
-        ask_backend(op);
-        return;
-    }
-    make_request(op);
-    dli_call_prepare(op);
-    op->asks = true;
-    dl_status_t answer = dli_request_carry_out(op->client, &op->request);
-    op->asks = false;
-    op->interrupted = op->park != NULL && dli_park_drain(op->park);
-    dli_call_answered(op, answer);
 }

@@ -83,3 +83,52 @@ void dli_claim_watch_session(dli_claim_t *claim, int fd) {
         (void)epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
     }
 }
+
+/* ---- one exchange of a claim at a time ----------------------------------------------------------- */
+
+static void leave_users(dli_op_t *op) {
+    if (op->is_user) {
+        op->is_user = false;
+        TAILQ_REMOVE(&op->claim->users, op, by_claim);
+    }
+}
+
+dli_next_t dli_claim_use(dli_op_t *op) {
+    dli_claim_t *claim = op->claim;
+    dl_status_t stop = dli_op_stop_reason(op);
+    if (!claim->busy && !op->cancelled) { /* which was told so, or nobody waits for it any more */
+        leave_users(op);
+        claim->busy = op->client->session;
+        return DLI_STEP;
+    }
+    if (stop != DL_OK || dli_now() >= op->until_ns) {
+        leave_users(op);
+        op->answer = stop != DL_OK
+                         ? dli_fail_plain(&op->err, stop)
+                         : dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
+        if (!claim->busy) {
+            dli_claim_idle(claim);
+        }
+        return DLI_DONE;
+    }
+    if (!op->is_user) {
+        if (dli_op_can_wait(op) != DL_OK) {
+            dli_error_clear(&op->err); /* it hears of no cancel */
+        }
+        op->is_user = true;
+        TAILQ_INSERT_TAIL(&claim->users, op, by_claim);
+    }
+    return DLI_WAIT;
+}
+
+/* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
+void dli_claim_idle(dli_claim_t *claim) {
+    claim->busy = false;
+    dli_op_t *op;
+    TAILQ_FOREACH(op, &claim->users, by_claim) {
+        dli_op_poke(op);
+        if (op->async) {
+            return;
+        }
+    }
+}

@@ -94,11 +94,7 @@ static void end_calls(dl_client_t *client) {
     dli_gates_end_watches(client);
     dli_op_poke_all(client, NULL);
     dli_sys->cond_broadcast(&client->changed);
-    for (;;) {
-        dli_before_wait(client);
-        if (client->calls == 0 && client->busy_outside == 0) {
-            return;
-        }
+    for (dli_before_wait(client); client->calls > 0; dli_before_wait(client)) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
 }
@@ -178,7 +174,7 @@ void dl_client_close(dl_client_t *client) {
     dli_events_free(client);
     client->event_fn = NULL;
     dli_tidy(client); /* while the driver is still open */
-    while (client->busy_outside > 0) {
+    while (client->calls > 0) {
         (void)dli_sys->cond_wait(&client->changed, &client->mutex, DLI_NEVER);
     }
     dli_unlock_client(client);

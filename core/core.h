@@ -24,10 +24,7 @@
  * the driver, a callback or a wait. What has to be done without it (a driver's drop, lines for the log) is
  * put aside until it is released (dli_unlock_client).
  *
- * The way of a call: lock.c or queue.c (arguments) -> op.c (carries an operation from step to step, on the
- * caller's thread or on a worker) -> its steps: acquire.c, unlock.c, extend.c, query.c -> call.c (the only
- * caller of the driver's claiming, renewing and freeing) -> driver. pass.c spares an unlock and the acquire
- * that follows it the driver.
+ * docs/design.md tells the way of a call.
  */
 
 /* A call may go on this long after its own end to hear the last answer; half of the 100 ms promised. */
@@ -168,6 +165,7 @@ struct dli_hold {
     dli_gate_t *gate;   /* a reference */
     dli_owner_t owner;  /* a reference on owner.thread */
     dli_claim_t *claim; /* a reference, from LIVE to LOST */
+    dli_op_t *unlock;   /* while it is RELEASING */
     unsigned refs;
     dli_hold_state_t state;
     uint32_t levels;     /* entered and not left */
@@ -288,7 +286,7 @@ struct dli_op {
     bool cancelled;
     bool is_user;      /* in claim->users */
     bool listens;      /* waits for a release */
-    uint64_t until_ns; /* of the wait */
+    uint64_t until_ns; /* of the wait, or of what is asked */
     dli_timer_t timer;
     dl_status_t status; /* in the end */
 
@@ -299,7 +297,6 @@ struct dli_op {
     uint32_t level;
     int64_t lease_ms; /* never 0: the automatic lease is the client's */
     int64_t wait_ms;  /* on the server */
-    uint64_t ask_until_ns;
     uint64_t called_ns;
     dl_lock_info_t *info;
     dli_claim_t *claim; /* a reference: what is asked about */
@@ -437,7 +434,7 @@ struct dl_client {
     bool closes_inside;     /* a callback */
     bool closed;            /* nothing is held any more, the driver is closed */
     bool stop_threads;
-    unsigned calls; /* operations and calls in progress */
+    unsigned calls; /* in progress: operations, calls, and threads that do what was put aside */
 
     dli_node_t *gates;   /* by the hashes of their names */
     dli_node_t *queued;  /* operations at them, by gate and owner */
@@ -458,7 +455,6 @@ struct dl_client {
     uint64_t last_hold_id;
     uint64_t token_floor;
     dli_claim_t *dead;            /* without references, to be dropped outside the mutex */
-    unsigned busy_outside;        /* threads that do so, or hand out log lines, now */
     uint64_t last_answer_ns;      /* when the server was last heard of */
     dl_error_t trouble;           /* why it was last not */
     const dli_gate_t *trouble_at; /* when asked for a lock of this one, which may be gone */
@@ -648,9 +644,8 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err);
 dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err);
 /* An operation of a queue, or of nobody. */
 void dli_op_start(dli_op_t *op);
-/* dli_request_t: its request is about to be carried out, or has ended. */
-bool dli_op_started(dli_request_t *request, dli_park_t *park);
-void dli_op_ended(dli_request_t *request, dl_status_t status);
+/* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
+void dli_op_ask(dli_op_t *op);
 /* Calls the driver's watch for operations of queues. Releases the mutex meanwhile. */
 void dli_ops_watch(dl_client_t *client);
 void dli_run_ready(dl_client_t *client);
@@ -665,16 +660,10 @@ dl_status_t dli_op_can_wait(dli_op_t *op);
 /* The answer as it is on the thread that takes it: DL_ELOST if validity is over. */
 void dli_op_judge(dli_op_t *op);
 void dli_op_give_up(dli_op_t *op); /* nobody takes what it has acquired */
-/* The answer to this hold's unlock, which a backend was asked for, is waited for no longer. */
-void dli_op_withdraw_release(const dli_hold_t *hold);
 void dli_op_leave(dli_op_t *op);
 void dli_op_free_and_unlock(dli_op_t *op); /* after the completion was taken or dropped */
 /* Ends: the status and, where the message is not its own, the plain text. */
 dli_next_t dli_op_end(dli_op_t *op, dl_status_t status);
-/* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
- * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
-dli_next_t dli_claim_use(dli_op_t *op);
-void dli_claim_idle(dli_claim_t *claim);
 void dli_op_about(dli_op_t *op, dli_hold_t *hold);
 
 /* acquire.c, unlock.c, extend.c, query.c: the first steps */
@@ -684,7 +673,7 @@ dli_next_t dli_extend_step(dli_op_t *op);
 dli_next_t dli_inspect_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
-/* A worker has come to a try before op->ask_until_ns. What it may take counts from here, unless the server
+/* A worker has come to a try before op->until_ns. What it may take counts from here, unless the server
  * has answered nobody meanwhile. */
 void dli_acquire_ask_now(dli_op_t *op);
 /* Says whether its try keeps this process in line on the server, or polls (backend.h). */
@@ -736,6 +725,10 @@ void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */
+/* SESSION: one exchange of op->claim at a time. DLI_STEP: it is this one's, until dli_claim_idle. DLI_WAIT:
+ * it will be poked. DLI_DONE: it was not to be had until op->until_ns or a stop, and op->answer says so. */
+dli_next_t dli_claim_use(dli_op_t *op);
+void dli_claim_idle(dli_claim_t *claim);
 
 /* renew.c */
 void dli_renew_plan(dli_claim_t *claim, uint64_t now); /* LIVE: when it is to be renewed next */
@@ -805,15 +798,9 @@ void dli_pass_end(dli_gate_t *gate);
 uint64_t dli_call_deadline(const dl_client_t *client);
 uint64_t
 dli_ask_deadline(const dl_client_t *client); /* with the mutex; of one that closes, that of the close */
-bool dli_call_can(const dl_client_t *client, dli_ask_kind_t ask);
-/* Carries out what the operation of a blocking call asks, or a watch. With the mutex; released meanwhile. */
-void dli_call_ask(dli_op_t *op);
-void dli_call_begin(dli_op_t *op);   /* begins to; it ends later */
-void dli_call_prepare(dli_op_t *op); /* fills the request in, once it is carried out */
+void dli_call_prepare(dli_op_t *op);         /* fills the request in, once it is carried out */
 /* What the answer says: to the operation, and of the server. */
 void dli_call_answered(dli_op_t *op, dl_status_t answer);
-bool dli_call_is_stopped(const dli_op_t *op); /* a try is not to go on: it was poked */
-void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any more */
 /* A request goes to the backend, or waits for a worker who carries it out. First its `start` fills in what
  * depends on that moment; false: it is over instead. A worker gives its park. Its timer comes at its
  * deadline, unless that is DLI_NEVER then; the timer of one that is not in a lane is to withdraw it. timer
@@ -821,8 +808,9 @@ void dli_call_withdraw(dli_op_t *op);         /* no answer is waited for any mor
 void dli_request_begin(dl_client_t *client, dli_request_t *request);
 /* By `ended`, or instead of it: nobody waits for it any more. */
 void dli_request_over(dl_client_t *client, dli_request_t *request);
-/* DL_EUNKNOWN, or DL_EIO: it was not sent. Of one that no worker carries out. */
-dl_status_t dli_request_withdraw(dl_client_t *client, dli_request_t *request);
+/* No answer is waited for any more: it ends, with DL_EUNKNOWN, or DL_EIO: it was not sent. Of one that no
+ * worker carries out. */
+void dli_request_give_up(dl_client_t *client, dli_request_t *request);
 /* At the table of the driver, by this thread. Releases the mutex meanwhile. */
 dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request);
 void dli_requests_flush(dl_client_t *client); /* releases the mutex meanwhile */

@@ -81,37 +81,31 @@ void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text) {
             (unsigned long long)hold->hold_id, text);
 }
 
-static dli_event_t *new_event(dl_client_t *client, dl_event_kind_t kind, dl_status_t status,
-                              const char *text) {
+static void push_new(dl_client_t *client, dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status,
+                     const char *text) {
     dli_event_t *event = calloc(1, sizeof *event + TEXT_SIZE);
     if (event == NULL) {
         client->stats.events_dropped++;
-        return NULL;
+        return;
     }
     char *copy = (char *)(event + 1);
+    (void)snprintf(copy, TEXT_SIZE, "%s", text);
     event->kind = kind;
     event->status = status;
-    (void)snprintf(copy, TEXT_SIZE, "%s", text);
     event->text = copy;
-    return event;
+    event->valid_ms = hold != NULL ? dli_hold_valid_ms(hold) : 0;
+    push(event, client, hold);
 }
 
 void dli_event_hold(dli_hold_t *hold, dl_event_kind_t kind, dl_status_t status, const char *text) {
     dl_client_t *client = hold->gate->client;
-    dli_event_t *event = new_event(client, kind, status, text);
-    if (event != NULL) {
-        event->valid_ms = dli_hold_valid_ms(hold);
-        push(event, client, hold);
-    }
+    push_new(client, hold, kind, status, text);
     dli_log(client, kind == DL_EVENT_RENEWAL_RECOVERED ? DL_LOG_INFO : DL_LOG_WARNING, "'%s' (hold %llu): %s",
             hold->gate->name, (unsigned long long)hold->hold_id, text);
 }
 
 void dli_event_warning(dl_client_t *client, const char *text) {
-    dli_event_t *event = new_event(client, DL_EVENT_WARNING, DL_OK, text);
-    if (event != NULL) {
-        push(event, client, NULL);
-    }
+    push_new(client, NULL, DL_EVENT_WARNING, DL_OK, text);
 }
 
 void dli_event_give(dli_event_t *event, dl_event_t *out) {

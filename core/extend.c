@@ -42,7 +42,6 @@ static dli_next_t tell_step(dli_op_t *op) {
     /* Noted before the answer: should it get lost, the server may keep the lock this long. */
     dli_claim_t *claim = op->claim;
     claim->lease_ms = op->lease_ms > claim->lease_ms ? op->lease_ms : claim->lease_ms;
-    op->ask_until_ns = op->until_ns;
     op->step = told_step;
     return DLI_ASK;
 }

@@ -70,17 +70,6 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
     claim->free->pause_ns = dli_min(claim->free->pause_ns * 2, longest_ns);
 }
 
-/* It was asked, and answered or not. */
-static void asked(dli_claim_t *claim, dl_status_t status) {
-    dl_client_t *client = claim->client;
-    dli_call_note(client, status);
-    bool is_silent = dli_now() >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
-    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
-        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
-    }
-    settle(claim, status);
-}
-
 /* SESSION: an exchange on its connection is under way, and is not waited for. */
 static bool start(dli_request_t *request, dli_park_t *park) {
     (void)park;
@@ -104,9 +93,15 @@ static bool start(dli_request_t *request, dli_park_t *park) {
 
 static void ended(dli_request_t *request, dl_status_t status) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
-    dli_request_over(claim->client, request);
+    dl_client_t *client = claim->client;
+    dli_request_over(client, request);
     dli_claim_idle(claim);
-    asked(claim, status);
+    dli_call_note(client, status);
+    bool is_silent = dli_now() >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
+    if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
+        claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
+    }
+    settle(claim, status);
 }
 
 static void ask(dli_claim_t *claim) {
@@ -178,7 +173,7 @@ void dli_free_due(dli_claim_t *claim, uint64_t now) {
     if (now < until_ns) {
         dli_loop_at(client, &claim->timer, until_ns);
     } else {
-        asked(claim, dli_request_withdraw(client, &claim->free->request));
+        dli_request_give_up(client, &claim->free->request);
     }
 }
 

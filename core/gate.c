@@ -66,7 +66,10 @@ static void look_at_turn(dli_timer_t *timer, uint64_t now) {
         /* A renewal whose answer was lost may have kept it there. One release of a hold is asked at a time.
          */
         dli_claim_t *claim = gate->current->claim;
-        dli_op_withdraw_release(gate->current);
+        dli_request_t *release = &gate->current->unlock->request;
+        if (client->inner != NULL && release->pending) {
+            dli_request_give_up(client, release);
+        }
         dli_free_add(claim, false);
         dli_hold_end(gate->current);
     }

@@ -92,18 +92,12 @@ void dli_wake_first(dl_client_t *client) {
     }
 }
 
-/* The client that has this thread in busy_outside while it wakes others. */
+/* The client that counts this thread among its calls while it wakes others. */
 static _Thread_local dl_client_t *waking;
-
-static void end_outside(dl_client_t *client) {
-    if (--client->busy_outside == 0 && client->closing) {
-        dli_sys->cond_broadcast(&client->changed);
-    }
-}
 
 static void wake_outside(dl_client_t *client) {
     dl_client_t *left = waking; /* by a jump: that client stays until this thread ends it */
-    client->busy_outside -= left == client;
+    client->calls -= left == client;
     waking = left == NULL ? client : left;
     dli_wake_first(client);
     waking = waking == client ? NULL : left;
@@ -114,7 +108,7 @@ void dli_end_waking(const dl_client_t *client) {
     if (left != NULL && (client == NULL || left == client) && !dli_forked(left)) {
         waking = NULL;
         dli_lock_client(left);
-        end_outside(left);
+        dli_call_leave(left);
         dli_unlock_client(left);
     }
 }
@@ -122,7 +116,7 @@ void dli_end_waking(const dl_client_t *client) {
 void dli_tidy(dl_client_t *client) {
     dli_run_ready(client);
     while (has_calls(client) || has_chores_here(client)) {
-        client->busy_outside++; /* the client stays, and its driver stays open, meanwhile */
+        client->calls++; /* the client stays, and its driver stays open, meanwhile */
         if (client->to_flush) {
             dli_requests_flush(client);
         }
@@ -134,7 +128,7 @@ void dli_tidy(dl_client_t *client) {
         } else if (has_chores_here(client)) {
             do_chores(client);
         }
-        end_outside(client);
+        dli_call_leave(client);
         dli_run_ready(client);
     }
     if (dli_has_chores(client)) {

@@ -1,6 +1,7 @@
 /* op.c - operations: carried from step to step, by who waits for them or by whoever has the mutex. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,128 @@ void dli_op_judge(dli_op_t *op) {
     }
 }
 
+/* ---- asking the driver ------------------------------------------------------------------------------- */
+
+static void make_ready(dli_op_t *op) {
+    op->place = DLI_OP_READY;
+    TAILQ_INSERT_TAIL(&op->client->ready, op, in);
+}
+
+/* Not asked, and why: the next step takes it for the answer. */
+static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
+    dli_request_over(op->client, &op->request);
+    op->answer = dli_fail(&op->err, answer, "%s", why);
+    op->interrupted = false;
+    make_ready(op);
+}
+
+static void end_queueing(dli_op_t *op, uint64_t now) {
+    op->until_ns = now; /* it was not away: no thread was free */
+    if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
+        answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
+    } else {
+        answer_unasked(op, DL_ETIMEDOUT, "the time was over before a thread was free to ask the server");
+    }
+}
+
+static bool start(dli_request_t *request, dli_park_t *park) {
+    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
+    if (park != NULL) {
+        uint64_t now = dli_now();
+        if (now >= op->until_ns && dli_acquire_may_queue_until(op, now) <= now) {
+            end_queueing(op, now);
+            return false;
+        }
+        dli_timer_clear(&op->client->loop.timers, &op->timer);
+        op->park = park;
+        if (op->ask == DLI_ASK_TRY) {
+            dli_acquire_ask_now(op);
+        }
+        op->due_ns = op->until_ns;
+    }
+    dli_call_prepare(op);
+    return true;
+}
+
+static void ended(dli_request_t *request, dl_status_t status) {
+    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
+    dli_request_over(op->client, request);
+    if (op->async && op->park != NULL) { /* a poke of this one is not for the worker's next */
+        op->interrupted = dli_park_drain(op->park);
+        op->park = NULL;
+    }
+    dli_call_answered(op, status);
+    if (op->async) {
+        make_ready(op);
+    } else {
+        dli_loop_answered(op);
+    }
+}
+
+static void make_request(dli_op_t *op) {
+    op->request = (dli_request_t){.kind = op->ask,
+                                  .with.deadline_ns = op->until_ns,
+                                  .err = &op->err,
+                                  .ended = ended,
+                                  .start = start,
+                                  .timer = op->async ? &op->timer : NULL,
+                                  .lane = op->kind == DL_OP_ACQUIRE ? DLI_LANE_CLAIM : DLI_LANE_UNLOCK};
+}
+
+/* A try is not to go on: it was poked. */
+static bool is_stopped(const dli_op_t *op) {
+    return op->ask == DLI_ASK_TRY &&
+           (dli_op_stop_reason(op) != DL_OK || (op->interrupted && op->opts.wait_ms != 0));
+}
+
+static void ask_backend(dli_op_t *op) {
+    DLI_PUNCTUAL; /* its own time is not for the program's log function */
+    dl_client_t *client = op->client;
+    if (op->park == NULL) {
+        op->park = dli_park_get(client);
+    }
+    int rc = op->park == NULL ? dli_loop_start(client) : 0; /* somebody has to read */
+    if (rc != 0) {
+        op->answer =
+            dl_driver_fail(&op->err, DL_ELIMIT, rc, "no descriptor and no thread is left to wait with");
+        return;
+    }
+    make_request(op);
+    op->request.leads = op->park != NULL && client->inner->lead_fds != NULL;
+    dli_request_begin(client, &op->request);
+    if (dli_spin_gives_way(client)) {
+        dli_release_for_a_moment(client);
+        (void)sched_yield();
+        dli_lock_client(client);
+    }
+    dli_tidy(client);
+    while (op->request.pending && !is_stopped(op) && dli_now() < op->until_ns) {
+        dli_loop_sleep(op, op->until_ns);
+    }
+    if (op->request.pending) {
+        dli_request_give_up(client, &op->request);
+    }
+    if (op->park != NULL) { /* its own answer, if that came before it slept, wakes it from no later sleep */
+        (void)dli_park_drain(op->park);
+    }
+    dli_loop_end_lead(op);      /* it may have been about to read */
+    dli_loop_hand_over(client); /* it may have been the one that listened */
+}
+
+void dli_op_ask(dli_op_t *op) {
+    if (op->client->inner != NULL && op->ask != DLI_ASK_WATCH) {
+        ask_backend(op);
+        return;
+    }
+    make_request(op);
+    dli_call_prepare(op);
+    op->asks = true;
+    dl_status_t answer = dli_request_carry_out(op->client, &op->request);
+    op->asks = false;
+    op->interrupted = op->park != NULL && dli_park_drain(op->park);
+    dli_call_answered(op, answer);
+}
+
 /* ---- carried by the caller ---------------------------------------------------------------------- */
 
 static dli_next_t advance(dli_op_t *op) {
@@ -130,10 +253,10 @@ dl_status_t dli_op_can_wait(dli_op_t *op) {
 static void run(dli_op_t *op) {
     dli_next_t next;
     while ((next = advance(op)) != DLI_DONE) {
-        op->due_ns = next == DLI_ASK ? op->ask_until_ns : op->until_ns;
+        op->due_ns = op->until_ns;
         op->waits = true;
         if (next == DLI_ASK) {
-            dli_call_ask(op);
+            dli_op_ask(op);
         } else {
             dli_loop_sleep(op, op->until_ns);
         }
@@ -157,7 +280,7 @@ static void end_left(dli_op_t *op) {
     op->opts.cancel = NULL;
     op->cancelled = true;
     if (op->request.pending) {
-        dli_call_withdraw(op);
+        dli_request_give_up(op->client, &op->request);
     } else if (op->asks) {
         op->answer = dli_fail_plain(&op->err, DL_EUNKNOWN);
     }
@@ -192,8 +315,20 @@ static void keep(dli_thread_t *thread, dli_op_t *op) {
 }
 
 /* A jump may leave it as soon as the mutex is released. */
-static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_lock_info_t *info,
-                        dl_error_t *err) {
+dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
+    dli_thread_t *thread = dli_thread_self();
+    if (thread == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    if (lock != NULL) {
+        dli_end_calls(thread, lock->client);
+    }
+    dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
+    thread->spare = NULL;
+    if (op == NULL) {
+        return dli_fail_plain(err, DL_ENOMEM);
+    }
+    fill(op, asked);
     dl_status_t status = dli_op_enter(op, lock, err);
     if (status != DL_OK) {
         keep(thread, op);
@@ -213,29 +348,7 @@ static dl_status_t call(dli_thread_t *thread, dli_op_t *op, dl_lock_t *lock, dl_
     return status;
 }
 
-dl_status_t dli_op_call(const dli_asked_t *asked, dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
-    dli_thread_t *thread = dli_thread_self();
-    if (thread == NULL) {
-        return dli_fail_plain(err, DL_ENOMEM);
-    }
-    if (lock != NULL) {
-        dli_end_calls(thread, lock->client);
-    }
-    dli_op_t *op = thread->spare != NULL ? thread->spare : malloc(sizeof *op + sizeof *op->info);
-    thread->spare = NULL;
-    if (op == NULL) {
-        return dli_fail_plain(err, DL_ENOMEM);
-    }
-    fill(op, asked);
-    return call(thread, op, lock, info, err);
-}
-
 /* ---- carried by whoever has the mutex ------------------------------------------------------------ */
-
-static void make_ready(dli_op_t *op) {
-    op->place = DLI_OP_READY;
-    TAILQ_INSERT_TAIL(&op->client->ready, op, in);
-}
 
 void dli_op_give_up(dli_op_t *op) {
     if (op->kind != DL_OP_ACQUIRE || op->status != DL_OK || op->hold == NULL) {
@@ -264,14 +377,15 @@ static void complete(dli_op_t *op) {
 }
 
 /* A backend's watch, which waits for nothing, is called by the loop. */
-static void ask(dli_op_t *op) {
+static void begin_to_ask(dli_op_t *op) {
     dl_client_t *client = op->client;
     op->place = DLI_OP_ASKED;
     if (op->ask == DLI_ASK_WATCH && client->inner != NULL) {
         TAILQ_INSERT_TAIL(&client->to_watch, op, in);
         dli_loop_wake(client);
     } else {
-        dli_call_begin(op);
+        make_request(op);
+        dli_request_begin(client, &op->request);
     }
 }
 
@@ -284,7 +398,7 @@ static void carry_on(dli_op_t *op) {
         return;
     }
     if (next == DLI_ASK) {
-        ask(op);
+        begin_to_ask(op);
         return;
     }
     op->place = DLI_OP_WAITING;
@@ -307,14 +421,6 @@ void dli_run_ready(dl_client_t *client) {
     } while (!TAILQ_EMPTY(&client->ready));
 }
 
-/* Not asked, and why: the next step takes it for the answer. */
-static void answer_unasked(dli_op_t *op, dl_status_t answer, const char *why) {
-    dli_request_over(op->client, &op->request);
-    op->answer = dli_fail(&op->err, answer, "%s", why);
-    op->interrupted = false;
-    make_ready(op);
-}
-
 static void stop_waiting(dli_op_t *op) {
     dli_timer_clear(&op->client->loop.timers, &op->timer);
     if (op->listens) {
@@ -323,77 +429,13 @@ static void stop_waiting(dli_op_t *op) {
     make_ready(op);
 }
 
-/* Whoever carries it goes on. */
-static void go_on(dli_op_t *op) {
-    if (op->async) {
-        make_ready(op);
-    } else {
-        dli_loop_answered(op);
-    }
-}
-
-static void withdraw(dli_op_t *op) {
-    dli_call_withdraw(op);
-    go_on(op);
-}
-
-void dli_op_withdraw_release(const dli_hold_t *hold) {
-    dl_client_t *client = hold->gate->client;
-    for (dli_node_t *at = dli_tree_after(client->ops, NULL); at != NULL;
-         at = dli_tree_after(client->ops, at)) {
-        dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, by_handle, at);
-        if (client->inner != NULL && op->hold == hold && op->ask == DLI_ASK_RELEASE && op->request.pending) {
-            withdraw(op);
-        }
-    }
-}
-
-void dli_op_ended(dli_request_t *request, dl_status_t status) {
-    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
-    dli_request_over(op->client, request);
-    if (op->async && op->park != NULL) { /* a poke of this one is not for the worker's next */
-        op->interrupted = dli_park_drain(op->park);
-        op->park = NULL;
-    }
-    dli_call_answered(op, status);
-    go_on(op);
-}
-
 void dli_ops_watch(dl_client_t *client) {
     dli_op_t *op;
     while ((op = TAILQ_FIRST(&client->to_watch)) != NULL) {
         TAILQ_REMOVE(&client->to_watch, op, in);
-        dli_call_ask(op);
+        dli_op_ask(op);
         make_ready(op);
     }
-}
-
-static void end_queueing(dli_op_t *op, uint64_t now) {
-    op->ask_until_ns = now; /* it was not away: no thread was free */
-    if (op->ask == DLI_ASK_TRY && op->opts.wait_ms != 0 && now < op->deadline_ns) {
-        answer_unasked(op, DL_EIO, "the server answers nobody, and no thread was free to ask it");
-    } else {
-        answer_unasked(op, DL_ETIMEDOUT, "the time was over before a thread was free to ask the server");
-    }
-}
-
-bool dli_op_started(dli_request_t *request, dli_park_t *park) {
-    dli_op_t *op = DLI_CONTAINER_OF(dli_op_t, request, request);
-    if (park != NULL) {
-        uint64_t now = dli_now();
-        if (now >= op->ask_until_ns && dli_acquire_may_queue_until(op, now) <= now) {
-            end_queueing(op, now);
-            return false;
-        }
-        dli_timer_clear(&op->client->loop.timers, &op->timer);
-        op->park = park;
-        if (op->ask == DLI_ASK_TRY) {
-            dli_acquire_ask_now(op);
-        }
-        op->due_ns = op->ask_until_ns;
-    }
-    dli_call_prepare(op);
-    return true;
 }
 
 static void fire(dli_timer_t *timer, uint64_t now) {
@@ -401,7 +443,7 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     if (op->place == DLI_OP_WAITING) {
         stop_waiting(op);
     } else if (!op->request.in_lane) {
-        withdraw(op);
+        dli_request_give_up(op->client, &op->request);
     } else if (dli_acquire_may_queue_until(op, now) > now) {
         dli_loop_at(op->client, timer, dli_acquire_may_queue_until(op, now));
     } else {
@@ -429,8 +471,8 @@ void dli_op_poke(dli_op_t *op) {
         stop_waiting(op);
     } else if (op->request.in_lane && dli_op_stop_reason(op) != DL_OK) {
         answer_unasked(op, dli_op_stop_reason(op), "it was stopped before the server was asked");
-    } else if (op->request.pending && !op->request.in_lane && dli_call_is_stopped(op)) {
-        withdraw(op);
+    } else if (op->request.pending && !op->request.in_lane && is_stopped(op)) {
+        dli_request_give_up(op->client, &op->request);
     }
 }
 
@@ -447,53 +489,4 @@ void dli_op_free_and_unlock(dli_op_t *op) {
     dl_lock_t *lock = op->lock;
     free(op);
     dli_lock_unref_and_unlock(lock);
-}
-
-/* ---- one exchange of a claim at a time ----------------------------------------------------------- */
-
-static void leave_users(dli_op_t *op) {
-    if (op->is_user) {
-        op->is_user = false;
-        TAILQ_REMOVE(&op->claim->users, op, by_claim);
-    }
-}
-
-dli_next_t dli_claim_use(dli_op_t *op) {
-    dli_claim_t *claim = op->claim;
-    dl_status_t stop = dli_op_stop_reason(op);
-    if (!claim->busy && !op->cancelled) { /* which was told so, or nobody waits for it any more */
-        leave_users(op);
-        claim->busy = op->client->session;
-        return DLI_STEP;
-    }
-    if (stop != DL_OK || dli_now() >= op->until_ns) {
-        leave_users(op);
-        op->answer = stop != DL_OK
-                         ? dli_fail_plain(&op->err, stop)
-                         : dli_fail(&op->err, DL_EUNKNOWN, "a renewal on the same connection is stuck");
-        if (!claim->busy) {
-            dli_claim_idle(claim);
-        }
-        return DLI_DONE;
-    }
-    if (!op->is_user) {
-        if (dli_op_can_wait(op) != DL_OK) {
-            dli_error_clear(&op->err); /* it hears of no cancel */
-        }
-        op->is_user = true;
-        TAILQ_INSERT_TAIL(&claim->users, op, by_claim);
-    }
-    return DLI_WAIT;
-}
-
-/* Up to one that is carried on whatever becomes of its caller's thread; who has used it calls the next. */
-void dli_claim_idle(dli_claim_t *claim) {
-    claim->busy = false;
-    dli_op_t *op;
-    TAILQ_FOREACH(op, &claim->users, by_claim) {
-        dli_op_poke(op);
-        if (op->async) {
-            return;
-        }
-    }
 }

@@ -95,13 +95,15 @@ static dli_next_t asked_step(dli_op_t *op) {
 }
 
 static dli_next_t ask(dli_op_t *op, dli_ask_kind_t ask, const char *what) {
-    bool can = dli_call_can(op->client, ask);
+    const dl_driver_t *driver = op->client->driver;
+    bool has_op = ask == DLI_ASK_INSPECT ? driver->inspect != NULL : driver->force_release != NULL;
+    bool can = op->client->inner != NULL || has_op; /* a backend takes both */
     dl_status_t status = can ? dli_op_stop_reason(op) : cannot(op->client, what, &op->err);
     if (status != DL_OK) {
         return dli_op_end(op, status);
     }
     op->ask = ask;
-    op->ask_until_ns = dli_call_deadline(op->client);
+    op->until_ns = dli_call_deadline(op->client);
     op->step = asked_step;
     return DLI_ASK;
 }

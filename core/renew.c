@@ -96,9 +96,6 @@ static void take_batch(dl_client_t *client, uint64_t now) {
         }
         client->due = claim->next_due;
         note_lateness(claim, now);
-        if (is_automatic(claim) && client->lease_ms > claim->lease_ms) {
-            claim->lease_ms = client->lease_ms; /* what the server may keep it for from now on */
-        }
         claim->busy = client->session;
         claim->hung_up = false;
         client->batch[client->batch_len] =
@@ -178,20 +175,10 @@ static void ended(dli_request_t *request, dl_status_t status) {
     dli_request_over(client, request);
 }
 
-/* Entries that have been answered keep their answers. */
-static void withdraw(dl_client_t *client) {
-    dl_status_t status = dli_request_withdraw(client, &client->batch_request);
-    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
-    for (size_t i = 0; i < client->batch_len; i++) {
-        if (client->batch[i].status == DL_EIO) {
-            client->batch[i].status = status;
-        }
-    }
-}
-
 static void fire(dli_timer_t *timer, uint64_t now) {
     (void)now;
-    withdraw(DLI_CONTAINER_OF(dl_client_t, batch_timer, timer));
+    dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_timer, timer);
+    dli_request_give_up(client, &client->batch_request);
 }
 
 static void apply_batch(dl_client_t *client) {
@@ -226,7 +213,7 @@ void dli_renew_carry_on(dl_client_t *client) {
 
 void dli_renew_stop(dl_client_t *client) {
     if (client->batch_request.pending) {
-        withdraw(client);
+        dli_request_give_up(client, &client->batch_request);
     }
     apply_batch(client);
     while (client->due != NULL) {

@@ -26,10 +26,10 @@ typedef struct trial {
 static dl_status_t ask(dli_op_t *op, dli_ask_kind_t kind, dli_claim_t *claim, uint32_t level,
                        dl_error_t *err) {
     op->ask = kind;
-    op->ask_until_ns = dli_ask_deadline(op->client);
+    op->until_ns = dli_ask_deadline(op->client);
     op->claim = claim;
     op->level = level;
-    dli_call_ask(op);
+    dli_op_ask(op);
     op->claim = NULL;
     err->status = DL_OK;
     return dli_error_give(err, &op->err, op->answer);
@@ -156,14 +156,10 @@ static dl_status_t try_a_name(dl_client_t *client, trial_t *trial, dl_error_t *e
     return status;
 }
 
-/* ---- what is said ---------------------------------------------------------------------------------------
- */
+/* ---- what is said -------------------------------------------------------------------------------------- */
 
-static void say(const trial_t *trial, dl_finding_level_t level, const char *subject, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void say(const trial_t *trial, dl_finding_level_t level, const char *subject, const char *format,
-                ...) {
+__attribute__((format(printf, 4, 5))) static void say(const trial_t *trial, dl_finding_level_t level,
+                                                      const char *subject, const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);

@@ -40,6 +40,7 @@ static dli_next_t released(dli_op_t *op) {
 /* Disarmed first: nothing is renewed any more, and a renewal on its way finds the state changed. */
 static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
     dli_hold_disarm(hold);
+    hold->unlock = op;
     dli_op_about(op, hold);
     return dli_tell_server(op, 0, released);
 }

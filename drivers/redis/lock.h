@@ -217,12 +217,11 @@ dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *
 void dli_redis_print_rule(const dli_redis_t *redis, dl_finding_fn fn, void *arg);
 
 /* The backend of a driver. */
-#define DLI_REDIS_BACKEND(table)                                                            \
-    {                                                                                       \
-        .driver = (table), .inspects = true, .forces = true, .attach = dli_redis_attach,    \
-        .begin = dli_redis_begin, .withdraw = dli_redis_withdraw, .flush = dli_redis_flush, \
-        .lines_up = true, .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead,           \
-        .end_lead = dli_redis_end_lead                                                      \
+#define DLI_REDIS_BACKEND(table)                                                               \
+    {                                                                                          \
+        .driver = (table), .attach = dli_redis_attach, .begin = dli_redis_begin,               \
+        .withdraw = dli_redis_withdraw, .flush = dli_redis_flush, .lines_up = true,            \
+        .lead_fds = dli_redis_lead_fds, .lead = dli_redis_lead, .end_lead = dli_redis_end_lead \
     }
 
 /* All but open and init, which each driver gives its layout. */

@@ -342,8 +342,8 @@ static void make_table(dl_driver_t *table, const dli_backend_t *backend) {
     table->check = backend->driver->check != NULL ? drive_check : NULL;
     table->check_name = backend->driver->check_name != NULL ? drive_check_name : NULL;
     table->describe = backend->driver->describe != NULL ? drive_describe : NULL;
-    table->inspect = backend->inspects ? drive_inspect : NULL;
-    table->force_release = backend->forces ? drive_force : NULL;
+    table->inspect = drive_inspect;
+    table->force_release = drive_force;
 }
 
 const dl_driver_t *drive_table(const dli_backend_t *backend) {

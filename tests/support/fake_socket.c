@@ -345,8 +345,6 @@ static const dl_driver_t rest = {
 
 static const dli_backend_t backend = {
     .driver = &rest,
-    .inspects = true,
-    .forces = true,
     .attach = attach,
     .begin = begin,
     .withdraw = withdraw,

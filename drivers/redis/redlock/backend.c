@@ -60,8 +60,6 @@ static bool owes(void *state, const void *driver_hold) {
 
 const dli_backend_t dli_redlock_backend = {
     .driver = &dli_redlock_driver,
-    .inspects = true,
-    .forces = true,
     .attach = attach,
     .begin = dli_redlock_begin,
     .withdraw = dli_redlock_withdraw,
