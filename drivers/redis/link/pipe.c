@@ -3,7 +3,6 @@
 #include "pipe.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

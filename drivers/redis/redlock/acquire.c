@@ -1,6 +1,5 @@
 /* acquire.c - one attempt to get a majority of the nodes, with a token and while validity is left. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "drivers/block.h"

@@ -1,8 +1,6 @@
 /* driver.c - the driver redlock: its table; opening and closing a client of several servers. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "round.h"

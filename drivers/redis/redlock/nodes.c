@@ -3,8 +3,6 @@
 #include "tally.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 size_t dli_nodes_count(uint32_t mask) {
