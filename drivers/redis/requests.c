@@ -334,9 +334,11 @@ static const dli_redis_kind_t refuse_kind = {
 
 /* ---- freeing by force ------------------------------------------------------------------------------- */
 
+/* By force reservations are seen, too. */
 static void encode_look(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const dli_redis_t *redis = ask_of(wire)->redis;
-    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|", NULL, with_source, commands);
+    const char *letters = wire->asked->kind == DLI_ASK_FORCE ? "k|" : "k|l";
+    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, letters, NULL, with_source, commands);
 }
 
 /* What was seen and nothing else: a request that arrives late, when others have the lock, does them no harm.
@@ -455,11 +457,6 @@ static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
 
-static void encode_inspect(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
-    const dli_redis_t *redis = ask_of(wire)->redis;
-    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|l", NULL, with_source, commands);
-}
-
 static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_lock_info_t *info = a->wire.asked->info;
@@ -469,7 +466,7 @@ static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) 
 }
 
 static const dli_redis_kind_t inspect_kind = {
-    .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = ended};
+    .intent = DLI_READ, .encode = encode_look, .replied = inspect_replied, .ended = ended};
 
 /* ---- what the core calls ---------------------------------------------------------------------------- */
 

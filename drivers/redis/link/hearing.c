@@ -176,7 +176,7 @@ static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_e
     } else if (channel != NULL && (dli_reply_is_error(reply, "NOPERM") || dli_reply_is_error(reply, "ERR"))) {
         refuse(s, channel, reply->str);
     } else {
-        return dli_reply_fail(reply, err); /* such as BUSY: it may pass */
+        return dli_reply_unexpected(reply, "a subscription", err); /* such as BUSY: it may pass */
     }
     return DL_OK;
 }
