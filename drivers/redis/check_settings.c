@@ -282,7 +282,7 @@ static void report_replication(const dli_check_t *check) {
 static void report_connections(const dli_check_t *check) {
     int64_t limit = dli_info_number(check->info, "maxclients", setting_number(check, "maxclients", -1));
     int64_t used = dli_info_number(check->info, "connected_clients", -1);
-    int64_t wanted = (int64_t)check->redis->mux->count + 1; /* which hears of releases */
+    int64_t wanted = (int64_t)check->redis->mux.count + 1; /* which hears of releases */
     if (limit > 0 && used >= 0) {
         bool tight = used >= limit / 10 * 9, may_be_tight = limit - used < wanted;
         dli_check_say(

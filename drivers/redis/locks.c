@@ -162,9 +162,9 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
     dli_redis_t *redis = state;
     uint64_t mux_ns = DL_NO_DEADLINE;
     (void)max;
-    redis->polled = dli_mux_listen_fds(redis->mux, fds, &mux_ns);
+    redis->polled = dli_mux_listen_fds(&redis->mux, fds, &mux_ns);
     fds += redis->polled;
-    dli_subscriber_follow(redis->subscriber, redis->mux->polled_run_id);
+    dli_subscriber_follow(redis->subscriber, redis->mux.polled_run_id);
     dli_subscriber_fds(redis->subscriber, fds, until_ns);
     *until_ns = mux_ns < *until_ns ? mux_ns : *until_ns;
     return redis->polled + (fds->fd >= 0);
@@ -173,5 +173,5 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redis_t *redis = state;
     dli_subscriber_listen(redis->subscriber, n > redis->polled ? fds[redis->polled].revents : 0);
-    dli_mux_listen(redis->mux, fds, redis->polled);
+    dli_mux_listen(&redis->mux, fds, redis->polled);
 }

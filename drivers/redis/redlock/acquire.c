@@ -28,7 +28,7 @@ static void encode_claim(dli_redis_request_t *request, bool with_source, dli_com
     const dli_slice_t more[] = {dli_slice(redlock->voting.marker_key),
                                 dli_slice(redlock->voting.quarantine_key),
                                 dli_slice(redlock->fences ? "1" : "0"),
-                                dli_slice(part->node->redis.mux->pipes[0].facts.run_id),
+                                dli_slice(part->node->redis.mux.pipes[0].facts.run_id),
                                 dli_slice(redlock->voting.durable ? "1" : "0"),
                                 dli_slice_int(quarantine, quarantine_ms(redlock))};
     dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx.f...", more, with_source, commands);

@@ -97,8 +97,8 @@ static dl_status_t meet_alone(void *arg, const dli_facts_t *facts, dl_error_t *e
 dl_status_t dli_node_open_alone(dli_node_t *node, dli_redis_t **alone, dl_error_t *err) {
     dl_status_t status = dli_redis_open_alone(&node->redis, alone, err);
     if (status == DL_OK) {
-        (*alone)->mux->meets = meet_alone;
-        (*alone)->mux->meets_arg = node;
+        (*alone)->mux.meets = meet_alone;
+        (*alone)->mux.meets_arg = node;
     }
     return status;
 }

@@ -29,7 +29,7 @@ static bool free_replied(dli_redis_request_t *request, const redisReply *reply) 
 
 /* On another connection, unless that was killed. */
 bool dli_part_may_come(const dli_part_t *part) {
-    const dli_mux_t *mux = part->node->redis.mux;
+    const dli_mux_t *mux = &part->node->redis.mux;
     return part->claimed_on != 0 && part->claimed_on != dli_part_connection(part) &&
            (mux->may_not_kill || dli_mux_is_to_kill(mux, part->claimed_on));
 }
