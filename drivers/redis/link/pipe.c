@@ -315,24 +315,17 @@ static void forget_kill(dli_mux_t *mux, size_t at) {
     memmove(&mux->kills[at], &mux->kills[at + 1], (mux->kill_count - at) * sizeof mux->kills[0]);
 }
 
-static void say_again(dli_pipe_t *pipe, uint64_t id) {
-    for (size_t i = 0; i < pipe->mux->kill_count; i++) {
-        bool is_it = pipe->mux->kills[i].id == (int64_t)id;
-        pipe->mux->kills[i].said &= is_it ? ~(1u << number_of(pipe)) : UINT32_MAX;
-    }
-}
-
-/* ERR: there is no such connection any more. Other errors pass, such as BUSY. */
+/* ERR: there is no such connection any more. Other errors pass, such as BUSY: it is said again. */
 static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
     dli_mux_t *mux = pipe->mux;
     bool refused = dli_reply_is_refused(reply);
-    if (reply->type == REDIS_REPLY_ERROR && !refused && !dli_reply_is_error(reply, "ERR")) {
-        say_again(pipe, id);
-        return;
-    }
-    for (size_t i = mux->kill_count; i > 0; i--) {
-        if (refused || mux->kills[i - 1].id == (int64_t)id) {
-            forget_kill(mux, i - 1);
+    bool passes = reply->type == REDIS_REPLY_ERROR && !refused && !dli_reply_is_error(reply, "ERR");
+    for (size_t i = mux->kill_count; i-- > 0;) {
+        bool is_it = mux->kills[i].id == (int64_t)id;
+        if (passes && is_it) {
+            mux->kills[i].said &= ~(1u << number_of(pipe));
+        } else if (refused || is_it) {
+            forget_kill(mux, i);
         }
     }
     if (refused && !mux->may_not_kill) {
