@@ -49,15 +49,6 @@ static void free_heard(dli_part_t *part) {
     }
 }
 
-static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
-
-static const dli_question_t freeing = {
-    .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_FREE,
-    .stays = true,
-    .heard = free_heard,
-    .look = look_at_frees};
-
 /* ---- the answer ------------------------------------------------------------------------------------- */
 
 static dl_status_t judge(const dli_tally_t *tally, dl_error_t *err) {
@@ -119,6 +110,13 @@ static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t
     bool is_unlock = round->asked->kind == DLI_ASK_RELEASE && round->asked->err != NULL;
     (is_unlock ? look_at_unlock : look_at_rest)(round, tally, pending);
 }
+
+static const dli_question_t freeing = {
+    .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_FREE,
+    .stays = true,
+    .heard = free_heard,
+    .look = look_at_frees};
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
 
