@@ -35,14 +35,12 @@
  * server answers, the claim goes on.
  */
 typedef struct dli_label {
-    dli_commands_t say, forget; /* encoded once; empty: there is no label */
-    uint64_t due_ns;            /* when it is to be said again; UINT64_MAX: this server does not want it */
-    bool is_there;              /* the server has said so */
+    const char *key; /* NULL: there is no label */
+    uint64_t due_ns; /* when it is to be said again; UINT64_MAX: this server does not want it */
+    bool is_there;   /* the server has said so */
 } dli_label_t;
 
-/* key NULL: no label. Nothing here can fail: both commands are short. */
-void dli_label_init(dli_label_t *label, const char *key, const char *text);
-/* The server is another one, or no answer came. */
+/* It was never said, the server is another one, or no answer came. */
 void dli_label_lost(dli_label_t *label);
 
 typedef struct dli_mux_options {

@@ -45,15 +45,6 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
 #define AGAIN_NS (86400 * NS_PER_S)
 #define AFTER_ERROR_NS (60 * NS_PER_S)
 
-void dli_label_init(dli_label_t *label, const char *key, const char *text) {
-    memset(label, 0, sizeof *label);
-    label->due_ns = key != NULL ? 0 : UINT64_MAX;
-    if (key != NULL) {
-        dli_commands_add_words(&label->say, "SET", key, text, "EX", KEPT_S, NULL);
-        dli_commands_add_words(&label->forget, "DEL", key, NULL);
-    }
-}
-
 /* Is it to be said now? Who hears true says it; nobody else does at once. */
 static bool is_label_due(dli_label_t *label, uint64_t now_ns) {
     bool is_due = now_ns >= label->due_ns;
@@ -72,7 +63,7 @@ static void answer_label(dli_label_t *label, const redisReply *reply, uint64_t n
 }
 
 void dli_label_lost(dli_label_t *label) {
-    label->due_ns = label->say.count > 0 ? 0 : UINT64_MAX;
+    label->due_ns = label->key != NULL ? 0 : UINT64_MAX;
 }
 
 /* ---- the queue -------------------------------------------------------------------------------------- */
@@ -161,7 +152,8 @@ static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint
     dli_label_t *label = &pipe->mux->label;
     if (request->kind->says_label && is_label_due(label, now_ns)) {
         (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
-        dli_commands_append(&pipe->out, &label->say);
+        dli_commands_add_words(&pipe->out, "SET", label->key, pipe->mux->env->client_label, "EX", KEPT_S,
+                               NULL);
         if (pipe->out.out_of_memory) {
             pipe->out.out_of_memory = false;
             pipe->tail--;
