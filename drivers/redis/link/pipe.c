@@ -297,11 +297,6 @@ void dli_pipe_retire_all(dli_mux_t *mux) {
     }
 }
 
-static dl_status_t fail_sense(const dli_pipe_t *pipe, dl_error_t *err) {
-    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server's answer makes no sense",
-                          pipe->mux->endpoint->label);
-}
-
 static void forget_kill(dli_mux_t *mux, size_t at) {
     mux->kill_count--;
     memmove(&mux->kills[at], &mux->kills[at + 1], (mux->kill_count - at) * sizeof mux->kills[0]);
@@ -342,10 +337,12 @@ static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request
         request->kept[request->got - 1] = *owned;
         *owned = NULL;
     }
-    if (request->forgotten || request->kind->replied == NULL) {
-        return DL_OK; /* forgotten: what came behind it, all of which is sent again */
+    /* forgotten: what came behind it, all of which is sent again */
+    if (request->forgotten || request->kind->replied == NULL || request->kind->replied(request, reply)) {
+        return DL_OK;
     }
-    return request->kind->replied(request, reply) ? DL_OK : fail_sense(pipe, err);
+    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server's answer makes no sense",
+                          pipe->mux->endpoint->label);
 }
 
 /* All of its replies have come. */

@@ -5,10 +5,6 @@
 #include <errno.h>
 #include <string.h>
 
-size_t dli_nodes_count(uint32_t mask) {
-    return (size_t)__builtin_popcount(mask);
-}
-
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error_t said[], dl_error_t *err) {
     dli_ballot_t ballots[DLI_NODES_MAX];
     dli_tally_t tally;
