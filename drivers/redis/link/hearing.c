@@ -125,10 +125,10 @@ void dli_hearing_speak(dli_subscriber_t *s, uint64_t now) {
         move(s, channel, DLI_CHANNEL_ASKED);
         const dli_slice_t argv[] = {dli_slice(channel->is_subscribed ? "SUBSCRIBE" : "UNSUBSCRIBE"),
                                     {channel->name, channel->len}};
-        dli_commands_add(&s->commands, 2, argv);
+        dli_commands_add(s->out, 2, argv);
     }
     if (s->count > 0 && !dli_hearing_owes(s) && s->heard_ns + DLI_QUIET_NS <= now) {
-        dli_commands_add_words(&s->commands, "PING", NULL);
+        dli_commands_add_words(s->out, "PING", NULL);
         s->pinged = true;
     }
 }

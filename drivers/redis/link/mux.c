@@ -53,16 +53,14 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
 
 /* Takes the label back, where a connection lies idle; nobody waits for the reply. */
 static void forget_label(dli_mux_t *mux) {
-    dli_commands_t forget = {0}; /* it is short, and needs no memory */
     bool is_said = !mux->label.is_there;
-    if (!is_said) {
-        dli_commands_add_words(&forget, "DEL", mux->label.key, NULL);
-    }
     for (size_t i = 0; i < mux->count && !is_said; i++) {
         const dli_pipe_t *pipe = &mux->pipes[i];
         dl_error_t err;
-        is_said = pipe->ready && !dli_pipe_owes(pipe) && dli_conn_is_quiet(pipe->conn) &&
-                  dli_conn_send(pipe->conn, forget.bytes, forget.len, &err) == DL_OK;
+        if (pipe->ready && !dli_pipe_owes(pipe) && dli_conn_is_quiet(pipe->conn)) {
+            dli_commands_add_words(pipe->out, "DEL", mux->label.key, NULL);
+            is_said = dli_conn_flush(pipe->conn, &err) == DL_OK;
+        }
     }
 }
 

@@ -9,8 +9,6 @@
 #define FIRST_CAP 64
 /* So much goes into one write, so that nobody waits long for the first of it to leave. */
 #define WRITE_BYTES ((size_t)32 * 1024)
-/* So much memory is kept for the next write. */
-#define KEPT_BYTES ((size_t)64 * 1024)
 /* While so much did not leave yet, nothing is added to it. */
 #define UNSENT_BYTES ((size_t)64 * 1024)
 #define REPLIES 64
@@ -33,7 +31,6 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
         pipe->conn = pipe->next = NULL;
         free(pipe->slots);
         pipe->slots = NULL;
-        dli_commands_free(&pipe->out);
     }
 }
 
@@ -127,7 +124,7 @@ static bool make_room(dli_pipe_t *pipe, uint64_t slots) {
 
 static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t now_ns) {
     dli_slot_t *slot = dli_pipe_slot(pipe, pipe->tail++);
-    *slot = (dli_slot_t){.kind = kind, .left = replies, .sent_ns = now_ns, .at = pipe->sent + pipe->out.len};
+    *slot = (dli_slot_t){.kind = kind, .left = replies, .sent_ns = now_ns, .at = dli_conn_queued(pipe->conn)};
     return slot;
 }
 
@@ -135,7 +132,7 @@ static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t
 
 /* What ends without memory is all of it, or nothing. */
 static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
-    dli_commands_t *out = &pipe->out;
+    dli_commands_t *out = pipe->out;
     size_t len = out->len, count = out->count;
     request->kind->encode(request, request->with_source, out);
     if (out->out_of_memory) {
@@ -152,10 +149,10 @@ static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint
     dli_label_t *label = &pipe->mux->label;
     if (request->kind->says_label && is_label_due(label, now_ns)) {
         (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
-        dli_commands_add_words(&pipe->out, "SET", label->key, pipe->mux->env->client_label, "EX", KEPT_S,
+        dli_commands_add_words(pipe->out, "SET", label->key, pipe->mux->env->client_label, "EX", KEPT_S,
                                NULL);
-        if (pipe->out.out_of_memory) {
-            pipe->out.out_of_memory = false;
+        if (pipe->out->out_of_memory) {
+            pipe->out->out_of_memory = false;
             pipe->tail--;
             dli_label_lost(label);
         }
@@ -178,9 +175,9 @@ static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
         const dli_slice_t argv[] = {dli_slice("CLIENT"), dli_slice("KILL"), dli_slice("ID"),
                                     dli_slice_int(id, mux->kills[i].id)};
         add_slot(pipe, DLI_SLOT_KILL, 1, now_ns)->claim = (uint64_t)mux->kills[i].id;
-        dli_commands_add(&pipe->out, sizeof argv / sizeof argv[0], argv);
-        if (pipe->out.out_of_memory) {
-            pipe->out.out_of_memory = false;
+        dli_commands_add(pipe->out, sizeof argv / sizeof argv[0], argv);
+        if (pipe->out->out_of_memory) {
+            pipe->out->out_of_memory = false;
             pipe->tail--;
             return false;
         }
@@ -219,12 +216,12 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
 
 /* Puts what may leave into one write: how many requests. */
 static size_t gather(dli_pipe_t *pipe) {
-    size_t n = 0;
-    dli_commands_t *out = &pipe->out;
+    size_t n = 0, begin = pipe->out->len;
+    const dli_commands_t *out = pipe->out;
     dli_redis_request_t *next;
     uint64_t now_ns = !TAILQ_EMPTY(&pipe->queue) ? pipe->mux->env->now_ns() : 0;
-    for (dli_redis_request_t *request = TAILQ_FIRST(&pipe->queue); request != NULL && out->len < WRITE_BYTES;
-         request = next) {
+    for (dli_redis_request_t *request = TAILQ_FIRST(&pipe->queue);
+         request != NULL && out->len - begin < WRITE_BYTES; request = next) {
         next = TAILQ_NEXT(request, of_queue);
         if (request->kind->intent == DLI_CLAIM && pipe->tail - pipe->head >= DLI_PIPE_CLAIMS_MAX) {
             continue; /* frees get in always */
@@ -248,17 +245,11 @@ static size_t gather(dli_pipe_t *pipe) {
 /* What has been put into `out`. */
 static dl_status_t write_out(dli_pipe_t *pipe, dl_error_t *err) {
     const dli_backend_env_t *core = pipe->mux->core;
-    dli_commands_t *out = &pipe->out;
     pipe->used_ns = pipe->mux->env->now_ns();
+    pipe->written = dli_conn_queued(pipe->conn);
     core->unlock(core->core);
-    dl_status_t status = dli_conn_send(pipe->conn, out->bytes, out->len, err);
+    dl_status_t status = dli_conn_flush(pipe->conn, err);
     core->lock(core->core);
-    pipe->sent += out->len;
-    if (out->cap > KEPT_BYTES) {
-        dli_commands_free(out);
-    } else {
-        dli_commands_clear(out);
-    }
     return status;
 }
 
@@ -269,7 +260,7 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
         if (!pipe->retired && !pipe->pinged && dli_conn_unsent(pipe->conn) < UNSENT_BYTES) {
             env->count(env->core, DL_COUNT_ROUND_TRIP, gather(pipe));
         }
-        if (pipe->out.len == 0) {
+        if (dli_conn_queued(pipe->conn) == pipe->written) {
             return status;
         }
         status = write_out(pipe, err);
@@ -278,9 +269,8 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
 }
 
 void dli_pipe_ping(dli_pipe_t *pipe) {
-    static const dli_slice_t ping = {"PING", 4};
     (void)add_slot(pipe, DLI_SLOT_PING, 1, pipe->mux->env->now_ns());
-    dli_commands_add(&pipe->out, 1, &ping);
+    dli_commands_add_words(pipe->out, "PING", NULL);
     pipe->pinged = true;
 }
 
@@ -486,7 +476,8 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
 void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->ready = true;
     pipe->retired = pipe->pinged = pipe->has_rests = false;
-    pipe->sent = 0;
+    pipe->out = dli_conn_out(pipe->conn);
+    pipe->written = dli_conn_queued(pipe->conn);
     pipe->facts = *dli_conn_facts(pipe->conn);
     pipe->trip_ns = pipe->facts.greeting_ns;
     struct pollfd fd;
@@ -494,7 +485,6 @@ void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->fd = fd.fd;
     pipe->used_ns = pipe->began_ns; /* it may have lain half made, and the server have hung up */
     pipe->heard_ns = pipe->mux->env->now_ns();
-    dli_commands_clear(&pipe->out);
     for (size_t i = 0; i < pipe->mux->kill_count; i++) {
         pipe->mux->kills[i].said &= ~(1u << number_of(pipe));
     }
@@ -526,7 +516,7 @@ static void end_sent(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
 
 dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
     dli_conn_t *conn = pipe->conn;
-    uint64_t unsent = dli_conn_unsent(conn), left = pipe->sent > unsent ? pipe->sent - unsent : 0;
+    uint64_t left = dli_conn_queued(conn) - dli_conn_unsent(conn);
     bool may_claim = false;
     pipe->conn = NULL; /* first: a forked child must not find one that is being freed */
     atomic_signal_fence(memory_order_release);
