@@ -130,18 +130,15 @@ static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t
 
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
-/* What ends without memory is all of it, or nothing. */
-static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
-    dli_commands_t *out = pipe->out;
-    size_t len = out->len, count = out->count;
-    request->kind->encode(request, request->with_source, out);
-    if (out->out_of_memory) {
-        out->len = len;
-        out->count = count;
-        out->out_of_memory = false;
-        return false;
+/* Was there memory for all that the last slot is for? Otherwise none of it is there, and the slot goes. */
+static bool is_put(dli_pipe_t *pipe) {
+    bool is_there = !pipe->out->out_of_memory;
+    if (!is_there) {
+        const dli_slot_t *slot = dli_pipe_slot(pipe, --pipe->tail);
+        pipe->out->len -= (size_t)(dli_conn_queued(pipe->conn) - slot->at);
+        pipe->out->out_of_memory = false;
     }
-    return true;
+    return is_there;
 }
 
 /* For people: it goes ahead of a claim or a renewal now and then, and may be left out. */
@@ -151,9 +148,7 @@ static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint
         (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
         dli_commands_add_words(pipe->out, "SET", label->key, pipe->mux->env->client_label, "EX", KEPT_S,
                                NULL);
-        if (pipe->out->out_of_memory) {
-            pipe->out->out_of_memory = false;
-            pipe->tail--;
+        if (!is_put(pipe)) {
             dli_label_lost(label);
         }
     }
@@ -176,9 +171,7 @@ static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
                                     dli_slice_int(id, mux->kills[i].id)};
         add_slot(pipe, DLI_SLOT_KILL, 1, now_ns)->claim = (uint64_t)mux->kills[i].id;
         dli_commands_add(pipe->out, sizeof argv / sizeof argv[0], argv);
-        if (pipe->out->out_of_memory) {
-            pipe->out->out_of_memory = false;
-            pipe->tail--;
+        if (!is_put(pipe)) {
             return false;
         }
         mux->kills[i].said |= here;
@@ -186,19 +179,17 @@ static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
     return true;
 }
 
-/* DL_OK; DL_ENOMEM: it has to wait until something else has ended. */
-static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t now_ns) {
-    if (!make_room(pipe, 2 + DLI_KILLS_MAX)) {
-        return DL_ENOMEM;
-    }
-    if (request->kind->intent == DLI_FREE && !say_kills(pipe, now_ns)) {
-        return DL_ENOMEM;
+/* false: without memory it has to wait until something else has ended. */
+static bool put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t now_ns) {
+    if (!make_room(pipe, 2 + DLI_KILLS_MAX) ||
+        (request->kind->intent == DLI_FREE && !say_kills(pipe, now_ns))) {
+        return false;
     }
     say_label(pipe, request, now_ns);
     dli_slot_t *slot = add_slot(pipe, DLI_SLOT_REQUEST, request->count, now_ns);
-    if (!encode(pipe, request)) {
-        pipe->tail--;
-        return DL_ENOMEM;
+    request->kind->encode(request, request->with_source, pipe->out);
+    if (!is_put(pipe)) {
+        return false;
     }
     slot->request = request;
     slot->intent = request->kind->intent;
@@ -211,7 +202,7 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
     request->place = pipe->tail - 1;
     request->sent_ns = now_ns;
     request->got = 0;
-    return DL_OK;
+    return true;
 }
 
 /* Puts what may leave into one write: how many requests. */
@@ -226,7 +217,7 @@ static size_t gather(dli_pipe_t *pipe) {
         if (request->kind->intent == DLI_CLAIM && pipe->tail - pipe->head >= DLI_PIPE_CLAIMS_MAX) {
             continue; /* frees get in always */
         }
-        if (put(pipe, request, now_ns) == DL_OK) {
+        if (put(pipe, request, now_ns)) {
             n++;
             continue;
         }
@@ -271,7 +262,7 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
 void dli_pipe_ping(dli_pipe_t *pipe) {
     (void)add_slot(pipe, DLI_SLOT_PING, 1, pipe->mux->env->now_ns());
     dli_commands_add_words(pipe->out, "PING", NULL);
-    pipe->pinged = true;
+    pipe->pinged = is_put(pipe);
 }
 
 /* ---- replies ---------------------------------------------------------------------------------------- */
