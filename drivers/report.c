@@ -21,6 +21,19 @@ void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *s
     report->fn(report->arg, level, whole, text);
 }
 
+void dli_name_show(const char *name, char text[DLI_NAME_SHOWN + 4]) {
+    size_t len = strlen(name);
+    size_t shown = len <= DLI_NAME_SHOWN ? len : DLI_NAME_SHOWN;
+    while (shown < len && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
+        shown--;
+    }
+    for (size_t i = 0; i < shown; i++) {
+        unsigned char byte = (unsigned char)name[i];
+        text[i] = byte < ' ' || byte == 0x7f ? '?' : name[i];
+    }
+    strcpy(text + shown, shown < len ? "..." : "");
+}
+
 bool dli_host_is_here(const char *host) {
     return host == NULL || strcasecmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
            (strncmp(host, "127.", 4) == 0 && host[strspn(host, "0123456789.")] == '\0');

@@ -17,6 +17,11 @@ typedef struct dli_report {
 void dli_say(const dli_report_t *report, dl_finding_level_t level, const char *subject, const char *format,
              ...) __attribute__((format(printf, 4, 5)));
 
+/* A lock's name or key in a message: its beginning, without what controls terminals, and no character cut in
+ * half. */
+#define DLI_NAME_SHOWN 64
+void dli_name_show(const char *name, char text[DLI_NAME_SHOWN + 4]);
+
 /* Is this name or address one of this host, as far as can be seen? NULL, for a unix socket, is. */
 bool dli_host_is_here(const char *host);
 

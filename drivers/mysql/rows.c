@@ -6,31 +6,16 @@
 #include <string.h>
 
 #include "drivers/block.h"
+#include "drivers/report.h"
 
 /* Locks read by one statement. */
 #define PAGE 500
 /* A row with an owner whose lease is not over. */
 #define IS_HELD "owner IS NOT NULL AND (expires_at IS NULL OR expires_at>UTC_TIMESTAMP(6))"
-/* Names are cut so that the whole message fits. */
-#define NAME_SHOWN 64
-
-/* The name for people: its beginning, without what controls terminals, and no character cut in half. */
-static void show_name(const char *name, char text[NAME_SHOWN + 4]) {
-    size_t len = strlen(name);
-    size_t shown = len <= NAME_SHOWN ? len : NAME_SHOWN;
-    while (shown < len && shown > 0 && ((unsigned char)name[shown] & 0xc0) == 0x80) {
-        shown--;
-    }
-    for (size_t i = 0; i < shown; i++) {
-        unsigned char byte = (unsigned char)name[i];
-        text[i] = byte < ' ' || byte == 0x7f ? '?' : name[i];
-    }
-    strcpy(text + shown, shown < len ? "..." : "");
-}
 
 dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, const dli_mysql_sql_t *sql,
                           const char *doing, const char *name, dl_error_t *err) {
-    char shown[NAME_SHOWN + 4], what[NAME_SHOWN + 32];
+    char shown[DLI_NAME_SHOWN + 4], what[DLI_NAME_SHOWN + 32];
     if (sql->is_cut) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "the statement is too long");
     }
@@ -41,7 +26,7 @@ dl_status_t dli_mysql_run(dli_mysql_t *mysql, dli_mysql_exchange_t *exchange, co
     if (status != DL_OK || error == 0) {
         return status;
     }
-    show_name(name, shown);
+    dli_name_show(name, shown);
     (void)snprintf(what, sizeof what, name[0] != '\0' ? "%s '%s'" : "%s", doing, shown);
     if (exchange->was_ended) {
         /* That it could be ended shows that it waited for a lock: of its one row, or of what this is in. */
@@ -131,8 +116,8 @@ static dl_status_t judge_refusal(const dli_mysql_t *mysql, const dl_request_t *r
                                  dl_grant_t *grant, dl_error_t *err) {
     const uint64_t left_us = verdict & (DLI_MYSQL_TOKEN_END - 1);
     if (left_us == DLI_MYSQL_FOREIGN) {
-        char shown[NAME_SHOWN + 4];
-        show_name(r->name, shown);
+        char shown[DLI_NAME_SHOWN + 4];
+        dli_name_show(r->name, shown);
         return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s': its row in table '%s' has no %s that could be ours",
                               shown, mysql->table_shown, mysql->kind->token_column);
     }

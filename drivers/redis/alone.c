@@ -28,7 +28,7 @@ dl_status_t dli_redis_open_alone(const dli_redis_t *redis, dli_redis_t **alone, 
 
 void dli_redis_close_alone(dli_redis_t *alone) {
     if (alone != NULL) {
-        dli_redis_close_mux(alone, false);
+        dli_mux_close(&alone->mux, false);
         free(alone);
     }
 }
@@ -76,7 +76,7 @@ void dli_exchange_begin(dli_exchange_t *x) {
         return;
     }
     x->is_pending = true;
-    dli_mux_begin(x->redis->mux, &x->wire);
+    dli_mux_begin(&x->redis->mux, &x->wire);
     x->wire.with_source = true; /* there is no other text of it: scripts that are not known are an answer */
 }
 
@@ -87,9 +87,9 @@ void dli_replies_free(redisReply **replies, size_t n) {
     }
 }
 
-static void flush(const dli_redis_t *redis) {
+static void flush(dli_redis_t *redis) {
     redis->core->lock(redis->core->core);
-    (void)dli_mux_flush(redis->mux);
+    (void)dli_mux_flush(&redis->mux);
     redis->core->unlock(redis->core->core);
 }
 
@@ -110,12 +110,12 @@ static void listen_all(dli_mux_t *const *muxes, size_t n, uint64_t until_ns) {
 
 /* Where its time is over. */
 static void give_up(dli_exchange_t *x) {
-    const dli_redis_t *redis = x->redis;
+    dli_redis_t *redis = x->redis;
     if (!x->is_pending || redis->env->now_ns() < x->deadline_ns) {
         return;
     }
     redis->core->lock(redis->core->core);
-    bool was_sent = dli_mux_withdraw(redis->mux, &x->wire);
+    bool was_sent = dli_mux_withdraw(&redis->mux, &x->wire);
     end(x, dl_driver_fail(&x->err, was_sent && x->writes ? DL_EUNKNOWN : DL_EIO, ETIMEDOUT,
                           "%s: no answer in time", redis->endpoint.label));
     redis->core->unlock(redis->core->core);
@@ -132,9 +132,9 @@ void dli_exchanges_run(dli_exchange_t *const *exchanges, size_t n) {
         size_t pending = 0;
         uint64_t until_ns = DL_NO_DEADLINE;
         for (size_t i = 0; i < n; i++) {
-            const dli_exchange_t *x = exchanges[i];
+            dli_exchange_t *x = exchanges[i];
             if (x->is_pending) {
-                muxes[pending++] = x->redis->mux;
+                muxes[pending++] = &x->redis->mux;
                 until_ns = x->deadline_ns < until_ns ? x->deadline_ns : until_ns;
             }
         }

@@ -67,7 +67,7 @@ static const right_t rights[] = {
     RIGHT("WAIT 0 1", WAITERS, DL_FINDING_ERROR, "no lock can be taken, since min_replicas asks for it"),
 };
 
-#define RIGHTS_MAX (sizeof rights / sizeof rights[0])
+#define RIGHTS (sizeof rights / sizeof rights[0])
 
 static dli_slice_t argument(const dli_check_t *check, const char *word, size_t len, dli_key_t *room) {
     static const dl_request_t plain = {.name = "dlock-check", .name_len = 11},
@@ -140,33 +140,23 @@ static bool needs(const dli_redis_t *redis, who_t who) {
     return true;
 }
 
-/* Those that this client needs. */
-static size_t choose(const dli_check_t *check, const right_t *asked[RIGHTS_MAX]) {
-    size_t n = 0;
-    for (size_t i = 0; i < RIGHTS_MAX; i++) {
-        if (needs(check->redis, rights[i].who)) {
-            asked[n++] = &rights[i];
-        }
-    }
-    return n;
-}
-
 void dli_check_ask_rights(dli_check_t *check) {
-    const right_t *asked[RIGHTS_MAX];
-    size_t n = choose(check, asked);
     check->rights_at = check->commands.count;
-    for (size_t i = 0; i < n; i++) {
-        add_try(check, asked[i]);
+    for (size_t i = 0; i < RIGHTS; i++) {
+        if (needs(check->redis, rights[i].who)) {
+            add_try(check, &rights[i]);
+        }
     }
 }
 
 bool dli_check_rights(const dli_check_t *check) {
-    const right_t *asked[RIGHTS_MAX];
-    redisReply *const *replies = &check->replies[check->rights_at];
-    size_t n = choose(check, asked);
-    bool keys = report_keys(check, replies[0]), all = keys;
-    for (size_t i = keys ? 0 : 1; i < n; i++) {
-        all = report_right(check, asked[i], replies[i]) && all;
+    redisReply *const *reply = &check->replies[check->rights_at];
+    bool keys = report_keys(check, *reply), all = keys;
+    for (size_t i = 0; i < RIGHTS; i++) {
+        if (needs(check->redis, rights[i].who)) {
+            all = ((i == 0 && !keys) || report_right(check, &rights[i], *reply)) && all;
+            reply++;
+        }
     }
     if (all) {
         dli_check_say(check, DL_FINDING_OK, "rights", "the user may use every command that locks need");

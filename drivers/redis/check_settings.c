@@ -8,44 +8,30 @@
 
 /* ---- asking ------------------------------------------------------------------------------------------ */
 
-enum {
-    SAVE,
-    APPENDFSYNC,
-    MAXMEMORY,
-    EVICTION,
-    IDLE_TIMEOUT,
-    KEEPALIVE,
-    MAXCLIENTS,
-    MIN_REPLICAS,
-    SETTING_COUNT
-};
-
-static const char *const setting_names[SETTING_COUNT] = {
-    [SAVE] = "save",
-    [APPENDFSYNC] = "appendfsync",
-    [MAXMEMORY] = "maxmemory",
-    [EVICTION] = "maxmemory-policy",
-    [IDLE_TIMEOUT] = "timeout",
-    [KEEPALIVE] = "tcp-keepalive",
-    [MAXCLIENTS] = "maxclients",
-    [MIN_REPLICAS] = "min-replicas-to-write",
-};
+static const char *const settings[] = {"save",    "appendfsync",   "maxmemory",  "maxmemory-policy",
+                                       "timeout", "tcp-keepalive", "maxclients", "min-replicas-to-write"};
+#define SETTINGS (sizeof settings / sizeof settings[0])
 
 void dli_check_ask_settings(dli_check_t *check) {
     check->settings_at = check->commands.count;
-    for (size_t i = 0; i < SETTING_COUNT; i++) {
-        dli_commands_add_words(&check->commands, "CONFIG", "GET", setting_names[i], NULL);
+    for (size_t i = 0; i < SETTINGS; i++) {
+        dli_commands_add_words(&check->commands, "CONFIG", "GET", settings[i], NULL);
     }
 }
 
 /* What CONFIG GET answered; NULL: it is refused, as hosted servers do. */
-static const char *setting(const dli_check_t *check, size_t which) {
-    const redisReply *r = check->replies[check->settings_at + which];
-    return r->type == REDIS_REPLY_ARRAY && r->elements == 2 ? r->element[1]->str : NULL;
+static const char *setting(const dli_check_t *check, const char *name) {
+    const char *value = NULL;
+    for (size_t i = 0; i < SETTINGS && value == NULL; i++) {
+        const redisReply *r = check->replies[check->settings_at + i];
+        bool is_it = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && strcmp(settings[i], name) == 0;
+        value = is_it ? r->element[1]->str : NULL;
+    }
+    return value;
 }
 
-static int64_t setting_number(const dli_check_t *check, size_t which, int64_t otherwise) {
-    const char *text = setting(check, which);
+static int64_t setting_number(const dli_check_t *check, const char *name, int64_t otherwise) {
+    const char *text = setting(check, name);
     int64_t number;
     return text != NULL && dli_text_int(text, strlen(text), &number) ? number : otherwise;
 }
@@ -54,11 +40,11 @@ static int64_t setting_number(const dli_check_t *check, size_t which, int64_t ot
 
 static void report_eviction(const dli_check_t *check) {
     char policy[32] = "";
-    const char *set = setting(check, EVICTION);
+    const char *set = setting(check, "maxmemory-policy");
     if (!dli_info_text(check->info, "maxmemory_policy", policy, sizeof policy) && set != NULL) {
         (void)snprintf(policy, sizeof policy, "%.31s", set);
     }
-    int64_t max = dli_info_number(check->info, "maxmemory", setting_number(check, MAXMEMORY, -1));
+    int64_t max = dli_info_number(check->info, "maxmemory", setting_number(check, "maxmemory", -1));
     int64_t used = dli_info_number(check->info, "used_memory", -1);
     if (policy[0] == '\0' || max < 0) {
         dli_check_say(
@@ -112,7 +98,7 @@ static void report_persistence_trouble(const dli_check_t *check) {
     "they start from the server's clock"
 
 static void report_append_only(const dli_check_t *check) {
-    const char *fsync = setting(check, APPENDFSYNC);
+    const char *fsync = setting(check, "appendfsync");
     if (fsync == NULL) {
         dli_check_say(check, DL_FINDING_NOTE, "persistence",
                       "an append-only file; how often it is synced (appendfsync) is not known. Unless "
@@ -133,7 +119,7 @@ static void report_append_only(const dli_check_t *check) {
 /* A node that forgets has no vote for a while, unless the configuration says that it forgets nothing. */
 static void report_persistence_of_node(const dli_check_t *check) {
     int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
-    const char *fsync = setting(check, APPENDFSYNC);
+    const char *fsync = setting(check, "appendfsync");
     bool is_known = append_only == 0 || (append_only > 0 && fsync != NULL);
     bool always = append_only > 0 && fsync != NULL && strcmp(fsync, "always") == 0;
     if (always) {
@@ -162,7 +148,7 @@ static void report_persistence_of_node(const dli_check_t *check) {
 
 static void report_persistence(const dli_check_t *check) {
     int64_t append_only = dli_info_number(check->info, "aof_enabled", -1);
-    const char *save = setting(check, SAVE);
+    const char *save = setting(check, "save");
     report_persistence_trouble(check);
     if (check->redis->voting != NULL) {
         report_persistence_of_node(check);
@@ -282,7 +268,7 @@ static void report_replication(const dli_check_t *check) {
     if (check->redis->voting == NULL) {
         report_each_replica(check, count);
     }
-    int64_t needed = setting_number(check, MIN_REPLICAS, 0);
+    int64_t needed = setting_number(check, "min-replicas-to-write", 0);
     if (needed > count && count >= 0) {
         dli_check_say(check, DL_FINDING_ERROR, "min-replicas-to-write",
                       "the server wants %" PRId64 " replicas and has %" PRId64
@@ -294,9 +280,9 @@ static void report_replication(const dli_check_t *check) {
 /* ---- connections ------------------------------------------------------------------------------------- */
 
 static void report_connections(const dli_check_t *check) {
-    int64_t limit = dli_info_number(check->info, "maxclients", setting_number(check, MAXCLIENTS, -1));
+    int64_t limit = dli_info_number(check->info, "maxclients", setting_number(check, "maxclients", -1));
     int64_t used = dli_info_number(check->info, "connected_clients", -1);
-    int64_t wanted = (int64_t)check->redis->mux->count + 1; /* which hears of releases */
+    int64_t wanted = (int64_t)check->redis->mux.count + 1; /* which hears of releases */
     if (limit > 0 && used >= 0) {
         bool tight = used >= limit / 10 * 9, may_be_tight = limit - used < wanted;
         dli_check_say(
@@ -306,7 +292,7 @@ static void report_connections(const dli_check_t *check) {
             tight || may_be_tight ? ": when none is left, clients that have to connect cannot lock or renew"
                                   : "");
     }
-    int64_t idle_s = setting_number(check, IDLE_TIMEOUT, -1);
+    int64_t idle_s = setting_number(check, "timeout", -1);
     if (idle_s > 0) {
         dli_check_say(check, DL_FINDING_NOTE, "timeout",
                       "the server closes connections that are idle for %" PRId64
@@ -314,7 +300,7 @@ static void report_connections(const dli_check_t *check) {
                       "avoids that",
                       idle_s);
     }
-    int64_t keepalive_s = setting_number(check, KEEPALIVE, -1);
+    int64_t keepalive_s = setting_number(check, "tcp-keepalive", -1);
     if (keepalive_s >= 0 && check->redis->endpoint.host != NULL) {
         dli_check_say(check, keepalive_s == 0 ? DL_FINDING_NOTE : DL_FINDING_OK, "tcp-keepalive",
                       keepalive_s == 0 ? "off at the server: connections of hosts that vanished stay counted "
@@ -324,7 +310,7 @@ static void report_connections(const dli_check_t *check) {
 }
 
 void dli_check_settings(const dli_check_t *check) {
-    if (setting(check, SAVE) == NULL) {
+    if (setting(check, "save") == NULL) {
         dli_check_say(check, DL_FINDING_NOTE, "settings",
                       "CONFIG GET is refused, so a part of them is not known here; locks do not need it");
     }

@@ -178,32 +178,15 @@ static dl_status_t greet(dli_redis_t *redis, size_t pipe, uint64_t deadline_ns, 
 }
 
 dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *options, dl_error_t *err) {
-    redis->mux = calloc(1, sizeof *redis->mux);
-    if (redis->mux == NULL) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
     /* One is for renewals. Each acquire that waits for replicas has its connection to itself. */
     size_t count = (redis->min_replicas > 0 ? 3 : 1) * redis->connections + 1;
-    return dli_mux_open(redis->mux, &redis->endpoint, redis->env, redis->core, options, count, err);
-}
-
-void dli_redis_close_mux(dli_redis_t *redis, bool forked) {
-    if (redis->mux != NULL) {
-        dli_mux_close(redis->mux, forked);
-    }
-    if (!forked) {
-        free(redis->mux);
-        redis->mux = NULL;
-    }
+    return dli_mux_open(&redis->mux, &redis->endpoint, redis->env, redis->core, options, count, err);
 }
 
 dli_facts_t dli_redis_facts(const dli_redis_t *redis) {
-    dli_facts_t facts = {.version_number = 0};
-    if (redis->mux != NULL) {
-        redis->core->lock(redis->core->core);
-        facts = redis->mux->pipes[0].facts;
-        redis->core->unlock(redis->core->core);
-    }
+    redis->core->lock(redis->core->core);
+    dli_facts_t facts = redis->mux.pipes[0].facts;
+    redis->core->unlock(redis->core->core);
     return facts;
 }
 
@@ -259,7 +242,7 @@ void dli_redis_close(void *state, int forked) {
         return;
     }
     dli_subscriber_close(redis->subscriber, forked != 0);
-    dli_redis_close_mux(redis, forked != 0);
+    dli_mux_close(&redis->mux, forked != 0);
     dli_endpoint_free(&redis->endpoint);
     redis->subscriber = NULL;
     redis->env = NULL;

@@ -110,36 +110,31 @@ void dli_redis_print_rule(const dli_redis_t *redis, dl_finding_fn fn, void *arg)
     }
 }
 
-static dl_status_t print_rule(const dli_layout_t *layout, const dl_option_value_t *options,
-                              const dl_driver_env_t *env, dl_finding_fn fn, void *arg, dl_error_t *err) {
-    dli_redis_t redis = {
-        .env = env, .layout = layout, .min_replicas = options[DLI_REDIS_OPT_MIN_REPLICAS].number};
-    dl_status_t status = dli_redis_configure(&redis, options, err);
-    if (status == DL_OK) {
-        fn(arg, DL_FINDING_NOTE, "init", "nothing has to be created: the keys come with the first lock");
-        dli_redis_print_rule(&redis, fn, arg);
-    }
-    dli_endpoint_free(&redis.endpoint);
-    return status;
-}
-
 dl_status_t dli_redis_init(const dli_layout_t *layout, const dl_option_value_t *options,
                            const dl_driver_env_t *env, unsigned flags, dl_finding_fn fn, void *arg,
                            uint64_t deadline_ns, dl_error_t *err) {
-    if ((flags & DL_INIT_PRINT) != 0) {
-        return print_rule(layout, options, env, fn, arg, err);
-    }
+    dl_status_t status;
     dli_redis_t *redis = calloc(1, sizeof *redis);
     if (redis == NULL) {
         return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
     }
-    dl_status_t status = dli_redis_open(redis, layout, options, env, deadline_ns, err);
-    if (status == DL_OK) {
-        char server[64] = "";
-        char text[192];
-        dli_redis_describe(redis, server, sizeof server);
-        (void)snprintf(text, sizeof text, "%s can be used; nothing has to be created", server);
-        fn(arg, DL_FINDING_OK, "init", text);
+    if ((flags & DL_INIT_PRINT) != 0) {
+        redis->env = env;
+        redis->layout = layout;
+        redis->min_replicas = options[DLI_REDIS_OPT_MIN_REPLICAS].number;
+        status = dli_redis_configure(redis, options, err);
+        if (status == DL_OK) {
+            fn(arg, DL_FINDING_NOTE, "init", "nothing has to be created: the keys come with the first lock");
+            dli_redis_print_rule(redis, fn, arg);
+        }
+    } else {
+        status = dli_redis_open(redis, layout, options, env, deadline_ns, err);
+        if (status == DL_OK) {
+            char server[64] = "", text[192];
+            dli_redis_describe(redis, server, sizeof server);
+            (void)snprintf(text, sizeof text, "%s can be used; nothing has to be created", server);
+            fn(arg, DL_FINDING_OK, "init", text);
+        }
     }
     dli_redis_close(redis, 0);
     free(redis);

@@ -76,7 +76,7 @@ struct dli_redis {
     bool warns_of_shortfall; /* of replicas, in place of refusing the lock */
     char ignored[64];        /* options that are set and without effect; "": none */
     /* What is above is fixed once it is open. */
-    dli_mux_t *mux;
+    dli_mux_t mux;
     bool warned_of_queue; /* the server refused one; guarded by the core's mutex */
     dl_error_t unread;    /* the same: for those who want no error */
     uint64_t warned_ns;   /* the same: when it was warned of replicas last; 0: never */
@@ -120,7 +120,6 @@ dl_status_t dli_redis_make_endpoint(dli_redis_t *redis, const char *url, const d
 dli_facts_t dli_redis_facts(const dli_redis_t *redis);
 /* Makes the connections; no I/O. */
 dl_status_t dli_redis_make_mux(dli_redis_t *redis, const dli_mux_options_t *options, dl_error_t *err);
-void dli_redis_close_mux(dli_redis_t *redis, bool forked);
 dl_status_t dli_redis_check_name(void *state, const char *name, size_t name_len, dl_error_t *err);
 void dli_redis_describe(void *state, char *text, size_t size);
 

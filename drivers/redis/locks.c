@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drivers/report.h"
 #include "lock.h"
 
 static void append(dli_key_t *to, const char *bytes, size_t len) {
@@ -51,38 +52,23 @@ bool dli_redis_is_foreign(const redisReply *reply) {
     return dli_reply_is_error(reply, "WRONGTYPE") || dli_reply_is_error(reply, "EFOREIGN");
 }
 
-/* Keys and labels are cut so that the whole message fits. */
-#define KEY_SHOWN 64
+/* Labels are cut so that the whole message fits. */
 #define LABEL_SHOWN 64
-
-/* The key for people: what the options give of it as they are shown, its beginning, without what controls
- * terminals, and no character cut in half. */
-static void show_key(const char *shown_before, const char *name, size_t name_len, char text[KEY_SHOWN + 4]) {
-    char whole[DLI_KEY_MAX];
-    size_t len = (size_t)snprintf(whole, sizeof whole, "%s%.*s", shown_before, (int)name_len, name);
-    size_t shown = len <= KEY_SHOWN ? len : KEY_SHOWN;
-    while (shown < len && shown > 0 && ((unsigned char)whole[shown] & 0xc0) == 0x80) {
-        shown--;
-    }
-    for (size_t i = 0; i < shown; i++) {
-        unsigned char byte = (unsigned char)whole[i];
-        text[i] = byte < ' ' || byte == 0x7f ? '?' : whole[i];
-    }
-    strcpy(text + shown, shown < len ? "..." : "");
-}
 
 dl_status_t dli_redis_fail(const dli_redis_t *redis, const dl_request_t *request, const redisReply *reply,
                            dl_error_t *err) {
-    char key[KEY_SHOWN + 4];
+    char key[DLI_NAME_SHOWN + 4];
     if (request != NULL && dli_redis_is_foreign(reply)) {
         bool typed = dli_reply_is_error(reply, "WRONGTYPE");
-        show_key(redis->prefix_shown, request->name, request->name_len, key);
+        char whole[DLI_KEY_MAX]; /* what the options give of it as they are shown */
+        snprintf(whole, sizeof whole, "%s%.*s", redis->prefix_shown, (int)request->name_len, request->name);
+        dli_name_show(whole, key);
         return dl_driver_fail(err, DL_EFOREIGN, 0, "'%s' at %.*s: the key holds %s, not a lock of %s", key,
                               LABEL_SHOWN, redis->endpoint.label,
                               typed ? "a value of another type" : "another hash", redis->layout->driver);
     }
     if (dli_reply_is_error(reply, "ETOKEN")) {
-        show_key(redis->token_key_shown, "", 0, key);
+        dli_name_show(redis->token_key_shown, key);
         return dl_driver_fail(err, DL_EFOREIGN, 0,
                               "'%s' at %.*s: the key holds something else, not a token counter", key,
                               LABEL_SHOWN, redis->endpoint.label);
@@ -162,9 +148,9 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
     dli_redis_t *redis = state;
     uint64_t mux_ns = DL_NO_DEADLINE;
     (void)max;
-    redis->polled = dli_mux_listen_fds(redis->mux, fds, &mux_ns);
+    redis->polled = dli_mux_listen_fds(&redis->mux, fds, &mux_ns);
     fds += redis->polled;
-    dli_subscriber_follow(redis->subscriber, redis->mux->polled_run_id);
+    dli_subscriber_follow(redis->subscriber, redis->mux.polled_run_id);
     dli_subscriber_fds(redis->subscriber, fds, until_ns);
     *until_ns = mux_ns < *until_ns ? mux_ns : *until_ns;
     return redis->polled + (fds->fd >= 0);
@@ -173,5 +159,5 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redis_t *redis = state;
     dli_subscriber_listen(redis->subscriber, n > redis->polled ? fds[redis->polled].revents : 0);
-    dli_mux_listen(redis->mux, fds, redis->polled);
+    dli_mux_listen(&redis->mux, fds, redis->polled);
 }

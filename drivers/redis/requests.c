@@ -83,7 +83,7 @@ static uint32_t pipe_of(const ask_t *a) {
     size_t n = waits ? 2 * redis->connections : redis->connections;
     return asked->kind == DLI_ASK_RENEW
                ? (uint32_t)redis->connections
-               : (uint32_t)dli_mux_choose(redis->mux, first, n, wish(asked->with.owner));
+               : (uint32_t)dli_mux_choose(&a->redis->mux, first, n, wish(asked->with.owner));
 }
 
 /* ---- taking ----------------------------------------------------------------------------------------- */
@@ -219,7 +219,7 @@ static bool claim_replied(dli_redis_request_t *wire, const redisReply *reply) {
 static void begin_as(ask_t *a, const dli_redis_kind_t *kind) {
     const dli_backend_env_t *core = a->redis->core;
     a->wire.kind = kind;
-    dli_mux_begin(a->redis->mux, &a->wire);
+    dli_mux_begin(&a->redis->mux, &a->wire);
     if (a->wire.leads) { /* it sleeps beside who has read for it, and may have to read here by itself */
         core->look_again(core->core, a->wire.asked);
     }
@@ -334,9 +334,11 @@ static const dli_redis_kind_t refuse_kind = {
 
 /* ---- freeing by force ------------------------------------------------------------------------------- */
 
+/* By force reservations are seen, too. */
 static void encode_look(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const dli_redis_t *redis = ask_of(wire)->redis;
-    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|", NULL, with_source, commands);
+    const char *letters = wire->asked->kind == DLI_ASK_FORCE ? "k|" : "k|l";
+    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, letters, NULL, with_source, commands);
 }
 
 /* What was seen and nothing else: a request that arrives late, when others have the lock, does them no harm.
@@ -455,11 +457,6 @@ static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
 
-static void encode_inspect(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
-    const dli_redis_t *redis = ask_of(wire)->redis;
-    dli_redis_encode(redis, &wire->asked->with, redis->layout->inspect, "k|l", NULL, with_source, commands);
-}
-
 static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) {
     ask_t *a = ask_of(wire);
     dl_lock_info_t *info = a->wire.asked->info;
@@ -469,7 +466,7 @@ static bool inspect_replied(dli_redis_request_t *wire, const redisReply *reply) 
 }
 
 static const dli_redis_kind_t inspect_kind = {
-    .intent = DLI_READ, .encode = encode_inspect, .replied = inspect_replied, .ended = ended};
+    .intent = DLI_READ, .encode = encode_look, .replied = inspect_replied, .ended = ended};
 
 /* ---- what the core calls ---------------------------------------------------------------------------- */
 
@@ -524,7 +521,7 @@ void dli_redis_begin(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
     ask_t *a = prepare(redis, request);
     if (a->status == DL_OK && a->wire.count > 0) {
-        dli_mux_begin(redis->mux, &a->wire);
+        dli_mux_begin(&redis->mux, &a->wire);
     } else {
         end(a, a->status); /* nothing of it can be sent */
     }
@@ -533,31 +530,31 @@ void dli_redis_begin(void *state, dli_request_t *request) {
 bool dli_redis_withdraw(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
     ask_t *a = (ask_t *)(void *)request->room;
-    bool was_sent = dli_mux_withdraw(redis->mux, &a->wire) || a->wire.kind == &refuse_kind;
+    bool was_sent = dli_mux_withdraw(&redis->mux, &a->wire) || a->wire.kind == &refuse_kind;
     freeReplyObject(a->seen);
     return was_sent && a->wire.kind->intent != DLI_READ; /* that leaves nothing in doubt */
 }
 
 bool dli_redis_flush(void *state) {
     dli_redis_t *redis = state;
-    return dli_mux_flush(redis->mux);
+    return dli_mux_flush(&redis->mux);
 }
 
 int dli_redis_lead_fds(void *state, dli_request_t *request, struct pollfd *fds, bool late, uint64_t *term,
                        uint64_t *until_ns) {
     dli_redis_t *redis = state;
     ask_t *a = (ask_t *)(void *)request->room;
-    return dli_mux_lead_fds(redis->mux, &a->wire, fds, late, term, until_ns);
+    return dli_mux_lead_fds(&redis->mux, &a->wire, fds, late, term, until_ns);
 }
 
 bool dli_redis_lead(void *state, uint64_t term, const struct pollfd *fds, size_t n) {
-    const dli_redis_t *redis = state;
-    return dli_mux_lead(redis->mux, term, fds, n);
+    dli_redis_t *redis = state;
+    return dli_mux_lead(&redis->mux, term, fds, n);
 }
 
 dli_request_t *dli_redis_end_lead(void *state, uint64_t term, uint64_t *next) {
-    const dli_redis_t *redis = state;
-    dli_redis_request_t *heir = dli_mux_end_lead(redis->mux, term, next);
+    dli_redis_t *redis = state;
+    dli_redis_request_t *heir = dli_mux_end_lead(&redis->mux, term, next);
     return heir != NULL ? heir->asked : NULL;
 }
 

@@ -36,7 +36,7 @@ static void look_at(const redisReply *reply, size_t depth) {
     must(reply->type >= REDIS_REPLY_STRING && reply->type <= REDIS_REPLY_ERROR);
     must(dli_reply_int(reply, &number) == (reply->type == REDIS_REPLY_INTEGER));
     must(!dli_reply_is_error(reply, "WRONGTYPE") || reply->type == REDIS_REPLY_ERROR);
-    dl_status_t status = dli_reply_fail(reply, &err);
+    dl_status_t status = dli_reply_unexpected(reply, "a command", &err);
     must(status != DL_OK);
     check_message(&err, status);
     if (reply->type == REDIS_REPLY_STRING) {

@@ -135,12 +135,15 @@ static inline redisReply *await_reply(dli_conn_t *conn) {
     }
 }
 
+static inline dl_status_t send_bytes(dli_conn_t *conn, const char *bytes, size_t len) {
+    dli_commands_append_bytes(dli_conn_out(conn), bytes, len);
+    return dli_conn_flush(conn, &err);
+}
+
 /* One command of words, and its reply. */
 static inline redisReply *ask(dli_conn_t *conn, const char *command, const char *first, const char *second) {
-    dli_commands_t commands = {0};
-    dli_commands_add_words(&commands, command, first, second, NULL);
-    cr_assert_eq(dli_conn_send(conn, commands.bytes, commands.len, &err), DL_OK, "%s", err.message);
-    dli_commands_free(&commands);
+    dli_commands_add_words(dli_conn_out(conn), command, first, second, NULL);
+    cr_assert_eq(dli_conn_flush(conn, &err), DL_OK, "%s", err.message);
     return await_reply(conn);
 }
 

@@ -282,7 +282,7 @@ Test(redis_conn, what_cannot_be_sent_at_once_is_sent_later) {
     serve_tcp();
     dli_conn_t *conn = ready_with_peer();
     cr_assert_eq(dli_conn_unsent(conn), 0);
-    cr_assert_eq(dli_conn_send(conn, bytes, LEN, &err), DL_OK);
+    cr_assert_eq(send_bytes(conn, bytes, LEN), DL_OK);
     size_t left = dli_conn_unsent(conn), got = 0;
     cr_assert_gt(left, 0);
     cr_assert_lt(left, LEN);
@@ -312,13 +312,13 @@ Test(redis_conn, a_line_that_is_never_empty_asks_for_no_more_memory) {
     serve_unix(4);
     dli_conn_t *conn = ready_with_peer();
     while (dli_conn_unsent(conn) < LEN) {
-        cr_assert_eq(dli_conn_send(conn, bytes, LEN, &err), DL_OK);
+        cr_assert_eq(send_bytes(conn, bytes, LEN), DL_OK);
     }
     for (int i = 0; i < ROUNDS; i++) {
         if (i == WARM) {
             alloc_fail_at(1, 1);
         }
-        cr_assert_eq(dli_conn_send(conn, bytes, LEN, &err), DL_OK, "round %d: %s", i, err.message);
+        cr_assert_eq(send_bytes(conn, bytes, LEN), DL_OK, "round %d: %s", i, err.message);
         for (size_t got = 0; got < LEN;) {
             ssize_t n = recv(peer, bytes, LEN - got, 0);
             cr_assert_gt(n, 0);
@@ -336,9 +336,9 @@ Test(redis_conn, sending_to_nobody_raises_no_signal_and_says_that_nothing_left) 
     dli_conn_t *conn = ready_with_peer();
     close(peer);
     peer = -1;
-    cr_assert_eq(dli_conn_send(conn, "PING\r\n", 6, &err), DL_EIO);
+    cr_assert_eq(send_bytes(conn, "PING\r\n", 6), DL_EIO);
     cr_assert_eq(dli_conn_unsent(conn), 6);
-    cr_assert_eq(dli_conn_send(conn, "PING\r\n", 6, &err), DL_EIO);
+    cr_assert_eq(send_bytes(conn, "PING\r\n", 6), DL_EIO);
     dli_conn_close(conn, false);
 }
 

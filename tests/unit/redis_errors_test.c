@@ -178,7 +178,7 @@ Test(redis_errors, each_text_has_its_code_its_status_and_a_plain_meaning) {
         cr_expect(dli_reply_is_error(reply, cases[i].code), "%s", cases[i].text);
         cr_expect(!dli_reply_is_error(reply, "OTHER"));
         memset(&err, 0x55, sizeof err);
-        cr_expect_eq(dli_reply_fail(reply, &err), cases[i].status, "%s", cases[i].text);
+        cr_expect_eq(dli_reply_unexpected(reply, "a command", &err), cases[i].status, "%s", cases[i].text);
         cr_expect_eq(err.status, cases[i].status);
         cr_expect_eq(err.native, 0);
         cr_expect_eq(strncmp(err.message, cases[i].begins, strlen(cases[i].begins)), 0, "%s", err.message);
@@ -197,7 +197,7 @@ Test(redis_errors, a_password_that_the_server_repeats_is_not_shown) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         redisReply *reply = decode(texts[i]);
-        cr_assert_eq(dli_reply_fail(reply, &err), DL_ENOTSUP);
+        cr_assert_eq(dli_reply_unexpected(reply, "a command", &err), DL_ENOTSUP);
         cr_assert_null(strstr(err.message, "hunter2"), "%s", err.message);
         freeReplyObject(reply);
     }
@@ -208,7 +208,7 @@ Test(redis_errors, a_message_is_one_line_of_ascii_however_long_the_text_is) {
     memset(wire + 9, '\xc3', 1900);
     strcpy(wire + 1909, "\r\n");
     redisReply *reply = decode(wire);
-    cr_assert_eq(dli_reply_fail(reply, &err), DL_ELIMIT);
+    cr_assert_eq(dli_reply_unexpected(reply, "a command", &err), DL_ELIMIT);
     cr_assert_lt(strlen(err.message), sizeof err.message);
     cr_assert_gt(strlen(err.message), 200);
     for (const char *c = err.message; *c != '\0'; c++) {
@@ -230,7 +230,7 @@ Test(redis_errors, only_errors_have_a_code) {
     cr_assert(!dli_reply_is_error(NULL, "ERR"));
     /* A long word is no code of ours, whatever it begins with. */
     redisReply *reply = decode("-WRONGTYPEWRONGTYPEWRONGTYPE x\r\n");
-    cr_assert_eq(dli_reply_fail(reply, &err), DL_EPROTO);
+    cr_assert_eq(dli_reply_unexpected(reply, "a command", &err), DL_EPROTO);
     freeReplyObject(reply);
 }
 
@@ -248,12 +248,12 @@ Test(redis_errors, an_answer_of_another_shape_is_named) {
         redisReply *reply = decode(shapes[i].wire);
         cr_assert_eq(dli_reply_unexpected(reply, "INFO", &err), DL_EPROTO);
         cr_assert_str_eq(err.message, shapes[i].message);
-        cr_assert_eq(dli_reply_fail(reply, &err), DL_EPROTO, "never DL_OK");
+        cr_assert_eq(dli_reply_unexpected(reply, "a command", &err), DL_EPROTO, "never DL_OK");
         freeReplyObject(reply);
     }
     cr_assert_eq(dli_reply_unexpected(NULL, "INFO", &err), DL_EPROTO);
     cr_assert_str_eq(err.message, "the server's answer to INFO makes no sense: no answer");
-    cr_assert_eq(dli_reply_fail(NULL, &err), DL_EPROTO);
+    cr_assert_eq(dli_reply_unexpected(NULL, "a command", &err), DL_EPROTO);
     redisReply strange = {.type = 99};
     cr_assert_eq(dli_reply_unexpected(&strange, "INFO", &err), DL_EPROTO);
     cr_assert_str_eq(err.message, "the server's answer to INFO makes no sense: an unknown type");

@@ -8,6 +8,7 @@
 #include "drivers/redis/link/hearing.h"
 
 static dli_subscriber_t s;
+static dli_commands_t said;
 static dl_driver_env_t env;
 static dl_error_t err;
 static uint64_t now_ns;
@@ -19,13 +20,13 @@ static uint64_t now(void) {
 static void set_up(void) {
     now_ns = 1000 * NS_PER_MS;
     env = (dl_driver_env_t){.now_ns = now};
-    s = (dli_subscriber_t){.env = &env, .heard_ns = now_ns};
+    s = (dli_subscriber_t){.env = &env, .heard_ns = now_ns, .out = &said};
     dli_hearing_init(&s);
 }
 
 static void tear_down(void) {
     dli_hearing_reset(&s);
-    dli_commands_free(&s.commands);
+    dli_commands_free(&said);
 }
 
 TestSuite(redis_hearing, .init = set_up, .fini = tear_down, .timeout = 10);
@@ -64,11 +65,10 @@ static bool is_woken(hearer_t *hearer) {
 /* What is said now; "" is nothing. */
 static void must_say(const char *bytes) {
     dli_hearing_speak(&s, now_ns);
-    cr_assert_not(s.commands.out_of_memory);
-    cr_assert_eq(s.commands.len, strlen(bytes), "%.*s", (int)s.commands.len, s.commands.bytes);
-    cr_assert(s.commands.len == 0 || memcmp(s.commands.bytes, bytes, s.commands.len) == 0, "%.*s",
-              (int)s.commands.len, s.commands.bytes);
-    dli_commands_clear(&s.commands);
+    cr_assert_not(said.out_of_memory);
+    cr_assert_eq(said.len, strlen(bytes), "%.*s", (int)said.len, said.bytes);
+    cr_assert(said.len == 0 || memcmp(said.bytes, bytes, said.len) == 0, "%.*s", (int)said.len, said.bytes);
+    dli_commands_clear(&said);
 }
 
 static dl_status_t hear(const char *bytes) {

@@ -172,7 +172,7 @@ Test(redis_instants, who_is_refused_by_what_another_reads_is_told_to_read_on) {
     begin_to_ask(redis, &mine, "mine", 1);
     begin_to_ask(redis, &theirs, "theirs", 2);
     /* What frees the lock that is refused is answered elsewhere, where nobody reads. */
-    for (uint64_t until_ns = in_ms(5000); !dli_pipe_owes(&redis->mux->pipes[0]);) {
+    for (uint64_t until_ns = in_ms(5000); !dli_pipe_owes(&redis->mux.pipes[0]);) {
         cr_assert_lt(ran_ns(), until_ns);
         read_for_all(redis, &theirs);
     }
@@ -210,7 +210,7 @@ Test(redis_instants, after_an_answer_to_something_else_no_idle_connection_is_use
         cr_assert_eq(open_prepared(&c), DL_OK, "%s", c.err.message);
         cr_assert_eq(lock_name(&c, "warm", A, 1), DL_OK, "%s", c.err.message);
         cr_assert_eq(free_name(&c, "warm", A, 1), DL_OK, "%s", c.err.message);
-        under_way = &((const dli_redis_t *)drive_inner(c.state))->mux->pipes[0];
+        under_way = &((const dli_redis_t *)drive_inner(c.state))->mux.pipes[0];
         int64_t before = under_way->facts.client_id;
         c.env.poll = poll_while_tokens_rise;
         dl_request_t asked = request("orders", A, 2);

@@ -144,8 +144,8 @@ static inline void open_client(const plan_t *plan) {
     }
     cr_assert_eq(dli_redlock_connect(&client, options, &err), DL_OK, "%s", err.message);
     for (size_t i = 0; i < client.n; i++) {
-        dli_label_t *label = &client.nodes[i].redis.mux->label;
-        dli_commands_free(&label->say); /* there is none: writes are counted */
+        dli_label_t *label = &client.nodes[i].redis.mux.label;
+        label->key = NULL; /* there is none: writes are counted */
         dli_label_lost(label);
     }
     owner_thread = pthread_self();

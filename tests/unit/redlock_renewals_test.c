@@ -327,7 +327,7 @@ Test(redlock_renewals, a_fill_whose_connection_is_lost_never_arrives) {
 
 /* It may come when what was filled in has been freed, which says nothing about it. */
 Test(redlock_renewals, a_claim_that_may_come_is_owed_although_it_was_filled_in) {
-    dli_mux_t *mux = client.nodes[2].redis.mux;
+    dli_mux_t *mux = &client.nodes[2].redis.mux;
     warm_up();
     mux->may_not_kill = true;
     set_trap(2, &dli_script_redlock_acquire, REQUESTS);

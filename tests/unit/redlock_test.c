@@ -113,7 +113,7 @@ Test(redlock, a_minority_that_is_down_or_slow_costs_no_time) {
 
 /* Sent to this node without an answer, or yet to be sent. */
 static size_t left_to(size_t node) {
-    const dli_mux_t *mux = client.nodes[node].redis.mux;
+    const dli_mux_t *mux = &client.nodes[node].redis.mux;
     const dli_redis_request_t *request;
     size_t n = 0;
     for (size_t i = 0; i < mux->count; i++) {
@@ -295,7 +295,7 @@ Test(redlock_three, a_claim_whose_connection_is_yet_to_be_killed_is_owed) {
     connect_all();
     cr_assert_eq(try_it(7), DL_OK, "%s", err.message);
     AWAIT_THAT(have(OWNER ":7"), ==, 3);
-    dli_mux_t *mux = client.nodes[2].redis.mux;
+    dli_mux_t *mux = &client.nodes[2].redis.mux;
     dli_redlock_hold_t *hold_ = hold_of(7);
     hold_->round->parts[2].claimed_on = mux->kills[0].id = 1234567;
     mux->kills[0].said = UINT32_MAX;
@@ -321,7 +321,7 @@ Test(redlock_three, a_claim_whose_connection_is_lost_is_killed_before_it_is_free
 }
 
 Test(redlock_three, a_claim_whose_connection_cannot_be_killed_is_owed_unless_its_free_came_behind_it) {
-    dli_mux_t *mux = client.nodes[2].redis.mux;
+    dli_mux_t *mux = &client.nodes[2].redis.mux;
     connect_all();
     occupy(0, OTHER ":1", 20000);
     occupy(1, OTHER ":1", 20000);
@@ -400,7 +400,7 @@ Test(redlock_three, a_node_that_is_late_with_its_yes_may_be_the_one_that_has_the
     begin_trying(&asked);
     AWAIT_THAT(atomic_load(&relays[1].sprung), !=, 0);
     cut(&relays[1], atomic_load(&relays[1].sprung) - 1);
-    AWAIT(asked.is_over || !client.nodes[1].redis.mux->pipes[0].ready);
+    AWAIT(asked.is_over || !client.nodes[1].redis.mux.pipes[0].ready);
     cr_assert(!asked.is_over, "%s", err.message);
     hold(&relays[0], REPLIES, 0);
     AWAIT(asked.is_over);

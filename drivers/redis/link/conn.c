@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 
 #define LABEL_SHOWN 80                 /* of a label, where the message has to hold more */
 #define FULL_RETRY_NS (5u * NS_PER_MS) /* a unix server's full queue cannot be polled */
+#define KEPT_BYTES ((size_t)64 * 1024) /* so much memory is kept for what is sent next */
 #define READS_MAX 16                   /* in a row, so that a flood keeps nobody from looking at the time */
 
 typedef enum state { RESOLVING, CONNECTING, SECURING, GREETING, READY, BROKEN } state_t;
@@ -38,7 +38,7 @@ struct dli_conn {
     dli_commands_t out; /* queued bytes, of which `left` have left or are in a record of TLS */
     size_t left;
     size_t in_record; /* bytes in the last record while nothing of it has left */
-    size_t unqueued;
+    uint64_t gone;    /* bytes that have left, and made room */
     bool cannot_send; /* what the server said before may still be there to read */
     bool hung_up;     /* nothing comes any more */
     int reason;       /* of either: an errno; 0: a goodbye */
@@ -206,6 +206,7 @@ static dl_status_t next_bytes(dli_conn_t *conn, const char **at, size_t *len, dl
     return status;
 }
 
+/* What has left makes room once it is the greater part: a line may never have sent all. */
 static void note_sent(dli_conn_t *conn, size_t n) {
     if (conn->endpoint->tls) {
         dli_tls_sent(conn->tls, n);
@@ -213,8 +214,15 @@ static void note_sent(dli_conn_t *conn, size_t n) {
     } else {
         conn->left += n;
     }
-    if (conn->left == conn->out.len && conn->in_record == 0) {
-        conn->left = conn->out.len = 0;
+    size_t queued = conn->out.len - conn->left;
+    if (conn->left > queued) {
+        memmove(conn->out.bytes, conn->out.bytes + conn->left, queued);
+        conn->gone += conn->left;
+        conn->out.len = queued;
+        conn->left = 0;
+    }
+    if (conn->out.len == 0 && conn->out.cap > KEPT_BYTES) {
+        dli_commands_free(&conn->out);
     }
 }
 
@@ -473,23 +481,14 @@ const dli_facts_t *dli_conn_facts(const dli_conn_t *conn) {
     return &conn->facts;
 }
 
-/* What has left makes room once it is the greater part: a line may never have sent all. */
-static void forget_sent(dli_conn_t *conn) {
-    size_t queued = conn->out.len - conn->left;
-    if (conn->left > queued) {
-        memmove(conn->out.bytes, conn->out.bytes + conn->left, queued);
-        conn->out.len = queued;
-        conn->left = 0;
-    }
+dli_commands_t *dli_conn_out(dli_conn_t *conn) {
+    return &conn->out;
 }
 
-dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_error_t *err) {
+dl_status_t dli_conn_flush(dli_conn_t *conn, dl_error_t *err) {
     if (conn->state != READY) {
         return fail_unready(conn, err);
     }
-    forget_sent(conn);
-    dli_commands_append_bytes(&conn->out, bytes, len);
-    conn->unqueued += conn->out.out_of_memory ? len : 0;
     dl_status_t status = conn->out.out_of_memory ? fail_memory(err) : flush(conn, err);
     if (status == DL_OK && is_broken(conn)) {
         status = fail_hung_up(conn, err);
@@ -497,8 +496,12 @@ dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_er
     return settle(conn, status, err);
 }
 
+uint64_t dli_conn_queued(const dli_conn_t *conn) {
+    return conn->gone + conn->out.len;
+}
+
 size_t dli_conn_unsent(const dli_conn_t *conn) {
-    return conn->out.len - conn->left + conn->in_record + conn->unqueued;
+    return conn->out.len - conn->left + conn->in_record;
 }
 
 dl_status_t dli_conn_next(dli_conn_t *conn, redisReply **reply, dl_error_t *err) {

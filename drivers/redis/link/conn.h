@@ -42,9 +42,12 @@ dl_status_t dli_conn_step(dli_conn_t *conn, short revents, dl_error_t *err);
 bool dli_conn_is_ready(const dli_conn_t *conn);
 const dli_facts_t *dli_conn_facts(const dli_conn_t *conn);
 
-/* Ready only. Queues the bytes and writes what can be written now. */
-dl_status_t dli_conn_send(dli_conn_t *conn, const char *bytes, size_t len, dl_error_t *err);
-/* Bytes that surely did not leave this process, those of a send that failed included. */
+/* Ready only. What is put there leaves with the next flush, as far as it can be written now, or when
+ * dli_conn_step can write the rest. */
+dli_commands_t *dli_conn_out(dli_conn_t *conn);
+dl_status_t dli_conn_flush(dli_conn_t *conn, dl_error_t *err);
+/* Bytes that were put there; those of them that surely did not leave this process. */
+uint64_t dli_conn_queued(const dli_conn_t *conn);
 size_t dli_conn_unsent(const dli_conn_t *conn);
 /* DL_OK with the next reply, or NULL when there is none yet; otherwise broken. The reply is the caller's. */
 dl_status_t dli_conn_next(dli_conn_t *conn, redisReply **reply, dl_error_t *err);

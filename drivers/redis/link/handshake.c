@@ -174,8 +174,8 @@ static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, c
     }
     /* All of it is sent at once, so any answer may repeat what another request has said. */
     bool has_secret = endpoint->password != NULL && endpoint->password[0] != '\0';
-    dl_status_t status =
-        has_secret ? dli_reply_fail_unquoted(reply, names[at], &said) : dli_reply_fail(reply, &said);
+    dl_status_t status = has_secret ? dli_reply_fail_unquoted(reply, names[at], &said)
+                                    : dli_reply_unexpected(reply, names[at], &said);
     return dl_driver_fail(err, status, 0, "%s: %s", label, said.message);
 }
 

@@ -125,10 +125,10 @@ void dli_hearing_speak(dli_subscriber_t *s, uint64_t now) {
         move(s, channel, DLI_CHANNEL_ASKED);
         const dli_slice_t argv[] = {dli_slice(channel->is_subscribed ? "SUBSCRIBE" : "UNSUBSCRIBE"),
                                     {channel->name, channel->len}};
-        dli_commands_add(&s->commands, 2, argv);
+        dli_commands_add(s->out, 2, argv);
     }
     if (s->count > 0 && !dli_hearing_owes(s) && s->heard_ns + DLI_QUIET_NS <= now) {
-        dli_commands_add_words(&s->commands, "PING", NULL);
+        dli_commands_add_words(s->out, "PING", NULL);
         s->pinged = true;
     }
 }
@@ -176,7 +176,7 @@ static dl_status_t hear_error(dli_subscriber_t *s, const redisReply *reply, dl_e
     } else if (channel != NULL && (dli_reply_is_error(reply, "NOPERM") || dli_reply_is_error(reply, "ERR"))) {
         refuse(s, channel, reply->str);
     } else {
-        return dli_reply_fail(reply, err); /* such as BUSY: it may pass */
+        return dli_reply_unexpected(reply, "a subscription", err); /* such as BUSY: it may pass */
     }
     return DL_OK;
 }

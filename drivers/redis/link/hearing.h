@@ -38,13 +38,13 @@ struct dli_subscriber {
     size_t count;
 
     /* Of the one who listens. */
-    dli_conn_t *conn; /* a forked child looks at it too: each change is one store */
-    bool ready;       /* commands can be sent */
-    bool was_ready;   /* the next connection is a reconnection */
-    bool pinged;      /* the answer is to come, before those about channels */
-    char server[41];  /* that claims go to, by its run id */
-    char left[41];    /* that they went to before; "": no other */
-    dli_commands_t commands;
+    dli_conn_t *conn;      /* a forked child looks at it too: each change is one store */
+    bool ready;            /* commands can be sent */
+    bool was_ready;        /* the next connection is a reconnection */
+    bool pinged;           /* the answer is to come, before those about channels */
+    char server[41];       /* that claims go to, by its run id */
+    char left[41];         /* that they went to before; "": no other */
+    dli_commands_t *out;   /* of conn, once it is ready */
     uint64_t heard_ns;     /* the last traffic from the server */
     uint64_t asked_ns;     /* since when the oldest answer is due */
     uint64_t ready_ns;     /* when it became ready */
@@ -63,7 +63,7 @@ void dli_hearing_leave(dli_subscriber_t *subscriber, dli_watcher_t *watcher);
 /* Nothing is subscribed to any more: who heard is told so; what has watchers is asked for anew, the rest is
  * forgotten. */
 void dli_hearing_reset(dli_subscriber_t *subscriber);
-/* Appends what is to be said now to `commands`. */
+/* Puts what is to be said now into `out`. */
 void dli_hearing_speak(dli_subscriber_t *subscriber, uint64_t now);
 /* What the server said; anything but DL_OK: this connection is of no more use. */
 dl_status_t dli_hearing_hear(dli_subscriber_t *subscriber, const redisReply *reply, dl_error_t *err);

@@ -42,7 +42,8 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
     mux->is_quiet = options->is_quiet;
     mux->idle_check_ns = (uint64_t)options->idle_check_ms * NS_PER_MS;
     mux->idle_ns = (uint64_t)options->idle_timeout_ms * NS_PER_MS;
-    dli_label_init(&mux->label, options->label_key, env->client_label);
+    mux->label.key = options->label_key;
+    dli_label_lost(&mux->label);
     dl_status_t status = DL_OK;
     for (; mux->count < pipes && status == DL_OK; mux->count++) {
         status = dli_pipe_init(&mux->pipes[mux->count], mux, err);
@@ -52,13 +53,14 @@ dl_status_t dli_mux_open(dli_mux_t *mux, const dli_endpoint_t *endpoint, const d
 
 /* Takes the label back, where a connection lies idle; nobody waits for the reply. */
 static void forget_label(dli_mux_t *mux) {
-    const dli_commands_t *forget = &mux->label.forget;
     bool is_said = !mux->label.is_there;
     for (size_t i = 0; i < mux->count && !is_said; i++) {
         const dli_pipe_t *pipe = &mux->pipes[i];
         dl_error_t err;
-        is_said = pipe->ready && !dli_pipe_owes(pipe) && dli_conn_is_quiet(pipe->conn) &&
-                  dli_conn_send(pipe->conn, forget->bytes, forget->len, &err) == DL_OK;
+        if (pipe->ready && !dli_pipe_owes(pipe) && dli_conn_is_quiet(pipe->conn)) {
+            dli_commands_add_words(pipe->out, "DEL", mux->label.key, NULL);
+            is_said = dli_conn_flush(pipe->conn, &err) == DL_OK;
+        }
     }
 }
 

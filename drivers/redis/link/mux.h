@@ -35,14 +35,12 @@
  * server answers, the claim goes on.
  */
 typedef struct dli_label {
-    dli_commands_t say, forget; /* encoded once; empty: there is no label */
-    uint64_t due_ns;            /* when it is to be said again; UINT64_MAX: this server does not want it */
-    bool is_there;              /* the server has said so */
+    const char *key; /* NULL: there is no label */
+    uint64_t due_ns; /* when it is to be said again; UINT64_MAX: this server does not want it */
+    bool is_there;   /* the server has said so */
 } dli_label_t;
 
-/* key NULL: no label. Nothing here can fail: both commands are short. */
-void dli_label_init(dli_label_t *label, const char *key, const char *text);
-/* The server is another one, or no answer came. */
+/* It was never said, the server is another one, or no answer came. */
 void dli_label_lost(dli_label_t *label);
 
 typedef struct dli_mux_options {
@@ -147,7 +145,7 @@ struct dli_pipe {
     bool retired;                /* its server was replaced: what is owed comes, and no more is sent */
     bool pinged;                 /* it was idle for long: first an answer, then requests */
     bool met;                    /* a connection was ready once */
-    uint64_t sent;               /* bytes of this connection */
+    uint64_t written;            /* so many of its bytes were given to the socket, or wait for room there */
     uint64_t used_ns;            /* when something was sent or came last */
     uint64_t heard_ns;           /* when something came last */
     uint64_t trip_ns;            /* the fastest reply's, or the greeting's */
@@ -157,8 +155,8 @@ struct dli_pipe {
     uint64_t replace_ns;              /* once the successor is ready */
     uint64_t watched;                 /* the oldest slot when the successor was dialled; UINT64_MAX: none */
     bool is_probe;
-    dli_facts_t facts; /* of conn */
-    dli_commands_t out;
+    dli_facts_t facts;   /* of conn */
+    dli_commands_t *out; /* its queue, once it is ready */
 };
 
 struct dli_mux {

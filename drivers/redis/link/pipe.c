@@ -3,15 +3,12 @@
 #include "pipe.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FIRST_CAP 64
 /* So much goes into one write, so that nobody waits long for the first of it to leave. */
 #define WRITE_BYTES ((size_t)32 * 1024)
-/* So much memory is kept for the next write. */
-#define KEPT_BYTES ((size_t)64 * 1024)
 /* While so much did not leave yet, nothing is added to it. */
 #define UNSENT_BYTES ((size_t)64 * 1024)
 #define REPLIES 64
@@ -34,7 +31,6 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
         pipe->conn = pipe->next = NULL;
         free(pipe->slots);
         pipe->slots = NULL;
-        dli_commands_free(&pipe->out);
     }
 }
 
@@ -45,15 +41,6 @@ void dli_pipe_free(dli_pipe_t *pipe, bool forked) {
 #define KEPT_S "604800"
 #define AGAIN_NS (86400 * NS_PER_S)
 #define AFTER_ERROR_NS (60 * NS_PER_S)
-
-void dli_label_init(dli_label_t *label, const char *key, const char *text) {
-    memset(label, 0, sizeof *label);
-    label->due_ns = key != NULL ? 0 : UINT64_MAX;
-    if (key != NULL) {
-        dli_commands_add_words(&label->say, "SET", key, text, "EX", KEPT_S, NULL);
-        dli_commands_add_words(&label->forget, "DEL", key, NULL);
-    }
-}
 
 /* Is it to be said now? Who hears true says it; nobody else does at once. */
 static bool is_label_due(dli_label_t *label, uint64_t now_ns) {
@@ -73,7 +60,7 @@ static void answer_label(dli_label_t *label, const redisReply *reply, uint64_t n
 }
 
 void dli_label_lost(dli_label_t *label) {
-    label->due_ns = label->say.count > 0 ? 0 : UINT64_MAX;
+    label->due_ns = label->key != NULL ? 0 : UINT64_MAX;
 }
 
 /* ---- the queue -------------------------------------------------------------------------------------- */
@@ -137,24 +124,21 @@ static bool make_room(dli_pipe_t *pipe, uint64_t slots) {
 
 static dli_slot_t *add_slot(dli_pipe_t *pipe, int kind, size_t replies, uint64_t now_ns) {
     dli_slot_t *slot = dli_pipe_slot(pipe, pipe->tail++);
-    *slot = (dli_slot_t){.kind = kind, .left = replies, .sent_ns = now_ns, .at = pipe->sent + pipe->out.len};
+    *slot = (dli_slot_t){.kind = kind, .left = replies, .sent_ns = now_ns, .at = dli_conn_queued(pipe->conn)};
     return slot;
 }
 
 /* ---- sending ---------------------------------------------------------------------------------------- */
 
-/* What ends without memory is all of it, or nothing. */
-static bool encode(dli_pipe_t *pipe, dli_redis_request_t *request) {
-    dli_commands_t *out = &pipe->out;
-    size_t len = out->len, count = out->count;
-    request->kind->encode(request, request->with_source, out);
-    if (out->out_of_memory) {
-        out->len = len;
-        out->count = count;
-        out->out_of_memory = false;
-        return false;
+/* Was there memory for all that the last slot is for? Otherwise none of it is there, and the slot goes. */
+static bool is_put(dli_pipe_t *pipe) {
+    bool is_there = !pipe->out->out_of_memory;
+    if (!is_there) {
+        const dli_slot_t *slot = dli_pipe_slot(pipe, --pipe->tail);
+        pipe->out->len -= (size_t)(dli_conn_queued(pipe->conn) - slot->at);
+        pipe->out->out_of_memory = false;
     }
-    return true;
+    return is_there;
 }
 
 /* For people: it goes ahead of a claim or a renewal now and then, and may be left out. */
@@ -162,10 +146,9 @@ static void say_label(dli_pipe_t *pipe, const dli_redis_request_t *request, uint
     dli_label_t *label = &pipe->mux->label;
     if (request->kind->says_label && is_label_due(label, now_ns)) {
         (void)add_slot(pipe, DLI_SLOT_LABEL, 1, now_ns);
-        dli_commands_append(&pipe->out, &label->say);
-        if (pipe->out.out_of_memory) {
-            pipe->out.out_of_memory = false;
-            pipe->tail--;
+        dli_commands_add_words(pipe->out, "SET", label->key, pipe->mux->env->client_label, "EX", KEPT_S,
+                               NULL);
+        if (!is_put(pipe)) {
             dli_label_lost(label);
         }
     }
@@ -187,10 +170,8 @@ static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
         const dli_slice_t argv[] = {dli_slice("CLIENT"), dli_slice("KILL"), dli_slice("ID"),
                                     dli_slice_int(id, mux->kills[i].id)};
         add_slot(pipe, DLI_SLOT_KILL, 1, now_ns)->claim = (uint64_t)mux->kills[i].id;
-        dli_commands_add(&pipe->out, sizeof argv / sizeof argv[0], argv);
-        if (pipe->out.out_of_memory) {
-            pipe->out.out_of_memory = false;
-            pipe->tail--;
+        dli_commands_add(pipe->out, sizeof argv / sizeof argv[0], argv);
+        if (!is_put(pipe)) {
             return false;
         }
         mux->kills[i].said |= here;
@@ -198,19 +179,17 @@ static bool say_kills(dli_pipe_t *pipe, uint64_t now_ns) {
     return true;
 }
 
-/* DL_OK; DL_ENOMEM: it has to wait until something else has ended. */
-static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t now_ns) {
-    if (!make_room(pipe, 2 + DLI_KILLS_MAX)) {
-        return DL_ENOMEM;
-    }
-    if (request->kind->intent == DLI_FREE && !say_kills(pipe, now_ns)) {
-        return DL_ENOMEM;
+/* false: without memory it has to wait until something else has ended. */
+static bool put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t now_ns) {
+    if (!make_room(pipe, 2 + DLI_KILLS_MAX) ||
+        (request->kind->intent == DLI_FREE && !say_kills(pipe, now_ns))) {
+        return false;
     }
     say_label(pipe, request, now_ns);
     dli_slot_t *slot = add_slot(pipe, DLI_SLOT_REQUEST, request->count, now_ns);
-    if (!encode(pipe, request)) {
-        pipe->tail--;
-        return DL_ENOMEM;
+    request->kind->encode(request, request->with_source, pipe->out);
+    if (!is_put(pipe)) {
+        return false;
     }
     slot->request = request;
     slot->intent = request->kind->intent;
@@ -223,22 +202,22 @@ static dl_status_t put(dli_pipe_t *pipe, dli_redis_request_t *request, uint64_t 
     request->place = pipe->tail - 1;
     request->sent_ns = now_ns;
     request->got = 0;
-    return DL_OK;
+    return true;
 }
 
 /* Puts what may leave into one write: how many requests. */
 static size_t gather(dli_pipe_t *pipe) {
-    size_t n = 0;
-    dli_commands_t *out = &pipe->out;
+    size_t n = 0, begin = pipe->out->len;
+    const dli_commands_t *out = pipe->out;
     dli_redis_request_t *next;
     uint64_t now_ns = !TAILQ_EMPTY(&pipe->queue) ? pipe->mux->env->now_ns() : 0;
-    for (dli_redis_request_t *request = TAILQ_FIRST(&pipe->queue); request != NULL && out->len < WRITE_BYTES;
-         request = next) {
+    for (dli_redis_request_t *request = TAILQ_FIRST(&pipe->queue);
+         request != NULL && out->len - begin < WRITE_BYTES; request = next) {
         next = TAILQ_NEXT(request, of_queue);
         if (request->kind->intent == DLI_CLAIM && pipe->tail - pipe->head >= DLI_PIPE_CLAIMS_MAX) {
             continue; /* frees get in always */
         }
-        if (put(pipe, request, now_ns) == DL_OK) {
+        if (put(pipe, request, now_ns)) {
             n++;
             continue;
         }
@@ -257,17 +236,11 @@ static size_t gather(dli_pipe_t *pipe) {
 /* What has been put into `out`. */
 static dl_status_t write_out(dli_pipe_t *pipe, dl_error_t *err) {
     const dli_backend_env_t *core = pipe->mux->core;
-    dli_commands_t *out = &pipe->out;
     pipe->used_ns = pipe->mux->env->now_ns();
+    pipe->written = dli_conn_queued(pipe->conn);
     core->unlock(core->core);
-    dl_status_t status = dli_conn_send(pipe->conn, out->bytes, out->len, err);
+    dl_status_t status = dli_conn_flush(pipe->conn, err);
     core->lock(core->core);
-    pipe->sent += out->len;
-    if (out->cap > KEPT_BYTES) {
-        dli_commands_free(out);
-    } else {
-        dli_commands_clear(out);
-    }
     return status;
 }
 
@@ -278,7 +251,7 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
         if (!pipe->retired && !pipe->pinged && dli_conn_unsent(pipe->conn) < UNSENT_BYTES) {
             env->count(env->core, DL_COUNT_ROUND_TRIP, gather(pipe));
         }
-        if (pipe->out.len == 0) {
+        if (dli_conn_queued(pipe->conn) == pipe->written) {
             return status;
         }
         status = write_out(pipe, err);
@@ -287,10 +260,9 @@ dl_status_t dli_pipe_send(dli_pipe_t *pipe, dl_error_t *err) {
 }
 
 void dli_pipe_ping(dli_pipe_t *pipe) {
-    static const dli_slice_t ping = {"PING", 4};
     (void)add_slot(pipe, DLI_SLOT_PING, 1, pipe->mux->env->now_ns());
-    dli_commands_add(&pipe->out, 1, &ping);
-    pipe->pinged = true;
+    dli_commands_add_words(pipe->out, "PING", NULL);
+    pipe->pinged = is_put(pipe);
 }
 
 /* ---- replies ---------------------------------------------------------------------------------------- */
@@ -306,34 +278,22 @@ void dli_pipe_retire_all(dli_mux_t *mux) {
     }
 }
 
-static dl_status_t fail_sense(const dli_pipe_t *pipe, dl_error_t *err) {
-    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server's answer makes no sense",
-                          pipe->mux->endpoint->label);
-}
-
 static void forget_kill(dli_mux_t *mux, size_t at) {
     mux->kill_count--;
     memmove(&mux->kills[at], &mux->kills[at + 1], (mux->kill_count - at) * sizeof mux->kills[0]);
 }
 
-static void say_again(dli_pipe_t *pipe, uint64_t id) {
-    for (size_t i = 0; i < pipe->mux->kill_count; i++) {
-        bool is_it = pipe->mux->kills[i].id == (int64_t)id;
-        pipe->mux->kills[i].said &= is_it ? ~(1u << number_of(pipe)) : UINT32_MAX;
-    }
-}
-
-/* ERR: there is no such connection any more. Other errors pass, such as BUSY. */
+/* ERR: there is no such connection any more. Other errors pass, such as BUSY: it is said again. */
 static void note_kill(dli_pipe_t *pipe, uint64_t id, const redisReply *reply) {
     dli_mux_t *mux = pipe->mux;
     bool refused = dli_reply_is_refused(reply);
-    if (reply->type == REDIS_REPLY_ERROR && !refused && !dli_reply_is_error(reply, "ERR")) {
-        say_again(pipe, id);
-        return;
-    }
-    for (size_t i = mux->kill_count; i > 0; i--) {
-        if (refused || mux->kills[i - 1].id == (int64_t)id) {
-            forget_kill(mux, i - 1);
+    bool passes = reply->type == REDIS_REPLY_ERROR && !refused && !dli_reply_is_error(reply, "ERR");
+    for (size_t i = mux->kill_count; i-- > 0;) {
+        bool is_it = mux->kills[i].id == (int64_t)id;
+        if (passes && is_it) {
+            mux->kills[i].said &= ~(1u << number_of(pipe));
+        } else if (refused || is_it) {
+            forget_kill(mux, i);
         }
     }
     if (refused && !mux->may_not_kill) {
@@ -358,10 +318,12 @@ static dl_status_t answer_request(dli_pipe_t *pipe, dli_redis_request_t *request
         request->kept[request->got - 1] = *owned;
         *owned = NULL;
     }
-    if (request->forgotten || request->kind->replied == NULL) {
-        return DL_OK; /* forgotten: what came behind it, all of which is sent again */
+    /* forgotten: what came behind it, all of which is sent again */
+    if (request->forgotten || request->kind->replied == NULL || request->kind->replied(request, reply)) {
+        return DL_OK;
     }
-    return request->kind->replied(request, reply) ? DL_OK : fail_sense(pipe, err);
+    return dl_driver_fail(err, DL_EPROTO, 0, "%s: the server's answer makes no sense",
+                          pipe->mux->endpoint->label);
 }
 
 /* All of its replies have come. */
@@ -505,7 +467,8 @@ dl_status_t dli_pipe_receive(dli_pipe_t *pipe, short revents, dl_error_t *err) {
 void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->ready = true;
     pipe->retired = pipe->pinged = pipe->has_rests = false;
-    pipe->sent = 0;
+    pipe->out = dli_conn_out(pipe->conn);
+    pipe->written = dli_conn_queued(pipe->conn);
     pipe->facts = *dli_conn_facts(pipe->conn);
     pipe->trip_ns = pipe->facts.greeting_ns;
     struct pollfd fd;
@@ -513,7 +476,6 @@ void dli_pipe_begin(dli_pipe_t *pipe) {
     pipe->fd = fd.fd;
     pipe->used_ns = pipe->began_ns; /* it may have lain half made, and the server have hung up */
     pipe->heard_ns = pipe->mux->env->now_ns();
-    dli_commands_clear(&pipe->out);
     for (size_t i = 0; i < pipe->mux->kill_count; i++) {
         pipe->mux->kills[i].said &= ~(1u << number_of(pipe));
     }
@@ -545,7 +507,7 @@ static void end_sent(dli_pipe_t *pipe, dli_redis_request_t *request, dl_status_t
 
 dli_conn_t *dli_pipe_end(dli_pipe_t *pipe, dl_status_t status, const dl_error_t *why) {
     dli_conn_t *conn = pipe->conn;
-    uint64_t unsent = dli_conn_unsent(conn), left = pipe->sent > unsent ? pipe->sent - unsent : 0;
+    uint64_t left = dli_conn_queued(conn) - dli_conn_unsent(conn);
     bool may_claim = false;
     pipe->conn = NULL; /* first: a forked child must not find one that is being freed */
     atomic_signal_fence(memory_order_release);

@@ -290,16 +290,30 @@ static const meaning_t *find_meaning(const complaint_t *complaint) {
     return NULL;
 }
 
-dl_status_t dli_reply_fail(const redisReply *reply, dl_error_t *err) {
-    if (!is_error(reply)) {
-        return dli_reply_unexpected(reply, "a command", err);
-    }
+static dl_status_t fail_quoted(const redisReply *reply, dl_error_t *err) {
     complaint_t complaint = read_complaint(reply);
     const meaning_t *meaning = find_meaning(&complaint);
     char quoted[200];
     quote(complaint.text, quoted, sizeof quoted);
     return meaning != NULL ? dl_driver_fail(err, meaning->status, 0, "%s: %s", meaning->text, quoted)
                            : dl_driver_fail(err, DL_EPROTO, 0, "the server answers an error: %s", quoted);
+}
+
+dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err) {
+    static const char *const types[] = {
+        [REDIS_REPLY_STRING] = "a string",  [REDIS_REPLY_ARRAY] = "a list",
+        [REDIS_REPLY_INTEGER] = "a number", [REDIS_REPLY_NIL] = "nothing (nil)",
+        [REDIS_REPLY_STATUS] = "a word",
+    };
+    if (is_error(reply)) {
+        return fail_quoted(reply, err);
+    }
+    const char *type = reply == NULL ? "no answer" : NULL;
+    if (type == NULL && reply->type > 0 && (size_t)reply->type < sizeof types / sizeof types[0]) {
+        type = types[reply->type];
+    }
+    return dl_driver_fail(err, DL_EPROTO, 0, "the server's answer to %s makes no sense: %s", what,
+                          type != NULL ? type : "an unknown type");
 }
 
 dl_status_t dli_reply_fail_unquoted(const redisReply *reply, const char *what, dl_error_t *err) {
@@ -314,23 +328,6 @@ dl_status_t dli_reply_fail_unquoted(const redisReply *reply, const char *what, d
                                 "the server answers %s with an error that is not shown, as it may repeat the "
                                 "password",
                                 what);
-}
-
-dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err) {
-    static const char *const types[] = {
-        [REDIS_REPLY_STRING] = "a string",  [REDIS_REPLY_ARRAY] = "a list",
-        [REDIS_REPLY_INTEGER] = "a number", [REDIS_REPLY_NIL] = "nothing (nil)",
-        [REDIS_REPLY_STATUS] = "a word",
-    };
-    if (is_error(reply)) {
-        return dli_reply_fail(reply, err);
-    }
-    const char *type = reply == NULL ? "no answer" : NULL;
-    if (type == NULL && reply->type > 0 && (size_t)reply->type < sizeof types / sizeof types[0]) {
-        type = types[reply->type];
-    }
-    return dl_driver_fail(err, DL_EPROTO, 0, "the server's answer to %s makes no sense: %s", what,
-                          type != NULL ? type : "an unknown type");
 }
 
 /* ---- numbers and texts ------------------------------------------------------------------------------ */

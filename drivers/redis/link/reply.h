@@ -45,14 +45,11 @@ bool dli_decoder_is_empty(const dli_decoder_t *decoder);
 bool dli_reply_is_error(const redisReply *reply, const char *code);
 /* Has the ACL refused a command, or the server none of this name? rename-command can take it out. */
 bool dli_reply_is_refused(const redisReply *reply);
-/* The status that an error reply means; err gets what that means in plain words, and the server's own.
- * Never DL_OK. */
-dl_status_t dli_reply_fail(const redisReply *reply, dl_error_t *err);
+/* A reply that is an error: the status that it means, with err in plain words and in the server's own; or of
+ * an unexpected shape: DL_EPROTO. `what` was asked for, such as "INFO". NULL is a reply too. Never DL_OK. */
+dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err);
 /* The same where `what` carried a secret: the server may repeat it, so none of its text is in err. */
 dl_status_t dli_reply_fail_unquoted(const redisReply *reply, const char *what, dl_error_t *err);
-/* A reply of an unexpected shape: DL_EPROTO, or what the error reply means. `what` was asked for, such as
- * "INFO". NULL is a reply too. */
-dl_status_t dli_reply_unexpected(const redisReply *reply, const char *what, dl_error_t *err);
 /* An integer reply: true and *number. */
 bool dli_reply_int(const redisReply *reply, int64_t *number);
 /* A decimal number as the server writes it (no plus, no leading zeros) that is the whole text: true and

@@ -35,7 +35,6 @@ static void drop_connection(dli_subscriber_t *s) {
     s->conn = NULL; /* first: a forked child must not find one that is being freed */
     atomic_signal_fence(memory_order_release);
     dli_conn_close(conn, false);
-    dli_commands_clear(&s->commands);
     s->ready = s->pinged = false;
 }
 
@@ -49,7 +48,6 @@ void dli_subscriber_close(dli_subscriber_t *s, bool forked) {
         return;
     }
     drop_connection(s);
-    dli_commands_free(&s->commands);
     dli_hearing_reset(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -95,6 +93,7 @@ static void lose(dli_subscriber_t *s, const dl_error_t *why) {
 
 static void become_ready(dli_subscriber_t *s) {
     s->ready = true;
+    s->out = dli_conn_out(s->conn);
     s->ready_ns = s->heard_ns = s->env->now_ns();
     if (s->was_ready) {
         s->env->count(s->env->core, DL_COUNT_RECONNECT, 1);
@@ -171,19 +170,10 @@ static dl_status_t begin_to_connect(dli_subscriber_t *s, dl_error_t *err) {
 }
 
 static dl_status_t speak(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {
-    dli_commands_t *commands = &s->commands;
-    dl_status_t status = DL_OK;
     pthread_mutex_lock(&s->mutex);
     dli_hearing_speak(s, now);
     pthread_mutex_unlock(&s->mutex);
-    if (commands->out_of_memory) {
-        return dl_driver_fail(err, DL_ENOMEM, 0, "out of memory");
-    }
-    if (commands->len > 0) {
-        status = dli_conn_send(s->conn, commands->bytes, commands->len, err);
-        dli_commands_clear(commands);
-    }
-    return status;
+    return dli_conn_flush(s->conn, err);
 }
 
 static dl_status_t prepare(dli_subscriber_t *s, uint64_t now, dl_error_t *err) {

@@ -1,6 +1,5 @@
 /* acquire.c - one attempt to get a majority of the nodes, with a token and while validity is left. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "drivers/block.h"
@@ -21,33 +20,28 @@ static void leave(dli_part_t *part) {
     part->claimed_on = part->is_second ? part->claimed_on : dli_part_connection(part);
 }
 
+static const dli_question_t filling;
+
+/* Or a fill, which draws no token and keeps no quarantine: it has no vote. */
 static void encode_claim(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     dli_part_t *part = dli_wire_part(request);
     const dli_redlock_t *redlock = part->round->redlock;
+    const char *letters = request->kind == &filling.kind ? "kt..|ohx0---0" : "kt..|ohx.f...";
     char quarantine[24];
     leave(part);
     const dli_slice_t more[] = {dli_slice(redlock->voting.marker_key),
                                 dli_slice(redlock->voting.quarantine_key),
                                 dli_slice(redlock->fences ? "1" : "0"),
-                                dli_slice(part->node->redis.mux->pipes[0].facts.run_id),
+                                dli_slice(part->node->redis.mux.pipes[0].facts.run_id),
                                 dli_slice(redlock->voting.durable ? "1" : "0"),
                                 dli_slice_int(quarantine, quarantine_ms(redlock))};
-    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx.f...", more, with_source, commands);
-}
-
-static void encode_fill(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
-    dli_part_t *part = dli_wire_part(request);
-    const dli_redlock_t *redlock = part->round->redlock;
-    leave(part);
-    const dli_slice_t keys[] = {dli_slice(redlock->voting.marker_key),
-                                dli_slice(redlock->voting.quarantine_key)};
-    dli_part_encode(part, &dli_script_redlock_acquire, "kt..|ohx0---0", keys, with_source, commands);
+    dli_part_encode(part, &dli_script_redlock_acquire, letters, more, with_source, commands);
 }
 
 static bool claim_replied(dli_redis_request_t *request, const redisReply *reply) {
     dli_part_t *part = dli_wire_part(request);
     const dli_round_t *round = part->round;
-    bool draws = round->redlock->fences && request->kind->encode == encode_claim;
+    bool draws = round->redlock->fences && request->kind != &filling.kind;
     dli_ballot_read(&part->vote, reply, draws, round->with.token_floor);
     if (part->vote.vote == DLI_VOTE_BUSY) {
         part->vote.value.len =
@@ -73,18 +67,9 @@ static void claim_heard(dli_part_t *part) {
     part->round->maybe &= may_be ? UINT32_MAX : ~(1u << part->node->index);
 }
 
-static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
-
-static const dli_question_t claiming = {
-    .kind = {DLI_CLAIM, true, encode_claim, claim_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_CLAIM,
-    .stays = true,
-    .heard = claim_heard,
-    .look = look_at_claims};
-
 /* A claim, too: what has not left when the hold is freed never does, and what has comes before the free. */
 static const dli_question_t filling = {
-    .kind = {DLI_CLAIM, false, encode_fill, claim_replied, dli_wire_ended, NULL},
+    .kind = {DLI_CLAIM, false, encode_claim, claim_replied, dli_wire_ended, NULL},
     .wire = DLI_WIRE_CLAIM,
     .stays = true,
     .heard = claim_heard};
@@ -107,14 +92,6 @@ static bool raise_replied(dli_redis_request_t *request, const redisReply *reply)
     part->vote = dli_part_refused(part, reply);
     return reply->type == REDIS_REPLY_ERROR;
 }
-
-static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
-
-static const dli_question_t raising = {
-    .kind = {DLI_PLAIN, false, encode_raise, raise_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_RAISE,
-    .stays = true,
-    .look = look_at_raises}; /* without the token a yes is of no use: it is replaced by why */
 
 /* ---- nothing is held -------------------------------------------------------------------------------- */
 
@@ -164,6 +141,12 @@ static void look_at_raises(dli_round_t *round, const dli_tally_t *tally, uint32_
     dli_redlock_give_back(round, status);
 }
 
+static const dli_question_t raising = {
+    .kind = {DLI_PLAIN, false, encode_raise, raise_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_RAISE,
+    .stays = true,
+    .look = look_at_raises}; /* without the token a yes is of no use: it is replaced by why */
+
 static void write_back(dli_round_t *round, const dli_tally_t *tally) {
     const dli_redlock_t *redlock = round->redlock;
     uint64_t wanted = dli_block(&round->asked->with, DLI_EXACT_END - 1), room = DLI_EXACT_END - tally->token;
@@ -205,6 +188,13 @@ static void look_at_claims(dli_round_t *round, const dli_tally_t *tally, uint32_
         refuse(round, tally);
     }
 }
+
+static const dli_question_t claiming = {
+    .kind = {DLI_CLAIM, true, encode_claim, claim_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .stays = true,
+    .heard = claim_heard,
+    .look = look_at_claims};
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
 

@@ -41,7 +41,7 @@ bool dli_redlock_flush(void *state) {
         dli_rounds_expire(redlock);
         redlock->has_begun = false;
         for (size_t i = 0; i < redlock->n; i++) {
-            look_again |= dli_mux_flush(redlock->nodes[i].redis.mux);
+            look_again |= dli_mux_flush(&redlock->nodes[i].redis.mux);
         }
     } while (redlock->has_begun); /* what an answer has led to */
     return look_again || (!LIST_EMPTY(&redlock->rounds) && redlock->due_ns < redlock->polled_to_ns);

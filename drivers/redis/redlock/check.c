@@ -51,13 +51,6 @@ static bool say_vote(const dli_check_t *check, bool init_helps) {
 
 /* ---- one node ---------------------------------------------------------------------------------------- */
 
-static dl_status_t prepare(dli_check_t *check, dli_node_t *node, dl_error_t *err) {
-    (void)snprintf(check->report.whose, sizeof check->report.whose, "node %zu ", node->index + 1);
-    /* One that hangs must not use up the time that is needed to try a lock. */
-    check->patience_ns = (uint64_t)node->redlock->node_timeout_ms * NS_PER_MS;
-    return dli_node_open_alone(node, &check->redis, err);
-}
-
 /* `dlock init` refuses where one of them has been in use, or cannot be looked at. */
 static bool may_init_help(const dli_check_t *checks, size_t n) {
     bool may = true;
@@ -68,7 +61,7 @@ static bool may_init_help(const dli_check_t *checks, size_t n) {
     return may;
 }
 
-/* Has it a vote? */
+/* The same, after all that is said of it. */
 static bool report_node(const dli_check_t *check, bool init_helps) {
     if (!dli_check_server(check)) {
         return false;
@@ -87,8 +80,8 @@ static void report_number(const dli_redlock_t *redlock, const dli_check_t *check
 }
 
 static bool is_same_host(const dli_endpoint_t *a, const dli_endpoint_t *b) {
-    return (dli_host_is_here(a->host) && dli_host_is_here(b->host)) ||
-           (!dli_host_is_here(a->host) && !dli_host_is_here(b->host) && strcasecmp(a->host, b->host) == 0);
+    bool is_here = dli_host_is_here(a->host);
+    return dli_host_is_here(b->host) == is_here && (is_here || strcasecmp(a->host, b->host) == 0);
 }
 
 static void report_hosts(const dli_redlock_t *redlock, const dli_check_t *check) {
@@ -195,8 +188,13 @@ dl_status_t dli_redlock_check(void *state, dl_finding_fn fn, void *arg, uint64_t
     report_times(redlock, &check);
     dl_status_t status = DL_OK;
     for (size_t i = 0; i < redlock->n && status == DL_OK; i++) {
-        checks[i] = (dli_check_t){.report = {.fn = fn, .arg = arg}, .deadline_ns = deadline_ns};
-        status = prepare(&checks[i], &redlock->nodes[i], err);
+        dli_node_t *node = &redlock->nodes[i];
+        /* One that hangs must not use up the time that is needed to try a lock. */
+        checks[i] = (dli_check_t){.report = {.fn = fn, .arg = arg},
+                                  .deadline_ns = deadline_ns,
+                                  .patience_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS};
+        (void)snprintf(checks[i].report.whose, sizeof checks[i].report.whose, "node %zu ", node->index + 1);
+        status = dli_node_open_alone(node, &checks[i].redis, err);
     }
     if (status == DL_OK) {
         dli_checks_ask(checks, redlock->n);

@@ -1,8 +1,6 @@
 /* driver.c - the driver redlock: its table; opening and closing a client of several servers. */
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "round.h"
@@ -121,8 +119,8 @@ dl_status_t dli_redlock_connect(dli_redlock_t *redlock, dli_mux_options_t option
         status = dli_subscriber_open(&redis->endpoint, redlock->env, &redis->subscriber, err);
         status = status == DL_OK ? dli_redis_make_mux(redis, &options, err) : status;
         if (status == DL_OK) {
-            redis->mux->meets = dli_node_meet;
-            redis->mux->meets_arg = &redlock->nodes[i];
+            redis->mux.meets = dli_node_meet;
+            redis->mux.meets_arg = &redlock->nodes[i];
         }
     }
     if (status == DL_OK && !dli_redlock_keep_renewals(redlock)) {

@@ -30,12 +30,6 @@ static void print_plan(const dli_report_t *report, const dli_redlock_t *redlock)
 
 /* ---- looking ---------------------------------------------------------------------------------------- */
 
-typedef enum standing {
-    STANDING_UNKNOWN,
-    STANDING_VOTES,
-    STANDING_WAITS, /* it has no vote */
-} standing_t;
-
 /* What is known of a node. */
 typedef struct look {
     dli_exchange_t exchange; /* its err: why it is not known, or could not be marked */
@@ -44,7 +38,7 @@ typedef struct look {
     dli_node_t *node;
     char name[32];
     dli_exchange_t *listing;
-    standing_t standing;
+    bool is_known, votes;
     const char *trace; /* of its having been in use; NULL: none */
 } look_t;
 
@@ -52,7 +46,7 @@ static bool is_text(const redisReply *reply) {
     return reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_NIL;
 }
 
-static standing_t judge(look_t *look) {
+static void judge(look_t *look) {
     const dli_redlock_t *redlock = look->node->redlock;
     const dli_facts_t facts = dli_redis_facts(&look->node->redis);
     redisReply *const *replies = look->replies;
@@ -60,13 +54,14 @@ static standing_t judge(look_t *look) {
     for (size_t j = 0; j < 3; j++) {
         if (j == 1 ? !dli_reply_int(replies[j], &left_ms) : !is_text(replies[j])) {
             (void)dli_redis_fail(&look->node->redis, NULL, replies[j], &look->exchange.err);
-            return STANDING_UNKNOWN;
+            return;
         }
     }
     bool is_marked = replies[0]->type == REDIS_REPLY_STRING &&
                      (redlock->voting.durable || strcmp(replies[0]->str, facts.run_id) == 0);
     look->trace = replies[2]->type == REDIS_REPLY_STRING ? "a token counter" : NULL;
-    return is_marked && left_ms == -2 ? STANDING_VOTES : STANDING_WAITS;
+    look->votes = is_marked && left_ms == -2;
+    look->is_known = true;
 }
 
 static int find_lock(void *arg, const char *name, const dl_lock_info_t *info) {
@@ -98,10 +93,11 @@ static void ask_standing(look_t *look, uint64_t deadline_ns) {
 /* As far as it is not known yet whether it has been in use. */
 static void ask_locks(look_t *look, uint64_t deadline_ns) {
     const dli_listed_t listed = {"", 0, find_lock, look, deadline_ns, deadline_ns};
-    look->standing = look->exchange.status == DL_OK ? judge(look) : STANDING_UNKNOWN;
+    if (look->exchange.status == DL_OK) {
+        judge(look);
+    }
     dli_replies_free(look->replies, 3);
-    look->listing =
-        look->standing != STANDING_UNKNOWN ? dli_listing_begin(&look->node->redis, &listed) : NULL;
+    look->listing = look->is_known ? dli_listing_begin(&look->node->redis, &listed) : NULL;
 }
 
 /* All of them at once. */
@@ -121,10 +117,8 @@ static void look_at_all(look_t *looks, size_t n, uint64_t deadline_ns) {
     }
     dli_exchanges_run(exchanges, listings);
     for (size_t i = 0; i < n; i++) {
-        bool is_known = looks[i].standing != STANDING_UNKNOWN;
-        if (is_known && dli_listing_end(looks[i].listing, &looks[i].exchange.err) != DL_OK) {
-            looks[i].standing = STANDING_UNKNOWN;
-        }
+        look_t *look = &looks[i];
+        look->is_known = look->is_known && dli_listing_end(look->listing, &look->exchange.err) == DL_OK;
     }
 }
 
@@ -162,10 +156,10 @@ static void report_mark(const dli_report_t *report, look_t *look) {
 static bool may_be_marked(const dli_report_t *report, const look_t *look, const look_t *used,
                           const look_t *unknown) {
     const dli_node_t *node = look->node;
-    if (look->standing == STANDING_UNKNOWN) {
+    if (!look->is_known) {
         dli_say(report, DL_FINDING_ERROR, look->name, "could not be looked at: %s",
                 look->exchange.err.message);
-    } else if (look->standing == STANDING_VOTES) {
+    } else if (look->votes) {
         dli_say(report, DL_FINDING_OK, look->name, "nothing to do: %s has a vote",
                 node->redis.endpoint.label);
     } else if (used != NULL) {
@@ -193,7 +187,7 @@ static void mark_some(const dli_report_t *report, look_t *looks, size_t n, uint6
     look_t *asked[DLI_NODES_MAX];
     size_t count = 0;
     for (size_t i = n; i-- > 0;) {
-        unknown = looks[i].standing == STANDING_UNKNOWN ? &looks[i] : unknown;
+        unknown = !looks[i].is_known ? &looks[i] : unknown;
         used = looks[i].trace != NULL ? &looks[i] : used;
     }
     for (size_t i = 0; i < n; i++) {

@@ -3,13 +3,7 @@
 #include "tally.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
-
-size_t dli_nodes_count(uint32_t mask) {
-    return (size_t)__builtin_popcount(mask);
-}
 
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error_t said[], dl_error_t *err) {
     dli_ballot_t ballots[DLI_NODES_MAX];
@@ -99,8 +93,8 @@ static dl_status_t meet_alone(void *arg, const dli_facts_t *facts, dl_error_t *e
 dl_status_t dli_node_open_alone(dli_node_t *node, dli_redis_t **alone, dl_error_t *err) {
     dl_status_t status = dli_redis_open_alone(&node->redis, alone, err);
     if (status == DL_OK) {
-        (*alone)->mux->meets = meet_alone;
-        (*alone)->mux->meets_arg = node;
+        (*alone)->mux.meets = meet_alone;
+        (*alone)->mux.meets_arg = node;
     }
     return status;
 }

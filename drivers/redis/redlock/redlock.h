@@ -94,7 +94,9 @@ dl_status_t dli_node_open_alone(dli_node_t *node, dli_redis_t **alone, dl_error_
 static inline uint32_t dli_nodes_all(const dli_redlock_t *redlock) {
     return (1u << redlock->n) - 1;
 }
-size_t dli_nodes_count(uint32_t mask);
+static inline size_t dli_nodes_count(uint32_t mask) {
+    return (size_t)__builtin_popcount(mask);
+}
 /* For ops that need a majority of all nodes: what each said, by its status. DL_OK: a majority is good.
  * Otherwise as dli_tally_reasons, of those that are not. */
 dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error_t said[], dl_error_t *err);

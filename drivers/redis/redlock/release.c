@@ -29,7 +29,7 @@ static bool free_replied(dli_redis_request_t *request, const redisReply *reply) 
 
 /* On another connection, unless that was killed. */
 bool dli_part_may_come(const dli_part_t *part) {
-    const dli_mux_t *mux = part->node->redis.mux;
+    const dli_mux_t *mux = &part->node->redis.mux;
     return part->claimed_on != 0 && part->claimed_on != dli_part_connection(part) &&
            (mux->may_not_kill || dli_mux_is_to_kill(mux, part->claimed_on));
 }
@@ -48,15 +48,6 @@ static void free_heard(dli_part_t *part) {
         core->settled(core->core, round->hold);
     }
 }
-
-static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
-
-static const dli_question_t freeing = {
-    .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_FREE,
-    .stays = true,
-    .heard = free_heard,
-    .look = look_at_frees};
 
 /* ---- the answer ------------------------------------------------------------------------------------- */
 
@@ -119,6 +110,13 @@ static void look_at_frees(dli_round_t *round, const dli_tally_t *tally, uint32_t
     bool is_unlock = round->asked->kind == DLI_ASK_RELEASE && round->asked->err != NULL;
     (is_unlock ? look_at_unlock : look_at_rest)(round, tally, pending);
 }
+
+static const dli_question_t freeing = {
+    .kind = {DLI_FREE, false, encode_free, free_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_FREE,
+    .stays = true,
+    .heard = free_heard,
+    .look = look_at_frees};
 
 /* ---- what begins it --------------------------------------------------------------------------------- */
 

@@ -79,13 +79,6 @@ static bool renewal_replied(dli_redis_request_t *request, const redisReply *repl
     return number == 0 || number == 1 || is_error;
 }
 
-static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, uint32_t pending);
-
-static const dli_question_t renewing = {
-    .kind = {DLI_PLAIN, true, encode_renewal, renewal_replied, dli_wire_ended, NULL},
-    .wire = DLI_WIRE_CLAIM,
-    .look = look_at_renewals};
-
 /* ---- filling in ------------------------------------------------------------------------------------- */
 
 static dli_round_t *hold_of(const dl_renewal_t *r) {
@@ -160,6 +153,11 @@ static void look_at_renewals(dli_round_t *round, const dli_tally_t *tally, uint3
         dli_round_end(round, DL_OK);
     }
 }
+
+static const dli_question_t renewing = {
+    .kind = {DLI_PLAIN, true, encode_renewal, renewal_replied, dli_wire_ended, NULL},
+    .wire = DLI_WIRE_CLAIM,
+    .look = look_at_renewals};
 
 /* ---- the request ------------------------------------------------------------------------------------ */
 

@@ -137,7 +137,7 @@ void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t 
         wire->request.claim = round->with.hold_id;
         round->pending++;
         redlock->has_begun = true;
-        dli_mux_begin(part->node->redis.mux, &wire->request);
+        dli_mux_begin(&part->node->redis.mux, &wire->request);
     }
     if (round->asked != NULL && dli_round_pending(round, question->wire) == 0) {
         set_until(round, 0); /* it ends with the next flush */
@@ -173,7 +173,7 @@ uint32_t dli_round_withdraw(dli_round_t *round, dli_wire_kind_t kind) {
     for (size_t i = 0; i < round->redlock->n; i++) {
         dli_wire_t *wire = &round->parts[i].wires[kind];
         if (wire->is_pending) {
-            bool was_sent = dli_mux_withdraw(round->parts[i].node->redis.mux, &wire->request);
+            bool was_sent = dli_mux_withdraw(&round->parts[i].node->redis.mux, &wire->request);
             unsent |= was_sent ? 0 : 1u << i;
             wire->is_pending = false;
             round->pending--;

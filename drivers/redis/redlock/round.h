@@ -129,7 +129,7 @@ static inline void dli_part_encode(const dli_part_t *part, const dli_script_t *s
 }
 /* The number of this node's connection. */
 static inline int64_t dli_part_connection(const dli_part_t *part) {
-    return part->node->redis.mux->pipes[0].facts.client_id;
+    return part->node->redis.mux.pipes[0].facts.client_id;
 }
 /* A vote where the answer is an error, or makes no sense; on this lock's key. */
 dli_ballot_t dli_part_refused(dli_part_t *part, const redisReply *reply);

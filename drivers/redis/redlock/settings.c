@@ -1,7 +1,6 @@
 /* settings.c - the options of several independent servers, and what is made of them. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

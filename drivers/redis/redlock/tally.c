@@ -115,15 +115,9 @@ bool dli_release_is_settled(const dli_tally_t *tally, size_t pending) {
 
 /* When this node can say yes, as far as is known. */
 static int64_t free_in_ms(const dli_ballot_t *ballot) {
-    switch (ballot->vote) {
-    case DLI_VOTE_YES:
-        return 0;
-    case DLI_VOTE_BUSY:
-    case DLI_VOTE_EXCLUDED:
-        return ballot->left_ms >= 0 ? ballot->left_ms : NEVER_MS;
-    default:
-        return NEVER_MS;
-    }
+    bool ends = ballot->vote == DLI_VOTE_BUSY || ballot->vote == DLI_VOTE_EXCLUDED;
+    int64_t end_ms = ends && ballot->left_ms >= 0 ? ballot->left_ms : NEVER_MS;
+    return ballot->vote == DLI_VOTE_YES ? 0 : end_ms;
 }
 
 /* When a majority can: the first time by which a quorum of nodes can. -1: not known. */
