@@ -92,15 +92,16 @@ bool dli_is_unforked(dli_unforked_t what) {
     return is_inside[what];
 }
 
-/* What else the end of the thread does, with the same lock, and where no fork() waits for it. */
-static void end_lookups(void) {
+void dli_unforked_end_lookup(void) {
 #ifdef __GLIBC__
-    if (_res.nscount != 0) { /* it has begun */
+    /* What else the end of the thread does, with the same lock, and where no fork() waits for it. */
+    if (is_inside[DLI_UNFORKED_LOOKUP] && _res.nscount != 0) { /* it has begun */
         res_nclose(&_res);
         _res.options = 0; /* the next one begins anew */
         _res.nscount = 0;
     }
 #endif
+    dli_unforked_end(DLI_UNFORKED_LOOKUP);
 }
 
 int dli_unforked_look_up(const char *host, const char *port, const struct addrinfo *hints,
@@ -108,8 +109,7 @@ int dli_unforked_look_up(const char *host, const char *port, const struct addrin
     dli_unforked_begin(DLI_UNFORKED_LOOKUP);
     int code = getaddrinfo(host, port, hints, list);
     int error = errno;
-    end_lookups();
-    dli_unforked_end(DLI_UNFORKED_LOOKUP);
+    dli_unforked_end_lookup();
     errno = error;
     return code;
 }

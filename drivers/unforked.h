@@ -22,9 +22,11 @@ void dli_unforked_begin(dli_unforked_t what);
 void dli_unforked_end(dli_unforked_t what);
 bool dli_is_unforked(dli_unforked_t what);
 
-/* getaddrinfo. In a thread of ours, for it ends the thread's use of the resolver. */
+/* getaddrinfo. In a thread of ours, for it ends the thread's use of the resolver, as end_lookup does. */
 int dli_unforked_look_up(const char *host, const char *port, const struct addrinfo *hints,
                          struct addrinfo **list);
+/* Of who is in DLI_UNFORKED_LOOKUP; for others, nothing. */
+void dli_unforked_end_lookup(void);
 
 /* OpenSSL, for the rest of the block. */
 static inline dli_unforked_t dli_unforked_enter(void) {

@@ -160,7 +160,7 @@ static bool block_pipe(int how) {
 Test(mysql_quiet, swallows_its_own_signal_only) {
     dli_mysql_quiet_t quiet;
     catch_signals();
-    dli_mysql_quiet_begin(&quiet, NULL);
+    dli_mysql_quiet_begin(&quiet, NULL, DLI_UNFORKED_OPENSSL);
     write_to_nobody();
     dli_mysql_quiet_end(&quiet);
     cr_assert_eq(atomic_load(&signals), 0);
@@ -174,14 +174,14 @@ Test(mysql_quiet, leaves_a_thread_that_blocks_it_as_it_was) {
     dli_mysql_quiet_t quiet;
     catch_signals();
     block_pipe(SIG_BLOCK);
-    dli_mysql_quiet_begin(&quiet, NULL);
+    dli_mysql_quiet_begin(&quiet, NULL, DLI_UNFORKED_OPENSSL);
     write_to_nobody();
     dli_mysql_quiet_end(&quiet);
     cr_assert_not(is_pending(), "ours was left to the program");
     cr_assert(block_pipe(SIG_BLOCK), "it was unblocked");
     write_to_nobody(); /* the program's own */
     cr_assert(is_pending());
-    dli_mysql_quiet_begin(&quiet, NULL);
+    dli_mysql_quiet_begin(&quiet, NULL, DLI_UNFORKED_OPENSSL);
     write_to_nobody();
     dli_mysql_quiet_end(&quiet);
     cr_assert(is_pending(), "the program's was taken");

@@ -154,8 +154,8 @@ static inline redisReply *ask(dli_conn_t *conn, const char *command, const char 
     "\r\n$5\r\nproto\r\n:2\r\n$2\r\nid\r\n"                            \
     ":42\r\n$4\r\nmode\r\n+" mode "\r\n$4\r\nrole\r\n+" role "\r\n$7\r\nmodules\r\n*0\r\n"
 #define HELLO HELLO_IS("7.0.15", "standalone", "master")
-#define SERVER_INFO "$22\r\n# Server\r\nrun_id:abc\r\n\r\n:0\r\n"
-#define REQUESTS_END "return 0\r\n$1\r\n0\r\n"
+#define SERVER_INFO "$22\r\n# Server\r\nrun_id:abc\r\n\r\n:0\r\n" HELLO
+#define REQUESTS_END "return 0\r\n$1\r\n0\r\n*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n"
 
 static int listener = -1, peer = -1;
 static dli_endpoint_t place; /* of the listener */

@@ -54,6 +54,23 @@ Test(redis_server, users_and_passwords) {
     stop(&server);
 }
 
+/* It is there, and what it holds back takes as long as it takes. */
+Test(redis_server, a_pause_of_writes_outlasts_connect_timeout) {
+    server_t server;
+    start(&server, NULL);
+    dli_endpoint_t endpoint = at_port(&server);
+    endpoint.connect_timeout_ms = 100;
+    dli_conn_t *first = must_connect(&endpoint), *conn;
+    dli_commands_add_words(dli_conn_out(first), "CLIENT", "PAUSE", "500", "WRITE", NULL);
+    freeReplyObject(ask(first, "PING", NULL, NULL));
+    conn = must_connect(&endpoint);
+    cr_assert_lt(dli_conn_facts(conn)->made_ns, 500 * MS);
+    expect_text(conn, "PING", NULL, NULL, "PONG");
+    dli_conn_close(conn, false);
+    dli_conn_close(first, false);
+    stop(&server);
+}
+
 Test(redis_server, databases) {
     server_t server;
     start(&server, NULL);

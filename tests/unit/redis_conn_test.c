@@ -33,10 +33,11 @@ Test(redis_conn, asks_everything_in_one_pipeline) {
     place.password = password;
     place.database = 3;
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
-    cr_assert_str_eq(requests, "*7\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$3\r\np w\r\n"
-                               "$7\r\nSETNAME\r\n$16\r\ndlock:my_host:17\r\n"
-                               "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
-                               "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 0\r\n$1\r\n0\r\n");
+    cr_assert_str_eq(requests,
+                     "*7\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$3\r\np w\r\n"
+                     "$7\r\nSETNAME\r\n$16\r\ndlock:my_host:17\r\n"
+                     "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n"
+                     "*3\r\n$4\r\nEVAL\r\n$8\r\nreturn 0\r\n$1\r\n0\r\n*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n");
     say(HELLO "+OK\r\n" SERVER_INFO);
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     dli_conn_close(conn, false);
@@ -76,7 +77,7 @@ Test(redis_conn, valkey_is_known_by_its_own_version) {
     serve_tcp();
     dli_conn_t *conn = begin_with_peer(requests, sizeof requests);
     say(HELLO_IS("7.2.4", "standalone",
-                 "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n:0\r\n");
+                 "master") "$43\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\n\r\n:0\r\n" HELLO);
     cr_assert_eq(drive(conn), DL_OK, "%s", err.message);
     cr_assert_str_eq(dli_conn_facts(conn)->product, "valkey");
     cr_assert_eq(dli_conn_facts(conn)->version_number, 80101);
@@ -89,6 +90,9 @@ Test(redis_conn, refuses_servers_that_cannot_keep_locks) {
     must_reject(HELLO_IS("7.0.15", "cluster", "master"), DL_ENOTSUP, "cluster");
     must_reject(HELLO_IS("7.0.15", "sentinel", "master"), DL_ENOTSUP, "sentinel");
     must_reject(HELLO_IS("7.0.15", "standalone", "slave"), DL_EIO, "is a replica; locks need the primary");
+    /* It became one while it held back writes. */
+    must_reject(HELLO "$0\r\n\r\n:0\r\n" HELLO_IS("7.0.15", "standalone", "slave"), DL_EIO,
+                "is a replica; locks need the primary");
     must_reject("-ERR unknown command `HELLO`, with args beginning with: `2`, `AUTH`, `x`\r\n", DL_ENOTSUP,
                 "older than Redis 6.0");
     must_reject("-NOAUTH HELLO must be called with the client already authenticated\r\n", DL_EAUTH,

@@ -92,7 +92,7 @@ void dli_mysql_conn_close(dli_mysql_conn_t *conn) {
     if (conn->fd >= 0 && (conn->is_asking || dli_mysql_conn_is_broken(conn))) {
         break_off(conn); /* no goodbye: nothing that the library could wait for is left */
     }
-    dli_mysql_quiet_begin(&quiet, conn->mysql);
+    dli_mysql_quiet_begin(&quiet, conn->mysql, DLI_UNFORKED_OPENSSL);
     mysql_close(conn->mysql);
     dli_mysql_quiet_end(&quiet);
     if (conn->fd >= 0) {
@@ -169,19 +169,21 @@ static dl_status_t lose(dli_mysql_conn_t *conn, dl_status_t status, const char *
     return dl_driver_fail(err, status, error, "%s: %s", conn->label, why);
 }
 
-/* Calls into the library are made between these two. */
+/* Calls into the library are made between these two. A fork() of another thread may keep the first waiting,
+ * which is not the server's time. */
 static void enter(const dli_mysql_conn_t *conn, const dli_mysql_bounds_t *bounds, dli_mysql_guarded_t *call,
                   dli_mysql_quiet_t *quiet) {
+    dli_mysql_quiet_begin(quiet, conn->mysql, DLI_UNFORKED_OPENSSL);
     uint64_t least_ns = bounds->env->now_ns() + GRACE_NS;
     *call = (dli_mysql_guarded_t){
         .fd = conn->fd, .deadline_ns = bounds->deadline_ns > least_ns ? bounds->deadline_ns : least_ns};
     dli_mysql_guard_arm(bounds->guard, call);
-    dli_mysql_quiet_begin(quiet, conn->mysql);
 }
 
 static bool leave(const dli_mysql_bounds_t *bounds, dli_mysql_guarded_t *call, dli_mysql_quiet_t *quiet) {
+    bool is_over = dli_mysql_guard_disarm(bounds->guard, call);
     dli_mysql_quiet_end(quiet);
-    return dli_mysql_guard_disarm(bounds->guard, call);
+    return is_over;
 }
 
 /* The whole answer of one statement. 0, or the error's number. */

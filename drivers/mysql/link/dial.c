@@ -97,7 +97,7 @@ static int look_ahead(my_socket fd, my_bool is_read, int timeout_ms) {
 
 /* The library's wait for a socket of the connection that this thread is making. */
 static int wait_outside(my_socket fd, my_bool is_read, int timeout_ms) {
-    dli_unforked_end(DLI_UNFORKED_LOOKUP);
+    dli_unforked_end_lookup();
     dli_unforked_end(DLI_UNFORKED_LIBRARY);
     int rc = look_ahead(fd, is_read, timeout_ms);
     int error = errno;
@@ -116,7 +116,7 @@ static MYSQL *connect_waiting(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint
     /* It looks for a host first, until it waits for a socket. */
     dli_unforked_begin(endpoint->socket != NULL ? DLI_UNFORKED_LIBRARY : DLI_UNFORKED_LOOKUP);
     MYSQL *connected = real_connect(mysql, endpoint, host, CLIENT_REMEMBER_OPTIONS);
-    dli_unforked_end(DLI_UNFORKED_LOOKUP);
+    dli_unforked_end_lookup();
     dli_unforked_end(DLI_UNFORKED_LIBRARY);
     ahead.mysql = NULL;
     if (connected != NULL) {

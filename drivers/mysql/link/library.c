@@ -85,11 +85,12 @@ void dli_mysql_library_thread_end(void) {
 
 enum { MASKED_BY_US = 1, WAS_PENDING = 2 };
 
-void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql) {
+void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql, dli_unforked_t what) {
     sigset_t pipe, before;
     quiet->has_tls = mysql != NULL && mysql_get_ssl_cipher((MYSQL *)(uintptr_t)mysql) != NULL;
     if (quiet->has_tls) {
-        dli_unforked_begin(DLI_UNFORKED_OPENSSL);
+        quiet->what = what;
+        dli_unforked_begin(what);
         clear_errors();
     }
     sigemptyset(&pipe);
@@ -111,6 +112,7 @@ void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet) {
     sigset_t pipe;
     if (quiet->has_tls) {
         clear_errors();
+        dli_unforked_end(quiet->what);
     }
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
@@ -349,7 +351,7 @@ static bool fail(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t 
 bool dli_mysql_library_connect(MYSQL *mysql, const dli_mysql_endpoint_t *endpoint, dl_error_t *err) {
     dli_mysql_quiet_t quiet;
     bool has_no_tls;
-    dli_mysql_quiet_begin(&quiet, NULL);
+    dli_mysql_quiet_begin(&quiet, NULL, DLI_UNFORKED_LIBRARY);
     MYSQL *connected = dli_mysql_library_dial(mysql, endpoint, &has_no_tls);
     dli_mysql_quiet_end(&quiet);
     if (has_no_tls || strstr(mysql_error(mysql), "SSL is required") != NULL ||

@@ -42,9 +42,10 @@ void dli_mysql_library_thread_end(void);
 typedef struct dli_mysql_quiet {
     int masked; /* by us, to be undone */
     bool has_tls;
+    dli_unforked_t what;
 } dli_mysql_quiet_t;
-/* mysql: NULL is fine. */
-void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql);
+/* mysql: NULL is fine. what: DLI_UNFORKED_OPENSSL, or LIBRARY of who waits for the server there. */
+void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql, dli_unforked_t what);
 void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet);
 
 #endif

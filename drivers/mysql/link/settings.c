@@ -28,7 +28,7 @@ static dl_status_t ask(const session_t *session, const char *sql, MYSQL_RES **ro
     dli_mysql_quiet_t quiet;
     char what[400];
     *rows = NULL;
-    dli_mysql_quiet_begin(&quiet, session->mysql);
+    dli_mysql_quiet_begin(&quiet, session->mysql, DLI_UNFORKED_LIBRARY);
     int rc = mysql_real_query(session->mysql, sql, (unsigned long)strlen(sql));
     if (rc == 0) {
         *rows = mysql_store_result(session->mysql);

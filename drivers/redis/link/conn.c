@@ -24,7 +24,7 @@ struct dli_conn {
     const dli_endpoint_t *endpoint;
     const dl_driver_env_t *env;
     state_t state;
-    uint64_t until_ns; /* to be ready by */
+    uint64_t began_ns, until_ns; /* to be ready by */
     uint64_t greeted_ns;
     uint64_t turn_ns; /* while connecting: when the next address is due, or another try */
     dli_resolve_t *resolve;
@@ -263,11 +263,15 @@ static bool wants_out(const dli_conn_t *conn) {
 
 static void become_ready(dli_conn_t *conn) {
     conn->state = READY;
-    conn->facts.greeting_ns = conn->env->now_ns() - conn->greeted_ns;
     dli_commands_free(&conn->out); /* wiped: the password was in it */
     dli_resolve_close(conn->resolve, false);
     conn->resolve = NULL;
     conn->address = NULL;
+}
+
+/* The server is there and answers, and may hold back writes: for that it has all the time that it wants. */
+static bool is_held_back(const dli_conn_t *conn) {
+    return conn->state == GREETING && conn->handshake >= DLI_HANDSHAKE_SCRIPT;
 }
 
 /* Reads the handshake as far as it is there. */
@@ -282,6 +286,11 @@ static dl_status_t greet(dli_conn_t *conn, dl_error_t *err) {
         freeReplyObject(reply);
         if (status != DL_OK) {
             return status;
+        }
+        if (conn->handshake == DLI_HANDSHAKE_SCRIPT) {
+            uint64_t now_ns = conn->env->now_ns();
+            conn->facts.greeting_ns = now_ns - conn->greeted_ns;
+            conn->facts.made_ns = now_ns - conn->began_ns;
         }
     }
     if (!dli_decoder_is_empty(&conn->decoder) || dli_conn_unsent(conn) > 0) {
@@ -400,7 +409,8 @@ dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t
     }
     conn->endpoint = endpoint;
     conn->env = env;
-    conn->until_ns = env->now_ns() + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
+    conn->began_ns = env->now_ns();
+    conn->until_ns = conn->began_ns + (uint64_t)endpoint->connect_timeout_ms * NS_PER_MS;
     conn->fd = -1;
     dl_status_t status = dli_decoder_init(&conn->decoder) ? DL_OK : fail_memory(err);
     atomic_signal_fence(memory_order_release);
@@ -426,7 +436,7 @@ void dli_conn_want(const dli_conn_t *conn, struct pollfd *fd) {
 }
 
 uint64_t dli_conn_until(const dli_conn_t *conn) {
-    if (conn->state == READY) {
+    if (conn->state == READY || is_held_back(conn)) {
         return DL_NO_DEADLINE;
     }
     return conn->state == CONNECTING && conn->turn_ns < conn->until_ns ? conn->turn_ns : conn->until_ns;
@@ -456,7 +466,7 @@ static dl_status_t step(dli_conn_t *conn, dl_error_t *err) {
 /* The time is over, or this address has had its share of it. */
 static dl_status_t step_late(dli_conn_t *conn, dl_error_t *err) {
     uint64_t now = conn->env->now_ns();
-    if (now >= conn->until_ns) {
+    if (now >= conn->until_ns && !is_held_back(conn)) {
         return fail_late(conn, err);
     }
     if (conn->state != CONNECTING || now < conn->turn_ns) {

@@ -9,8 +9,8 @@
 
 /*
  * A connection is a state machine: resolving (by a helper thread, since getaddrinfo cannot be bounded),
- * connecting, TLS, handshake (HELLO, SELECT, INFO), ready. Its owner polls what dli_conn_want says and
- * calls dli_conn_step. One owner at a time; no locking inside.
+ * connecting, TLS, handshake (HELLO, SELECT, INFO, a script, HELLO), ready. Its owner polls what
+ * dli_conn_want says and calls dli_conn_step. One owner at a time; no locking inside.
  */
 typedef struct dli_conn dli_conn_t;
 
@@ -23,11 +23,13 @@ typedef struct dli_facts {
     bool is_cluster;
     int64_t client_id;    /* the server's number of this connection */
     uint64_t greeting_ns; /* how long the answer to the greeting took: a round trip and a little more */
+    uint64_t made_ns;     /* and all until then */
 } dli_facts_t;
 
-/* Begins. The endpoint outlives the connection. After its connect_timeout it is a failure not to be ready.
- * DL_OK, or what dli_conn_step returns: what can be done without waiting is done here already. *conn is set
- * before there is a descriptor, so that a child that is forked meanwhile finds it. */
+/* Begins. The endpoint outlives the connection. After its connect_timeout it is a failure not to be ready,
+ * unless the server holds back writes: then it takes as long as that. DL_OK, or what dli_conn_step returns:
+ * what can be done without waiting is done here already. *conn is set before there is a descriptor, so that a
+ * child that is forked meanwhile finds it. */
 dl_status_t dli_conn_start(const dli_endpoint_t *endpoint, const dl_driver_env_t *env, dli_conn_t **conn,
                            dl_error_t *err);
 /* What to poll for now. */

@@ -32,6 +32,7 @@ void dli_handshake_write(const dli_endpoint_t *endpoint, const char *label, dli_
     }
     dli_commands_add_words(commands, "INFO", "server", NULL);
     dli_commands_add_words(commands, "EVAL", "return 0", "0", NULL);
+    dli_commands_add_words(commands, "HELLO", "2", NULL);
 }
 
 /* ---- HELLO ------------------------------------------------------------------------------------------- */
@@ -150,8 +151,10 @@ static dl_status_t refused_login(const dli_endpoint_t *endpoint, dl_error_t *err
 
 static dl_status_t refused(dli_handshake_t at, const dli_endpoint_t *endpoint, const redisReply *reply,
                            dl_error_t *err) {
-    static const char *const names[] = {
-        [DLI_HANDSHAKE_HELLO] = "HELLO", [DLI_HANDSHAKE_SELECT] = "SELECT", [DLI_HANDSHAKE_SERVER] = "INFO"};
+    static const char *const names[] = {[DLI_HANDSHAKE_HELLO] = "HELLO",
+                                        [DLI_HANDSHAKE_SELECT] = "SELECT",
+                                        [DLI_HANDSHAKE_SERVER] = "INFO",
+                                        [DLI_HANDSHAKE_ROLE] = "HELLO"};
     const char *label = endpoint->label;
     dl_error_t said;
     if (at == DLI_HANDSHAKE_HELLO && strstr(reply->str, "unknown command") != NULL) {
@@ -184,9 +187,10 @@ dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoi
     bool is_error = reply->type == REDIS_REPLY_ERROR;
     /* Where the user may not ask who the server is, or nobody may, locks work without the answer. Of the
      * script it only matters that it is answered. */
-    bool is_needed =
-        *at < DLI_HANDSHAKE_SERVER || (*at == DLI_HANDSHAKE_SERVER && !dli_reply_is_refused(reply));
-    if (is_error && is_needed) {
+    bool may_fail =
+        *at == DLI_HANDSHAKE_SCRIPT || (*at == DLI_HANDSHAKE_SERVER && dli_reply_is_refused(reply));
+    dli_facts_t late = *facts; /* INFO has told better what it is */
+    if (is_error && !may_fail) {
         return refused(*at, endpoint, reply, err);
     }
     switch (*at) {
@@ -206,9 +210,12 @@ dl_status_t dli_handshake_read(dli_handshake_t *at, const dli_endpoint_t *endpoi
         }
         return DL_OK;
     case DLI_HANDSHAKE_SCRIPT:
-        *at = DLI_HANDSHAKE_DONE;
+        *at = DLI_HANDSHAKE_ROLE;
         return is_error || reply->type == REDIS_REPLY_INTEGER ? DL_OK
                                                               : dli_reply_unexpected(reply, "EVAL", err);
+    case DLI_HANDSHAKE_ROLE:
+        *at = DLI_HANDSHAKE_DONE;
+        return read_hello(endpoint, reply, &late, err);
     case DLI_HANDSHAKE_DONE:
         break;
     }

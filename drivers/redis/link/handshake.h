@@ -10,7 +10,8 @@ typedef enum dli_handshake {
     DLI_HANDSHAKE_HELLO,
     DLI_HANDSHAKE_SELECT, /* passed over for database 0 */
     DLI_HANDSHAKE_SERVER,
-    DLI_HANDSHAKE_SCRIPT, /* a server whose writes are paused leaves it unanswered */
+    DLI_HANDSHAKE_SCRIPT, /* a server that holds back writes leaves it unanswered until then */
+    DLI_HANDSHAKE_ROLE,   /* what it is after that */
     DLI_HANDSHAKE_DONE
 } dli_handshake_t;
 

@@ -192,8 +192,7 @@ static void become_ready(dli_pipe_t *pipe) {
     dli_facts_t facts = *dli_conn_facts(pipe->conn);
     bool was_down = dli_breaker_mend(&mux->breaker, mux->env->now_ns());
     pipe->is_probe = false;
-    uint64_t made_ns = mux->env->now_ns() - pipe->began_ns;
-    mux->made_ns = mux->made_ns == 0 ? made_ns : earlier(mux->made_ns, made_ns);
+    mux->made_ns = mux->made_ns == 0 ? facts.made_ns : earlier(mux->made_ns, facts.made_ns);
     mux->met_ns = later(mux->met_ns, pipe->began_ns);
     if (facts.run_id[0] != '\0' && strcmp(facts.run_id, mux->run_id) != 0) {
         meet_other(mux, &facts);
