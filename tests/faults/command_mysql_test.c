@@ -141,7 +141,8 @@ static int pipe_sql(program_t *program, const char *filter) {
     char line[512];
     (void)snprintf(line, sizeof line,
                    "set -o pipefail; \"$0\" init --sql --config \"$1\" | %s "
-                   "\"$(command -v mariadb || command -v mysql)\" --no-defaults -S '%s' -u root %s",
+                   "\"$(command -v mariadb || command -v mysql)\" --no-defaults --loose-skip-ssl -S '%s' "
+                   "-u root %s",
                    filter, server->path, database);
     start_plain(program, "bash", "-c", line, DLOCK_COMMAND, config_path, NULL);
     (void)finish(program);

@@ -30,7 +30,7 @@ empty_redis() { # NAME...: killed, and started without data
 sql() {
     local client
     client=$(command -v mariadb || command -v mysql) || die "there is neither mariadb nor mysql, the client"
-    "$client" --no-defaults -u root -S "$DLOCK_TEST_MYSQL_SOCKET" -D "$DLOCK_TEST_MYSQL_DATABASE" -N -e "$1"
+    "$client" --no-defaults --loose-skip-ssl -u root -S "$DLOCK_TEST_MYSQL_SOCKET" -D "$DLOCK_TEST_MYSQL_DATABASE" -N -e "$1"
 }
 
 # ---- what is done to each kind of server ------------------------------------------------------------------
