@@ -60,7 +60,7 @@ bool dli_guard_ended(dli_guard_t *guard) {
     uint64_t now_ns = guard->store->env->now_ns();
     if (now_ns >= guard->look_ns) {
         const dl_stop_t *stop = guard->limits.stop;
-        guard->stopped = stop != NULL && dli_stop_wait(guard->store->env, stop, now_ns);
+        guard->stopped = stop != NULL && dli_stop_wait(guard->store->env, stop, 0);
         guard->look_ns = now_ns + LOOK_EVERY_NS;
     }
     guard->over |= guard->stopped || now_ns >= guard->until_ns;

@@ -10,7 +10,8 @@
 #include "core/core.h"
 #include "support/fault.h"
 
-/* A place is where a thread is about to wait, has waited or wakes another, and has no mutex of the core. */
+/* A place is where a thread is about to wait, has waited or wakes another, has no mutex of the core and is
+ * not inside SQLite, where its pauses are: the others and fork() wait for who is there. */
 typedef struct places {
     ct_t *ct;
     dl_client_t *client;
@@ -39,8 +40,15 @@ static inline int has_mutex(dl_client_t *client) {
 #endif
 }
 
+/* NULL elsewhere than inside SQLite. */
+extern struct dli_guard *dli_guard_here(void) __attribute__((weak));
+
+static inline int is_inside(void) {
+    return fault_inside > 0 || (dli_guard_here != NULL && dli_guard_here() != NULL);
+}
+
 static inline void pass(places_t *p) {
-    if (fault_inside > 0 || asks_here || atomic_load(&p->place) > p->at || has_mutex(p->client) ||
+    if (is_inside() || asks_here || atomic_load(&p->place) > p->at || has_mutex(p->client) ||
         atomic_fetch_add(&p->place, 1) != p->at) {
         return;
     }
