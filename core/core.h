@@ -102,9 +102,6 @@ typedef struct dli_event {
 
 /* ---- claims (claim.c, renew.c, free.c) ---------------------------------------------------------- */
 
-/* "UUID:t" and a number, at most. */
-#define DLI_OWNER_TEXT 60
-
 /* What the server knows of one acquisition, from its first try to the end of all that may be left of it. */
 struct dli_claim {
     /* Fixed once the try has begun */

@@ -116,7 +116,7 @@ void dli_event_give(dli_event_t *event, dl_event_t *out) {
     const dli_hold_t *hold = event->hold;
     if (hold != NULL) {
         memcpy(out->name, hold->gate->name, hold->gate->name_len + 1);
-        dli_owner_text(&hold->owner, event->client->uuid, out->owner, sizeof out->owner);
+        dli_owner_text(&hold->owner, event->client->uuid, out->owner);
         out->hold_id = hold->hold_id;
         out->token = hold->token;
     }

@@ -5,17 +5,14 @@
 #include "core.h"
 
 dli_hold_t *dli_hold_new(dli_gate_t *gate, const dli_owner_t *owner) {
-    dli_hold_t *hold = calloc(1, sizeof *hold);
+    dli_hold_t *hold = malloc(sizeof *hold); /* as a claim */
     if (hold == NULL) {
         return NULL;
     }
-    hold->gate = gate;
+    *hold = (dli_hold_t){
+        .gate = gate, .owner = *owner, .refs = 1, .state = DLI_HOLD_TRYING, .max_hold_until_ns = DLI_NEVER};
     gate->refs++;
-    hold->owner = *owner;
     dli_thread_ref(owner->thread);
-    hold->refs = 1;
-    hold->state = DLI_HOLD_TRYING;
-    hold->max_hold_until_ns = DLI_NEVER;
     return hold;
 }
 

@@ -3,8 +3,8 @@
 #include "owner.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "sys.h"
@@ -116,9 +116,9 @@ void dli_exit_hook_remove(dli_exit_hook_t *hook) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
-void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size_t size) {
-    (void)snprintf(text, size, "%s:%s%llu", uuid, owner->thread == NULL ? "t" : "",
-                   (unsigned long long)owner->number);
+void dli_owner_text(const dli_owner_t *owner, const char *uuid, char text[DLI_OWNER_TEXT]) {
+    char *at = stpcpy(stpcpy(text, uuid), owner->thread == NULL ? ":t" : ":");
+    at[dli_digits(at, owner->number)] = '\0';
 }
 
 int dli_uuid_new(char text[37]) {

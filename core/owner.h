@@ -10,6 +10,8 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "digits.h"
+
 struct dl_client;
 struct dli_op;
 
@@ -40,8 +42,9 @@ void dli_thread_unref(dli_thread_t *thread);
 static inline bool dli_owner_equal(const dli_owner_t *a, const dli_owner_t *b) {
     return a->number == b->number && (a->thread == NULL) == (b->thread == NULL);
 }
+#define DLI_OWNER_TEXT (36 + sizeof ":t" + DLI_DIGITS_MAX)
 /* "uuid:17" for threads, "uuid:t17" for tasks. */
-void dli_owner_text(const dli_owner_t *owner, const char *uuid, char *text, size_t size);
+void dli_owner_text(const dli_owner_t *owner, const char *uuid, char text[DLI_OWNER_TEXT]);
 /* A random (version 4) uuid: 36 characters and a zero. 0, or -1 with errno. */
 int dli_uuid_new(char text[37]);
 

@@ -78,7 +78,7 @@ static void tell_who_has_it(const dli_gate_t *gate, dl_lock_info_t *info) {
     const dli_hold_t *hold = gate != NULL ? gate->current : NULL;
     if (hold != NULL && hold->claim->hold_id == info->hold_id &&
         strcmp(hold->claim->owner_text, info->owner) == 0) {
-        dli_owner_text(&hold->owner, hold->gate->client->uuid, info->owner, sizeof info->owner);
+        dli_owner_text(&hold->owner, hold->gate->client->uuid, info->owner);
         info->hold_id = hold->hold_id;
         info->token = info->token != 0 ? hold->token : 0;
     }

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "core/digits.h"
 #include "dlock/dlock.h"
 
 dli_mysql_sql_t dli_mysql_sql_in(char *room, size_t size) {
@@ -35,16 +36,8 @@ static void put_bytes(dli_mysql_sql_t *sql, const char *bytes, size_t len) {
 }
 
 static void put_number(dli_mysql_sql_t *sql, uint64_t number, bool is_negative) {
-    char text[24];
-    size_t at = sizeof text;
-    do {
-        text[--at] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    if (is_negative) {
-        text[--at] = '-';
-    }
-    put(sql, text + at, sizeof text - at);
+    char text[1 + DLI_DIGITS_MAX] = "-";
+    put(sql, is_negative ? text : text + 1, is_negative + dli_digits(text + 1, number));
 }
 
 void dli_mysql_sql_add(dli_mysql_sql_t *sql, const char *format, ...) {

@@ -90,12 +90,12 @@ Test(owner, threads_and_tasks_with_one_number_are_not_one_owner) {
     dli_thread_t *self = dli_thread_self();
     dli_owner_t thread = {.number = self->number, .thread = self}, task = {.number = self->number};
     cr_assert(!dli_owner_equal(&thread, &task));
-    char a[DL_OWNER_MAX + 1], b[DL_OWNER_MAX + 1];
-    dli_owner_text(&thread, "u", a, sizeof a);
-    dli_owner_text(&task, "u", b, sizeof b);
+    char a[DLI_OWNER_TEXT], b[DLI_OWNER_TEXT];
+    dli_owner_text(&thread, "u", a);
+    dli_owner_text(&task, "u", b);
     cr_assert_str_neq(a, b);
     dli_owner_t largest = {.number = UINT64_MAX};
-    dli_owner_text(&largest, "00000000-0000-0000-0000-000000000000", a, sizeof a);
+    dli_owner_text(&largest, "00000000-0000-0000-0000-000000000000", a);
     cr_assert_str_eq(a, "00000000-0000-0000-0000-000000000000:t18446744073709551615");
 }
 

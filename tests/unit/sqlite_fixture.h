@@ -53,15 +53,18 @@ static uint64_t now_shifted(void) {
     return dli_sys_real.now_ns() + (uint64_t)clock_ahead_ns;
 }
 
-/* Waits on the real clock for an instant of the shifted one. */
+/* An instant of the shifted clock on the real one; no deadline stays none. */
+static uint64_t unshifted(uint64_t ns) {
+    int64_t at_ns = (int64_t)ns - clock_ahead_ns;
+    return ns == UINT64_MAX ? ns : at_ns > 0 ? (uint64_t)at_ns : 0;
+}
+
 static int poll_shifted(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
-    return dli_sys_real.poll(
-        fds, n, deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - (uint64_t)clock_ahead_ns);
+    return dli_sys_real.poll(fds, n, unshifted(deadline_ns));
 }
 
 static int cond_wait_shifted(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
-    return dli_sys_real.cond_wait(
-        cond, mutex, deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - (uint64_t)clock_ahead_ns);
+    return dli_sys_real.cond_wait(cond, mutex, unshifted(deadline_ns));
 }
 
 static void note_report(void *core, dl_log_level_t level, const char *text) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/digits.h"
+
 /* Not even all of them together are larger, so that no sum below can overflow. */
 #define COMMANDS_MAX (SIZE_MAX / 8)
 
@@ -16,25 +18,11 @@ dli_slice_t dli_slice(const char *text) {
     return (dli_slice_t){text, strlen(text)};
 }
 
-/* Decimal digits without an end; returns how many. By hand: printf would be a tenth of a lock and unlock. */
-static size_t put_digits(char *to, uint64_t number) {
-    char backwards[20];
-    size_t len = 0;
-    do {
-        backwards[len++] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    for (size_t i = 0; i < len; i++) {
-        to[i] = backwards[len - 1 - i];
-    }
-    return len;
-}
-
 dli_slice_t dli_slice_int(char buffer[24], int64_t number) {
     size_t sign = number < 0 ? 1 : 0;
     buffer[0] = '-';
     uint64_t magnitude = sign == 1 ? 0 - (uint64_t)number : (uint64_t)number;
-    size_t len = sign + put_digits(buffer + sign, magnitude);
+    size_t len = sign + dli_digits(buffer + sign, magnitude);
     buffer[len] = '\0';
     return (dli_slice_t){buffer, len};
 }
@@ -87,7 +75,7 @@ static void put(dli_commands_t *commands, const char *word, size_t number) {
         return;
     }
     *at = word != NULL ? '$' : '*';
-    at += 1 + put_digits(at + 1, number);
+    at += 1 + dli_digits(at + 1, number);
     at = mempcpy(at, "\r\n", 2);
     if (word != NULL) {
         at = mempcpy(mempcpy(at, word, len), "\r\n", 2);
