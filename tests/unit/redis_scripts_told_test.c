@@ -104,6 +104,30 @@ Test(redis_scripts_told, others_are_told_on_a_channel_of_theirs_with_the_key) {
     redisFree(listener);
 }
 
+/* Told, he finds it free. */
+Test(redis_scripts_told, what_cannot_be_reserved_for_the_first_in_line_is_free) {
+    redisContext *listener = must_connect();
+    const char *subscribe[] = {"SUBSCRIBE", CHANNEL ":" UUID_B};
+    cr_assert_str_eq(send_words(listener, 2, subscribe), "[subscribe," CHANNEL ":" UUID_B ",1]");
+    for
+        EACH_LAYOUT(l) {
+            cr_assert(is_token(take(l, A, "7")));
+            const char *busy = run_on(server.admin, l->acquire, "2", LOCK, TOKENS, B, "1", "1", "30000", "0",
+                                      "1", "queue:" LOCK, "1", NULL);
+            cr_assert(strstr(busy, ",1,1]") != NULL, "%s", busy);
+            ask("CONFIG", "SET", "maxmemory", "1", NULL);
+            cr_assert_str_eq(run_on(server.admin, l->release, "1", LOCK, A, "7", "0", CHANNEL, "",
+                                    "queue:" LOCK, "0", NULL),
+                             "2");
+            ask("CONFIG", "SET", "maxmemory", "0", NULL);
+            expect_on(listener, subscribe[1], "0", l->name);
+            ask("DEL", "queue:" LOCK, NULL);
+            cr_assert(is_token(take(l, B, "2")), "%s", take(l, B, "2"));
+            cr_assert_str_eq(drop(l, B, "2", "0"), "1");
+        }
+    redisFree(listener);
+}
+
 /* A fair lock of Redisson's: the list of its waiters, each of whom hears of its turn on a channel of its own.
  */
 Test(redis_scripts_told, the_first_of_those_who_wait_for_a_fair_lock_are_told) {

@@ -31,11 +31,13 @@ local f = read_lock(KEYS[1])
 if f and f.err then
     return f
 end
-local uuid, text, is_mine = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
+local uuid = string.sub(ARGV[1], 1, 36)
+-- Who has it reserved stands in the queue no more.
+local is_mine = f and f.is_reserved and f[1] == uuid .. ':0'
+local text = is_mine and '' or read_queue(ARGV[7])
 if f then
     local holder, hold = f[1], f[4]
     -- A smaller hold id of the same owner is a hold that it has given up.
-    is_mine = f.is_reserved and holder == uuid .. ':0'
     if not is_mine and (holder ~= ARGV[1] or not hold or tonumber(hold) > tonumber(ARGV[2]) or f.others) then
         -- Nobody tells when others leave the hash.
         local tells = hold and not f.others

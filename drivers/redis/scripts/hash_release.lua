@@ -11,7 +11,7 @@
 -- include queue.lua
 local function reserve(key, uuid)
     redis.pcall('hset', key, uuid .. ':0', '1', uuid .. ':0:h', '0')
-    if redis.pcall('pexpire', key, 200) ~= 1 then
+    if redis.pcall('pexpire', key, '200') ~= 1 then
         redis.pcall('del', key)
     end
 end

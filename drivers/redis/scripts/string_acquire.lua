@@ -25,8 +25,11 @@ if ARGV[3] ~= '1' then
     end
     return 1
 end
-local uuid, text = string.sub(ARGV[1], 1, 36), read_queue(ARGV[7])
-if held and held ~= uuid .. ':0:0' and not is_older(held, ARGV[1], ARGV[2]) then
+local uuid = string.sub(ARGV[1], 1, 36)
+-- Who has it reserved stands in the queue no more.
+local is_mine = held == uuid .. ':0:0'
+local text = is_mine and '' or read_queue(ARGV[7])
+if held and not is_mine and not is_older(held, ARGV[1], ARGV[2]) then
     local ours = is_ours(held) and 1 or 0
     local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
     return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}

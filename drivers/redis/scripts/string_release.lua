@@ -6,7 +6,9 @@
 -- Answers 1: freed; 2: freed for the first in line; 0: the hold stays (level > 0); nil: not this hold's.
 -- include queue.lua
 local function reserve(key, uuid)
-    redis.pcall('set', key, uuid .. ':0:0', 'px', 200)
+    if redis.pcall('set', key, uuid .. ':0:0', 'px', '200').err then
+        redis.call('del', key)
+    end
 end
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then
@@ -29,9 +31,9 @@ if not is_there then
 elseif tonumber(ARGV[3]) > 0 then
     return 0
 end
-redis.call('del', KEYS[1])
 local is_given = hand_over(KEYS[1], ARGV[6], ARGV[4], reserve)
 if not is_given then
+    redis.call('del', KEYS[1])
     -- A user that may not publish has freed it all the same.
     redis.pcall('publish', ARGV[4], '0')
     if ARGV[5] ~= '' then

@@ -11,14 +11,14 @@ local function now_ms()
 end
 local function read_queue(queue)
     local text = redis.pcall('get', queue)
-    local is_whole = type(text) == 'string' and string.find(text, '^' .. string.rep('%d', FIRST - 1))
-    return is_whole and #text % SIZE == FIRST - 1 and text or ''
+    local is_whole = type(text) == 'string' and #text % SIZE == FIRST - 1
+    return is_whole and (string.find(text, '%D') or FIRST) >= FIRST and text or ''
 end
 -- Nil; 0: nothing can be written now; -1: the user may not. Of a replica it is an error: who asks is to find its primary.
 local function write_queue(queue, text)
-    local err = redis.pcall('set', queue, text, 'px', 3000).err
+    local err = redis.pcall('set', queue, text, 'px', '3000').err
     if err and string.find(err, 'READONLY', 1, true) then
-        redis.call('set', queue, text, 'px', 3000)
+        redis.call('set', queue, text, 'px', '3000')
     end
     local is_passing = err and (string.find(err, 'OOM', 1, true) or string.find(err, 'MISCONF', 1, true)
         or string.find(err, 'NOREPLICAS', 1, true))
