@@ -16,7 +16,7 @@ static void fire(dli_timer_t *timer, uint64_t now) {
 }
 
 dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
-    /* Not calloc, which in glibc takes nothing from where its threads keep what they freed. */
+    /* Not calloc: before 2.41, glibc's takes nothing of what its threads keep of what they freed. */
     dli_claim_t *claim = malloc(sizeof *claim + client->driver->hold_size);
     if (claim == NULL) {
         return NULL;

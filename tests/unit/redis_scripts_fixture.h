@@ -209,4 +209,16 @@ static inline const char *content(const char *key) {
     return text;
 }
 
+/* A connection of a user who may do everything but the one command. */
+static inline redisContext *connect_without(const char *command) {
+    const char *login[] = {"AUTH", "narrow", "secret"};
+    ask("ACL", "SETUSER", "narrow", "reset", "on", ">secret", "~*", "+@all", command, NULL);
+    if (begins(ask("ACL", "SETUSER", "narrow", "&*", NULL), "-")) {
+        cr_log_info("this server knows no permissions of channels");
+    }
+    redisContext *c = must_connect();
+    cr_assert_str_eq(send_words(c, 3, login), "OK");
+    return c;
+}
+
 #endif

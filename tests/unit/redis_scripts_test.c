@@ -276,18 +276,6 @@ Test(redis_scripts, full_memory_refuses_a_new_lock_and_nothing_else) {
         }
 }
 
-/* A connection of a user who may do everything but the one command. */
-static redisContext *connect_without(const char *command) {
-    const char *login[] = {"AUTH", "narrow", "secret"};
-    ask("ACL", "SETUSER", "narrow", "reset", "on", ">secret", "~*", "+@all", command, NULL);
-    if (begins(ask("ACL", "SETUSER", "narrow", "&*", NULL), "-")) {
-        cr_log_info("this server knows no permissions of channels");
-    }
-    redisContext *c = must_connect();
-    cr_assert_str_eq(send_words(c, 3, login), "OK");
-    return c;
-}
-
 /* Another who waits, with its process in the queue. */
 static const char *wait_behind(const char *owner) {
     return run_on(server.admin, layouts[0].acquire, "2", LOCK, TOKENS, owner, "1", "1", "30000", "0", "1",

@@ -104,27 +104,58 @@ Test(redis_scripts_told, others_are_told_on_a_channel_of_theirs_with_the_key) {
     redisFree(listener);
 }
 
-/* Told, he finds it free. */
-Test(redis_scripts_told, what_cannot_be_reserved_for_the_first_in_line_is_free) {
+/* B waits for what A has, and hears. */
+static void stand_behind(const layout_t *l) {
+    cr_assert(is_token(take(l, A, "7")));
+    const char *busy = run_on(server.admin, l->acquire, "2", LOCK, TOKENS, B, "1", "1", "30000", "0", "1",
+                              "queue:" LOCK, "1", NULL);
+    cr_assert(strstr(busy, ",1,1]") != NULL, "%s", busy);
+}
+
+static const char *leave_to_others(redisContext *c, const layout_t *l) {
+    return run_on(c, l->release, "1", LOCK, A, "7", "0", CHANNEL, "", "queue:" LOCK, "0", NULL);
+}
+
+static redisContext *must_listen(void) {
     redisContext *listener = must_connect();
-    const char *subscribe[] = {"SUBSCRIBE", CHANNEL ":" UUID_B};
-    cr_assert_str_eq(send_words(listener, 2, subscribe), "[subscribe," CHANNEL ":" UUID_B ",1]");
+    const char *own[] = {"SUBSCRIBE", CHANNEL ":" UUID_B}, *all[] = {"SUBSCRIBE", CHANNEL};
+    cr_assert_str_eq(send_words(listener, 2, own), "[subscribe," CHANNEL ":" UUID_B ",1]");
+    cr_assert_str_eq(send_words(listener, 2, all), "[subscribe," CHANNEL ",2]");
+    return listener;
+}
+
+Test(redis_scripts_told, full_memory_keeps_the_first_in_line_its_turn) {
+    redisContext *listener = must_listen();
     for
         EACH_LAYOUT(l) {
-            cr_assert(is_token(take(l, A, "7")));
-            const char *busy = run_on(server.admin, l->acquire, "2", LOCK, TOKENS, B, "1", "1", "30000", "0",
-                                      "1", "queue:" LOCK, "1", NULL);
-            cr_assert(strstr(busy, ",1,1]") != NULL, "%s", busy);
+            stand_behind(l);
             ask("CONFIG", "SET", "maxmemory", "1", NULL);
-            cr_assert_str_eq(run_on(server.admin, l->release, "1", LOCK, A, "7", "0", CHANNEL, "",
-                                    "queue:" LOCK, "0", NULL),
-                             "2");
+            cr_assert_str_eq(leave_to_others(server.admin, l), "2");
             ask("CONFIG", "SET", "maxmemory", "0", NULL);
-            expect_on(listener, subscribe[1], "0", l->name);
-            ask("DEL", "queue:" LOCK, NULL);
-            cr_assert(is_token(take(l, B, "2")), "%s", take(l, B, "2"));
-            cr_assert_str_eq(drop(l, B, "2", "0"), "1");
+            expect_on(listener, CHANNEL ":" UUID_B, "0", l->name);
+            cr_assert(!is_token(take(l, A, "8")), "%s: not reserved", l->name);
+            cr_assert(is_token(take(l, B, "2")), "%s: not for him", l->name);
+            cr_assert_str_eq(ask("STRLEN", "queue:" LOCK, NULL), "27", "%s: still in line", l->name);
+            ask("DEL", LOCK, "queue:" LOCK, NULL);
         }
+    expect_silence(listener);
+    redisFree(listener);
+}
+
+/* Reserved, it would be so again when it is freed. */
+Test(redis_scripts_told, who_cannot_take_the_first_out_of_the_line_leaves_the_lock_to_all) {
+    redisContext *listener = must_listen(), *c = connect_without("-set");
+    for
+        EACH_LAYOUT(l) {
+            stand_behind(l);
+            cr_assert_str_eq(leave_to_others(c, l), "1");
+            cr_assert_str_eq(ask("EXISTS", LOCK, NULL), "0");
+            expect_on(listener, CHANNEL ":" UUID_B, "0", l->name);
+            expect_message(listener, l->name);
+            ask("DEL", "queue:" LOCK, NULL);
+        }
+    expect_silence(listener);
+    redisFree(c);
     redisFree(listener);
 }
 

@@ -178,6 +178,52 @@ Test(redlock, a_majority_that_is_silent_is_an_unknown_outcome_in_time) {
     AWAIT_THAT(have(OWNER ":7"), ==, 0);
 }
 
+/* Its answers have come, and nobody has read them yet. */
+static void await_answers(void) {
+    for (size_t i = 0; i < client.n; i++) {
+        struct pollfd fd = {.fd = client.nodes[i].redis.mux.pipes[0].fd, .events = POLLIN};
+        cr_assert_eq(poll(&fd, 1, 15000), 1);
+    }
+}
+
+/* Whoever flushes meanwhile, and whatever was seen by the poll before. */
+Test(redlock_three, what_has_come_is_no_silence) {
+    struct pollfd fds[DL_LISTEN_MAX];
+    uint64_t due_ns;
+    asked_t asked;
+    connect_all();
+    begin_trying(&asked);
+    size_t n = dli_redlock_listen_fds(&client, fds, DL_LISTEN_MAX, &due_ns);
+    for (size_t i = 0; i < n; i++) {
+        fds[i].revents = 0;
+    }
+    await_answers();
+    jump((uint64_t)client.node_timeout_ms + 1);
+    (void)dli_redlock_flush(&client);
+    cr_assert(!asked.is_over, "nobody has read");
+    dli_redlock_listen(&client, fds, n);
+    cr_assert_eq(end_asking(&asked), DL_OK, "%s", err.message);
+    cr_assert_eq(atomic_load(&warnings), 0);
+    AWAIT_THAT(have(OWNER ":7"), ==, 3);
+}
+
+/* The thread was away before it could send. */
+Test(redlock_three, nobody_is_blamed_for_what_was_sent_late) {
+    asked_t asked;
+    dl_request_t with = make_request(NAME, OWNER, 7, in_ms(20000));
+    const dli_request_t request = try_of(&with);
+    connect_all();
+    stop_clock();
+    asked = (asked_t){.request = request};
+    asked.request.ended = note_end;
+    dli_redlock_begin(&client, &asked.request);
+    jump((uint64_t)client.node_timeout_ms + 1);
+    take_turn();
+    cr_assert_eq(end_asking(&asked), DL_OK, "%s", err.message);
+    cr_assert_eq(atomic_load(&warnings), 0);
+    AWAIT_THAT(have(OWNER ":7"), ==, 3);
+}
+
 /* A late answer, and behind it the end of the connection. */
 Test(redlock_three, what_lies_unread_is_read_before_more_is_sent) {
     connect_all();

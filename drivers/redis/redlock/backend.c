@@ -38,11 +38,11 @@ bool dli_redlock_flush(void *state) {
     dli_redlock_t *redlock = state;
     bool look_again = false;
     do {
-        dli_rounds_expire(redlock);
         redlock->has_begun = false;
         for (size_t i = 0; i < redlock->n; i++) {
             look_again |= dli_mux_flush(&redlock->nodes[i].redis.mux);
         }
+        dli_rounds_expire(redlock);
     } while (redlock->has_begun); /* what an answer has led to */
     return look_again || (!LIST_EMPTY(&redlock->rounds) && redlock->due_ns < redlock->polled_to_ns);
 }

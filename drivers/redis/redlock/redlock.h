@@ -53,6 +53,7 @@ struct dli_redlock {
     uint64_t due_ns;               /* the first round's end is no sooner */
     dl_error_t unread;             /* for requests that want no error */
     uint64_t polled_to_ns;         /* until when whoever listens does, at the longest */
+    uint64_t read_ns;              /* what had come by then was read */
     /* waiting.c: some nodes have told; which is due first is first */
     TAILQ_HEAD(dli_watches, dl_watch) telling;
 };
@@ -103,7 +104,7 @@ dl_status_t dli_nodes_need_majority(const dli_redlock_t *redlock, const dl_error
 
 /* ---- rounds (round.c) ------------------------------------------------------------------------------- */
 
-/* Those whose time is over come to an end. */
+/* Those whose time was over when it was read last come to an end. */
 void dli_rounds_expire(dli_redlock_t *redlock);
 /* The client closes: no answer comes any more. */
 void dli_rounds_abandon(dli_redlock_t *redlock);

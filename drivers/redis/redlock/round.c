@@ -80,8 +80,12 @@ dli_round_t *dli_round_of(dli_redlock_t *redlock, const dli_request_t *request, 
 
 /* ---- asking ----------------------------------------------------------------------------------------- */
 
+static uint64_t node_timeout_ns(const dli_redlock_t *redlock) {
+    return (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+}
+
 uint64_t dli_round_until(const dli_redlock_t *redlock, uint64_t deadline_ns) {
-    uint64_t full_ns = redlock->env->now_ns() + (uint64_t)redlock->node_timeout_ms * NS_PER_MS;
+    uint64_t full_ns = redlock->env->now_ns() + node_timeout_ns(redlock);
     return full_ns < deadline_ns ? full_ns : deadline_ns;
 }
 
@@ -93,7 +97,7 @@ static void set_until(dli_round_t *round, uint64_t until_ns) {
 
 bool dli_round_waits(dli_round_t *round, uint32_t nodes) {
     const dli_redlock_t *redlock = round->redlock;
-    uint64_t now_ns = redlock->env->now_ns(), tenth_ns = (uint64_t)redlock->node_timeout_ms * NS_PER_MS / 10;
+    uint64_t now_ns = redlock->env->now_ns(), tenth_ns = node_timeout_ns(redlock) / 10;
     bool may_help = false;
     for (size_t i = 0; i < redlock->n; i++) {
         uint64_t waited_ns = redlock->nodes[i].waited_ns;
@@ -241,14 +245,33 @@ void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_e
     }
 }
 
+/* Since when a node has been asked, however long it took to send to those before it. */
+static uint64_t asked_ns(const dli_part_t *part) {
+    const dli_round_t *round = part->round;
+    const dli_redis_request_t *request = &part->wires[round->question->wire].request;
+    return !request->queued && request->sent_ns > round->began_ns ? request->sent_ns : round->began_ns;
+}
+
+static uint64_t over_ns(const dli_round_t *round) {
+    uint64_t ns = round->until_ns;
+    for (size_t i = 0; i < round->redlock->n && !round->lingers; i++) {
+        const dli_part_t *part = &round->parts[i];
+        uint64_t part_ns = asked_ns(part) + node_timeout_ns(round->redlock);
+        bool is_later = part->wires[round->question->wire].is_pending && part_ns > ns;
+        ns = !is_later ? ns : part_ns < round->end_ns ? part_ns : round->end_ns;
+    }
+    return ns;
+}
+
 void dli_rounds_expire(dli_redlock_t *redlock) {
-    uint64_t now_ns = redlock->env->now_ns();
+    uint64_t now_ns = redlock->read_ns;
     dli_round_t *round = redlock->due_ns <= now_ns ? LIST_FIRST(&redlock->rounds) : NULL;
     if (round != NULL) {
         redlock->due_ns = DL_NO_DEADLINE;
     }
     while (round != NULL) {
         dli_round_t *next = LIST_NEXT(round, of_asked);
+        round->until_ns = over_ns(round);
         if (round->until_ns <= now_ns) {
             round->until_ns = DL_NO_DEADLINE;
             dli_round_look(round, true);
@@ -278,7 +301,7 @@ static const char *note_silence(dli_part_t *part) {
     dl_error_t why;
     node->lags = true;
     node->waited_ns = round->lingers ? now_ns : node->waited_ns;
-    if (now_ns < round->began_ns + (uint64_t)redlock->node_timeout_ms * NS_PER_MS) {
+    if (now_ns < asked_ns(part) + node_timeout_ns(redlock)) {
         return NULL;
     }
     (void)dl_driver_fail(&why, DL_EIO, 0, "%s: no answer within %s", node->redis.endpoint.label,

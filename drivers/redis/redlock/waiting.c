@@ -204,6 +204,7 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
 void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redlock_t *redlock = state;
     const dli_backend_env_t *core = redlock->core;
+    uint64_t began_ns = redlock->env->now_ns();
     (void)n; /* as many as were given out */
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
@@ -211,6 +212,7 @@ void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
         fds += node->polled;
     }
     core->lock(core->core);
+    redlock->read_ns = began_ns;
     (void)dli_redlock_flush(redlock);
     core->unlock(core->core);
     uint64_t now_ns = redlock->env->now_ns();

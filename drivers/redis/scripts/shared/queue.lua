@@ -80,8 +80,12 @@ local function hand_over(key, queue, channel, reserve)
     local past = now - tonumber(since)
     if heard > 0 and past >= 0 and (past < 100 or times < 4 and past < 1000) then
         reserve(key, string.sub(text, at - SIZE, at - SIZE + 35))
-        write_queue(queue, since .. math.min(times + 1, 9) .. seen .. string.sub(text, at))
-        return true
+        if write_queue(queue, since .. math.min(times + 1, 9) .. seen .. string.sub(text, at)) ~= -1 then
+            return true
+        end
+        -- Who cannot take the first out of the queue does not reserve for it either.
+        redis.call('del', key)
+        return false
     end
     local is_long = math.abs(now - tonumber(seen)) < 60000 and math.floor(now / 4000) ~= math.floor(since / 4000)
     local left_free = is_long and now + 248 or now
@@ -91,6 +95,7 @@ local function hand_over(key, queue, channel, reserve)
     elseif past < 0 and past >= -250 then
         left_free = since
     end
+    redis.call('del', key) -- first: behind a write, the next one needs no memory
     write_queue(queue, string.format('%013.0f0', left_free) .. seen .. string.sub(text, heard > 0 and at - SIZE or at))
     return false
 end
