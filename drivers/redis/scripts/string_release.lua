@@ -7,7 +7,8 @@
 -- include queue.lua
 local function reserve(key, uuid)
     if redis.pcall('set', key, uuid .. ':0:0', 'px', '200').err then
-        redis.call('del', key) -- behind a write, the next one needs no memory
+        -- Behind a write, the next one needs no memory.
+        redis.call('del', key)
         redis.pcall('set', key, uuid .. ':0:0', 'px', '200')
     end
 end

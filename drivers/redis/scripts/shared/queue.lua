@@ -95,7 +95,8 @@ local function hand_over(key, queue, channel, reserve)
     elseif past < 0 and past >= -250 then
         left_free = since
     end
-    redis.call('del', key) -- first: behind a write, the next one needs no memory
+    -- Behind a write, the next one needs no memory.
+    redis.call('del', key)
     write_queue(queue, string.format('%013.0f0', left_free) .. seen .. string.sub(text, heard > 0 and at - SIZE or at))
     return false
 end
