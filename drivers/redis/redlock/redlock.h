@@ -53,7 +53,7 @@ struct dli_redlock {
     uint64_t due_ns;               /* the first round's end is no sooner */
     dl_error_t unread;             /* for requests that want no error */
     uint64_t polled_to_ns;         /* until when whoever listens does, at the longest */
-    uint64_t read_ns;              /* what had come by then was read */
+    uint64_t polled_ns, read_ns;   /* since when; what had come by then was read */
     /* waiting.c: some nodes have told; which is due first is first */
     TAILQ_HEAD(dli_watches, dl_watch) telling;
 };

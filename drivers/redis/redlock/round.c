@@ -238,7 +238,8 @@ void dli_wire_ended(dli_redis_request_t *request, dl_status_t status, const dl_e
     if (question->heard != NULL) {
         question->heard(part);
     }
-    if (round->asked != NULL) { /* what comes late may be what the next question waits for */
+    if (round->asked != NULL) {            /* what comes late may be what the next question waits for */
+        set_until(round, round->until_ns); /* who was waited for beyond that may have been this one */
         dli_round_look(round, false);
     } else {
         free_if_unused(round);
@@ -271,13 +272,13 @@ void dli_rounds_expire(dli_redlock_t *redlock) {
     }
     while (round != NULL) {
         dli_round_t *next = LIST_NEXT(round, of_asked);
-        round->until_ns = over_ns(round);
-        if (round->until_ns <= now_ns) {
+        uint64_t until_ns = over_ns(round);
+        if (until_ns <= now_ns) {
             round->until_ns = DL_NO_DEADLINE;
             dli_round_look(round, true);
             next = LIST_FIRST(&redlock->rounds); /* others may have gone with it */
-        } else if (round->until_ns < redlock->due_ns) {
-            redlock->due_ns = round->until_ns;
+        } else if (until_ns < redlock->due_ns) {
+            redlock->due_ns = until_ns;
         }
         round = next;
     }
@@ -297,11 +298,10 @@ static const char *note_silence(dli_part_t *part) {
     const dli_round_t *round = part->round;
     const dli_redlock_t *redlock = round->redlock;
     dli_node_t *node = part->node;
-    uint64_t now_ns = redlock->env->now_ns();
     dl_error_t why;
     node->lags = true;
-    node->waited_ns = round->lingers ? now_ns : node->waited_ns;
-    if (now_ns < asked_ns(part) + node_timeout_ns(redlock)) {
+    node->waited_ns = round->lingers ? redlock->env->now_ns() : node->waited_ns;
+    if (redlock->read_ns < asked_ns(part) + node_timeout_ns(redlock)) {
         return NULL;
     }
     (void)dl_driver_fail(&why, DL_EIO, 0, "%s: no answer within %s", node->redis.endpoint.label,

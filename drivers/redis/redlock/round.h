@@ -95,8 +95,8 @@ void dli_round_leave(dli_round_t *round);
 /* It is asked for this. One part in so many of what is left of the call's time is for what follows: that the
  * core hears the outcome, or begins anew. */
 void dli_round_begin(dli_round_t *round, dli_request_t *request, uint64_t parts);
-/* Asks these nodes, each `count` commands, for node_timeout at most. Nothing is sent before the next flush.
- */
+/* Asks these nodes, each `count` commands, for node_timeout at most from when they were sent, and not beyond
+ * end_ns. Nothing is sent before the next flush. */
 void dli_round_ask(dli_round_t *round, const dli_question_t *question, uint32_t nodes, size_t count);
 /* node_timeout from now, and no later than this. */
 uint64_t dli_round_until(const dli_redlock_t *redlock, uint64_t deadline_ns);

@@ -183,7 +183,7 @@ void dli_redlock_unwatch(void *state, dl_watch_t *watch) {
 size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_t *until_ns) {
     dli_redlock_t *redlock = state;
     const dli_backend_env_t *core = redlock->core;
-    uint64_t first_ns = DL_NO_DEADLINE;
+    uint64_t first_ns = DL_NO_DEADLINE, began_ns = redlock->env->now_ns();
     size_t n = 0;
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
@@ -196,6 +196,7 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
     const dl_watch_t *w = TAILQ_FIRST(&redlock->telling);
     first_ns = w != NULL && w->due_ns < first_ns ? w->due_ns : first_ns;
     first_ns = !LIST_EMPTY(&redlock->rounds) && redlock->due_ns < first_ns ? redlock->due_ns : first_ns;
+    redlock->polled_ns = began_ns;
     redlock->polled_to_ns = *until_ns = first_ns;
     core->unlock(core->core);
     return n;
@@ -204,7 +205,6 @@ size_t dli_redlock_listen_fds(void *state, struct pollfd *fds, size_t max, uint6
 void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
     dli_redlock_t *redlock = state;
     const dli_backend_env_t *core = redlock->core;
-    uint64_t began_ns = redlock->env->now_ns();
     (void)n; /* as many as were given out */
     for (size_t i = 0; i < redlock->n; i++) {
         dli_node_t *node = &redlock->nodes[i];
@@ -212,7 +212,7 @@ void dli_redlock_listen(void *state, const struct pollfd *fds, size_t n) {
         fds += node->polled;
     }
     core->lock(core->core);
-    redlock->read_ns = began_ns;
+    redlock->read_ns = redlock->polled_ns;
     (void)dli_redlock_flush(redlock);
     core->unlock(core->core);
     uint64_t now_ns = redlock->env->now_ns();
