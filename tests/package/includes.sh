@@ -20,7 +20,7 @@ resolve() {
 
 # allowed FILE TARGET: may this file include that one?
 allowed() {
-    # What a driver that speaks over sockets is for the core.
+    # What a driver that speaks over sockets is for the core, and what is nobody's in particular.
     [[ $1 != drivers/* || ( $2 != core/backend.h && $2 != core/digits.h ) ]] || return 0
     case $1 in
     include/*) [[ $2 == include/* ]] ;;
