@@ -142,6 +142,18 @@ Test(redis_scripts_told, full_memory_keeps_the_first_in_line_its_turn) {
     redisFree(listener);
 }
 
+Test(redis_scripts_told, full_memory_keeps_nobody_in_line_who_does_not_hear) {
+    for
+        EACH_LAYOUT(l) {
+            stand_behind(l);
+            ask("CONFIG", "SET", "maxmemory", "1", NULL);
+            cr_assert_str_eq(leave_to_others(server.admin, l), "1");
+            ask("CONFIG", "SET", "maxmemory", "0", NULL);
+            cr_assert_str_eq(ask("STRLEN", "queue:" LOCK, NULL), "27", "%s: still in line", l->name);
+            ask("DEL", "queue:" LOCK, NULL);
+        }
+}
+
 /* Reserved, it would be so again when it is freed. */
 Test(redis_scripts_told, who_cannot_take_the_first_out_of_the_line_leaves_the_lock_to_all) {
     redisContext *listener = must_listen(), *c = connect_without("-set");
