@@ -100,7 +100,7 @@ static void drop_hold(dli_op_t *op) {
 /* Nobody of this process waits any more: what it has on the server is to go to the next process. If the
  * answer is missing, it goes by itself. */
 static void leave_line(dli_op_t *op) {
-    dli_claim_t *claim = dli_claim_new(op->client, op->gate, &op->owner);
+    dli_claim_t *claim = dli_claim_new(op->gate, &op->owner);
     op->gate->in_line = false;
     if (claim != NULL) {
         claim->hold_id = ++op->client->last_hold_id; /* new to the server */
@@ -284,7 +284,7 @@ static dli_next_t try_step(dli_op_t *op) {
     if (op->hold != NULL && op->gate->passed != NULL && dli_pass_take(op)) {
         return acquired(op);
     }
-    op->claim = op->claim != NULL ? op->claim : dli_claim_new(op->client, op->gate, &op->owner);
+    op->claim = op->claim != NULL ? op->claim : dli_claim_new(op->gate, &op->owner);
     if (op->hold == NULL || op->claim == NULL) {
         return fail(op, DL_ENOMEM);
     }

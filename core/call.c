@@ -24,7 +24,7 @@ dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t
         .owner = claim->owner_text,
         .hold_id = claim->hold_id,
         .level = level,
-        .token_floor = claim->client->token_floor,
+        .token_floor = claim->gate->client->token_floor,
         .deadline_ns = deadline_ns,
         .stop = {{-1, -1}},
         .tokens = 1,

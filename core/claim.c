@@ -15,13 +15,14 @@ static void fire(dli_timer_t *timer, uint64_t now) {
     }
 }
 
-dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate, const dli_owner_t *owner) {
+dli_claim_t *dli_claim_new(dli_gate_t *gate, const dli_owner_t *owner) {
+    dl_client_t *client = gate->client;
     /* Not calloc: before 2.41, glibc's takes nothing of what its threads keep of what they freed. */
     dli_claim_t *claim = malloc(sizeof *claim + client->driver->hold_size);
     if (claim == NULL) {
         return NULL;
     }
-    *claim = (dli_claim_t){.client = client, .gate = gate, .refs = 1, .session_fd = -1, .timer.fire = fire};
+    *claim = (dli_claim_t){.gate = gate, .refs = 1, .session_fd = -1, .timer.fire = fire};
     memset(claim->driver_hold, 0, client->driver->hold_size);
     TAILQ_INIT(&claim->users);
     gate->refs++;
@@ -33,7 +34,7 @@ void dli_claim_unref(dli_claim_t *claim) {
     if (claim == NULL || --claim->refs > 0) {
         return;
     }
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     dli_gate_unref(claim->gate);
     if (client->driver->hold_size == 0 || !claim->attempted) {
         free(claim); /* the driver has nothing to drop */
@@ -44,7 +45,7 @@ void dli_claim_unref(dli_claim_t *claim) {
 }
 
 void *dli_claim_driver_hold(dli_claim_t *claim) {
-    return claim->client->driver->hold_size > 0 ? claim->driver_hold : NULL;
+    return claim->gate->client->driver->hold_size > 0 ? claim->driver_hold : NULL;
 }
 
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
@@ -55,7 +56,7 @@ uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {
 }
 
 void dli_claim_watch(dli_claim_t *claim) {
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     if (claim->freeing) {
         return; /* the timer is for its next try */
     }
@@ -71,7 +72,7 @@ void dli_claim_watch(dli_claim_t *claim) {
 }
 
 void dli_claim_watch_session(dli_claim_t *claim, int fd) {
-    int epoll_fd = claim->client->loop.session_epoll_fd;
+    int epoll_fd = claim->gate->client->loop.session_epoll_fd;
     if (claim->session_fd >= 0) {
         (void)epoll_ctl(epoll_fd, EPOLL_CTL_DEL, claim->session_fd, NULL);
     }

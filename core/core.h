@@ -105,7 +105,6 @@ typedef struct dli_event {
 /* What the server knows of one acquisition, from its first try to the end of all that may be left of it. */
 struct dli_claim {
     /* Fixed once the try has begun */
-    dl_client_t *client;
     dli_gate_t *gate; /* a reference */
     char owner_text[DLI_OWNER_TEXT];
     unsigned refs;
@@ -118,26 +117,28 @@ struct dli_claim {
     dli_claim_t *next_due;      /* in client->due; at its end in client->dead */
     TAILQ_HEAD(, dli_op) users; /* SESSION: operations that want to use it next */
     int session_fd;
-    bool busy;      /* SESSION: an exchange uses driver_hold */
-    bool hung_up;   /* SESSION: its descriptor has hung up since the last ping began */
-    bool attempted; /* an op of the driver has seen driver_hold: the driver drops it */
+    bool busy : 1;      /* SESSION: an exchange uses driver_hold */
+    bool hung_up : 1;   /* SESSION: its descriptor has hung up since the last ping began */
+    bool attempted : 1; /* an op of the driver has seen driver_hold: the driver drops it */
     /* renew.c */
-    bool renew_failing;
-    bool renew_queued; /* in client->due, or its batch is under way */
+    bool renew_failing : 1;
+    bool renew_queued : 1; /* in client->due, or its batch is under way */
     /* free.c: it is nobody's, and may still be on the server */
-    bool freeing;
-    bool may_appear; /* the request that would create it may still be on its way */
-    bool is_rest;    /* a backend has asked for it once already */
-    bool last_try;   /* the client closes, and it was tried before */
+    bool freeing : 1;
+    bool may_appear : 1; /* the request that would create it may still be on its way */
+    bool is_rest : 1;    /* a backend has asked for it once already */
+    bool last_try : 1;   /* the client closes, and it was tried before */
     /* pass.c */
     uint16_t passes;     /* so often it was passed on */
     uint16_t passes_max; /* at most, and as long as holds have tokens */
     uint32_t trip_ns;    /* from its request to the answer; at most DLI_PASS_NS */
-    uint64_t granted_ns; /* when its first hold began */
     uint64_t renew_due_ns;
-    uint64_t free_until_ns;
-    dli_free_t *free;          /* NULL: it is not being freed, or waits for memory */
-    max_align_t driver_hold[]; /* the driver's, hold_size bytes */
+    union {
+        uint64_t granted_ns;    /* when its first hold began */
+        uint64_t free_until_ns; /* freeing: it is tried until then */
+    };
+    dli_free_t *free;       /* NULL: it is not being freed, or waits for memory */
+    uint64_t driver_hold[]; /* the driver's, hold_size bytes */
 };
 
 /* The release of a claim in the background. */
@@ -715,9 +716,8 @@ void dli_gate_unwatch_next(dl_client_t *client);
 void dli_gates_end_watches(dl_client_t *client);
 
 /* claim.c */
-dli_claim_t *dli_claim_new(dl_client_t *client, dli_gate_t *gate,
-                           const dli_owner_t *owner); /* NULL: no memory */
-void dli_claim_unref(dli_claim_t *claim);             /* NULL: nothing */
+dli_claim_t *dli_claim_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
+void dli_claim_unref(dli_claim_t *claim);                               /* NULL: nothing */
 void *dli_claim_driver_hold(dli_claim_t *claim);
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);

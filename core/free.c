@@ -14,7 +14,7 @@
 #define REST_PAUSE_NS (100u * (uint64_t)DLI_NS_PER_MS)
 
 static bool owes(dli_claim_t *claim) {
-    const dl_client_t *client = claim->client;
+    const dl_client_t *client = claim->gate->client;
     return client->inner != NULL && client->inner->owes != NULL && claim->attempted &&
            client->inner->owes(client->state, dli_claim_driver_hold(claim));
 }
@@ -32,7 +32,7 @@ static bool has_been_tried(const dli_claim_t *claim) {
 
 /* Giving back needs no memory: where there is none, one after the other has the client's own. */
 static dli_free_t *new_free(dli_claim_t *claim) {
-    dli_free_t *spare = &claim->client->spare_free, *made = calloc(1, sizeof *made);
+    dli_free_t *spare = &claim->gate->client->spare_free, *made = calloc(1, sizeof *made);
     made = made == NULL && spare->claim == NULL ? spare : made;
     if (made != NULL) {
         made->claim = claim;
@@ -47,7 +47,7 @@ static bool is_asked(const dli_claim_t *claim) {
 
 static void end_freeing(dli_claim_t *claim) {
     claim->freeing = false; /* or it ends with its lease */
-    if (claim->free == &claim->client->spare_free) {
+    if (claim->free == &claim->gate->client->spare_free) {
         claim->free->claim = NULL;
     } else {
         free(claim->free);
@@ -57,7 +57,7 @@ static void end_freeing(dli_claim_t *claim) {
 }
 
 static void settle(dli_claim_t *claim, dl_status_t status) {
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     uint64_t now = dli_now();
     bool is_over = claim->last_try || (client->stop_threads && now >= dli_close_until(client));
     if (is_settled(claim, status) || now >= claim->free_until_ns || is_over) {
@@ -74,7 +74,7 @@ static void settle(dli_claim_t *claim, dl_status_t status) {
 static bool start(dli_request_t *request, dli_park_t *park) {
     (void)park;
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     claim->last_try |= client->stop_threads && has_been_tried(claim);
     uint64_t until_ns = dli_ask_deadline(client);
     if (has_been_tried(claim)) { /* the first may have stood behind slow ones until its lease was over */
@@ -93,7 +93,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
 
 static void ended(dli_request_t *request, dl_status_t status) {
     dli_claim_t *claim = DLI_CONTAINER_OF(dli_free_t, request, request)->claim;
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     dli_request_over(client, request);
     dli_claim_idle(claim);
     dli_call_note(client, status);
@@ -108,7 +108,8 @@ static void ask(dli_claim_t *claim) {
     uint64_t now = dli_now();
     if (claim->free == NULL && (claim->free = new_free(claim)) == NULL) {
         if (now < claim->free_until_ns) {
-            dli_loop_at(claim->client, &claim->timer, dli_min(now + REST_PAUSE_NS, claim->free_until_ns));
+            dli_loop_at(claim->gate->client, &claim->timer,
+                        dli_min(now + REST_PAUSE_NS, claim->free_until_ns));
         } else {
             end_freeing(claim);
         }
@@ -122,7 +123,7 @@ static void ask(dli_claim_t *claim) {
                                            .ended = ended,
                                            .timer = &claim->timer,
                                            .lane = DLI_LANE_FREE};
-    dli_request_begin(claim->client, &claim->free->request);
+    dli_request_begin(claim->gate->client, &claim->free->request);
 }
 
 /* From when on its lease may count on the server, at the latest. */
@@ -133,7 +134,7 @@ static void begin_freeing(dli_claim_t *claim, uint64_t from_ns) {
 }
 
 void dli_free_add(dli_claim_t *claim, bool may_appear) {
-    begin_freeing(claim, may_appear ? dli_call_deadline(claim->client) : dli_now());
+    begin_freeing(claim, may_appear ? dli_call_deadline(claim->gate->client) : dli_now());
     claim->may_appear = may_appear;
     ask(claim);
 }
@@ -142,9 +143,9 @@ bool dli_free_rest(dli_claim_t *claim) {
     if (!owes(claim)) {
         return false;
     }
-    begin_freeing(claim, dli_call_deadline(claim->client));
+    begin_freeing(claim, dli_call_deadline(claim->gate->client));
     claim->is_rest = true;
-    dli_loop_at(claim->client, &claim->timer, dli_now() + REST_PAUSE_NS);
+    dli_loop_at(claim->gate->client, &claim->timer, dli_now() + REST_PAUSE_NS);
     return true;
 }
 
@@ -158,13 +159,13 @@ void dli_free_left(dli_claim_t *claim, dl_status_t answer) {
 
 void dli_free_settled(dli_claim_t *claim) {
     if (claim->freeing && !is_asked(claim)) {
-        dli_timer_clear(&claim->client->loop.timers, &claim->timer);
+        dli_timer_clear(&claim->gate->client->loop.timers, &claim->timer);
         end_freeing(claim);
     }
 }
 
 void dli_free_due(dli_claim_t *claim, uint64_t now) {
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     if (!is_asked(claim)) {
         ask(claim);
         return;

@@ -20,7 +20,7 @@
  * automatic one. A session that has hung up is due to be asked. */
 static bool is_sound(const dli_claim_t *claim, uint64_t now) {
     return !claim->renew_failing && !claim->renew_queued && now < claim->renew_due_ns &&
-           claim->lease_ms <= claim->client->lease_ms;
+           claim->lease_ms <= claim->gate->client->lease_ms;
 }
 
 /* Its cancel object is its own thread's to look at, which may have left by a jump and freed it. */

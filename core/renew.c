@@ -10,7 +10,7 @@ static bool is_automatic(const dli_claim_t *claim) {
 }
 
 static int64_t renew_every(const dli_claim_t *claim) {
-    const dl_client_t *client = claim->client;
+    const dl_client_t *client = claim->gate->client;
     if (is_automatic(claim)) {
         return client->renew_every_ms;
     }
@@ -33,7 +33,7 @@ static uint64_t begin_of_slice(const dl_client_t *client, uint64_t at_ns, uint64
  * have put off. A session is asked each period besides, and at once where it hung up since its last ping
  * began. */
 void dli_renew_plan(dli_claim_t *claim, uint64_t now) {
-    const dl_client_t *client = claim->client;
+    const dl_client_t *client = claim->gate->client;
     uint64_t every_ns = dli_ms(renew_every(claim)), from_ns = now;
     if (is_automatic(claim)) {
         from_ns = claim->valid_until_ns - dli_valid_until(0, client->lease_ms);
@@ -45,11 +45,11 @@ void dli_renew_plan(dli_claim_t *claim, uint64_t now) {
 
 /* Explicit leases are not renewed, but a session that may end early is asked if it lives. */
 bool dli_is_renewed(const dli_claim_t *claim) {
-    return claim->hold != NULL && (is_automatic(claim) || claim->client->session);
+    return claim->hold != NULL && (is_automatic(claim) || claim->gate->client->session);
 }
 
 void dli_renew_queue(dli_claim_t *claim) {
-    dl_client_t *client = claim->client;
+    dl_client_t *client = claim->gate->client;
     claim->refs++;
     claim->renew_queued = true;
     dli_claim_watch(claim);
@@ -80,7 +80,7 @@ static bool is_still_wanted(dli_claim_t *claim, uint64_t now) {
 }
 
 static void note_lateness(dli_claim_t *claim, uint64_t now) {
-    dl_client_stats_t *stats = &claim->client->stats;
+    dl_client_stats_t *stats = &claim->gate->client->stats;
     uint64_t late_us = now > claim->renew_due_ns ? (now - claim->renew_due_ns) / DLI_NS_PER_US : 0;
     stats->renewal_lateness_us_sum += late_us;
     stats->renewal_lateness_us_max = dli_max(stats->renewal_lateness_us_max, late_us);
@@ -106,7 +106,7 @@ static void take_batch(dl_client_t *client, uint64_t now) {
 
 /* No clear yes: the first time is news, and the next try comes soon. */
 static void note_failure(dli_claim_t *claim, dl_status_t status, uint64_t now) {
-    claim->client->stats.renewals_failed++;
+    claim->gate->client->stats.renewals_failed++;
     if (!claim->renew_failing) {
         claim->renew_failing = true;
         dli_event_hold(claim->hold, DL_EVENT_RENEWAL_FAILING, status,
@@ -122,7 +122,7 @@ static void note_failure(dli_claim_t *claim, dl_status_t status, uint64_t now) {
 static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     uint64_t now = dli_now();
     claim->renew_queued = false;
-    dli_call_note(claim->client, renewal->status);
+    dli_call_note(claim->gate->client, renewal->status);
     dli_claim_idle(claim);
     /* A hold that ended meanwhile: the answer is about the past. And a late yes revives nothing. */
     dli_hold_t *hold = claim->hold;
@@ -131,7 +131,7 @@ static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     }
     switch (renewal->status) {
     case DL_OK:
-        claim->client->stats.renewed++;
+        claim->gate->client->stats.renewed++;
         dli_hold_extended(hold, renewal->sent_ns, renewal->lease_ms, now);
         break;
     case DL_ELOST:

@@ -108,8 +108,8 @@ static dl_status_t hold_once(dli_op_t *op, trial_t *trial, dli_claim_t *claim, d
 
 static dl_status_t try_it(dli_op_t *op, trial_t *trial) {
     const dli_owner_t other_owner = {.number = 2};
-    dli_claim_t *claim = dli_claim_new(op->client, op->gate, &op->owner);
-    dli_claim_t *other = dli_claim_new(op->client, op->gate, &other_owner);
+    dli_claim_t *claim = dli_claim_new(op->gate, &op->owner);
+    dli_claim_t *other = dli_claim_new(op->gate, &other_owner);
     dl_status_t status = claim != NULL && other != NULL ? DL_OK : dli_fail_plain(&op->err, DL_ENOMEM);
     if (status == DL_OK && (op->client->driver->caps & DL_CAP_NOTIFY) != 0) {
         begin_to_hear(op, &trial->hears);
