@@ -104,11 +104,16 @@ Test(redis_scripts_told, others_are_told_on_a_channel_of_theirs_with_the_key) {
     redisFree(listener);
 }
 
-/* B waits for what A has, and hears. */
+/* B asks as one that waits and hears. */
+static const char *ask_in_line(const layout_t *l) {
+    return run_on(server.admin, l->acquire, "2", LOCK, TOKENS, B, "2", "1", "30000", "0", "1", "queue:" LOCK,
+                  "1", NULL);
+}
+
+/* B waits for what A has. */
 static void stand_behind(const layout_t *l) {
     cr_assert(is_token(take(l, A, "7")));
-    const char *busy = run_on(server.admin, l->acquire, "2", LOCK, TOKENS, B, "1", "1", "30000", "0", "1",
-                              "queue:" LOCK, "1", NULL);
+    const char *busy = ask_in_line(l);
     cr_assert(strstr(busy, ",1,1]") != NULL, "%s", busy);
 }
 
@@ -151,6 +156,17 @@ Test(redis_scripts_told, full_memory_keeps_nobody_in_line_who_does_not_hear) {
             ask("CONFIG", "SET", "maxmemory", "0", NULL);
             cr_assert_str_eq(ask("STRLEN", "queue:" LOCK, NULL), "27", "%s: still in line", l->name);
             ask("DEL", "queue:" LOCK, NULL);
+        }
+}
+
+Test(redis_scripts_told, who_takes_what_has_expired_stands_in_line_no_more) {
+    for
+        EACH_LAYOUT(l) {
+            stand_behind(l);
+            ask("DEL", LOCK, NULL);
+            cr_assert(is_token(ask_in_line(l)), "%s", l->name);
+            cr_assert_str_eq(ask("STRLEN", "queue:" LOCK, NULL), "27", "%s: still in line", l->name);
+            ask("DEL", LOCK, "queue:" LOCK, NULL);
         }
 }
 

@@ -6,12 +6,9 @@
 -- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there, or no
 -- longer; {PTTL, "owner:hold id" or a foreign owner, 1 if its release will be told, place in the queue or 0 or
 -- -1} when another holds it or has it reserved; an error when neither can be.
--- include queue.lua
--- include hash_free.lua
--- include hash_hold.lua
--- include hash_lock.lua
--- include token.lua
 if ARGV[3] ~= '1' then
+    -- include hash_free.lua
+    -- include hash_hold.lua
     local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[6], ARGV[7])
     if there ~= true then
         return there or 0
@@ -27,6 +24,8 @@ if ARGV[3] ~= '1' then
     end
     return 1
 end
+-- include hash_lock.lua
+-- include token.lua
 local f = read_lock(KEYS[1])
 if f and f.err then
     return f
@@ -34,20 +33,24 @@ end
 local uuid = string.sub(ARGV[1], 1, 36)
 -- Who has it reserved stands in the queue no more.
 local is_mine = f and f.is_reserved and f[1] == uuid .. ':0'
-local text = is_mine and '' or read_queue(ARGV[7])
-if f then
-    local holder, hold = f[1], f[4]
+local text, leave = not is_mine and redis.pcall('get', ARGV[7])
+-- To make a function costs as much as to call it: those for a lock that is free are made where they are needed.
+if text or f and not is_mine then
+    -- include queue.lua
+    text = queue_of(text)
     -- A smaller hold id of the same owner is a hold that it has given up.
-    if not is_mine and (holder ~= ARGV[1] or not hold or tonumber(hold) > tonumber(ARGV[2]) or f.others) then
+    if f and (f[1] ~= ARGV[1] or not f[4] or tonumber(f[4]) > tonumber(ARGV[2]) or f.others) then
         -- Nobody tells when others leave the hash.
-        local tells = hold and not f.others
+        local tells = f[4] and not f.others
         local place = stand(ARGV[7], text, uuid, ARGV[8])
         return {redis.call('pttl', KEYS[1]), f.shown, tells and 1 or 0, place}
     end
-else
-    local left = others_turn(text, uuid, ARGV[8])
+    local left = f and 0 or others_turn(text, uuid, ARGV[8])
     if left > 0 then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
+    end
+    leave = function()
+        stand(ARGV[7], text, uuid)
     end
 end
 local token = next_token(tonumber(ARGV[6]))
@@ -61,5 +64,7 @@ end
 redis.call('pexpire', KEYS[1], ARGV[4])
 redis.call('hset', KEYS[1], ARGV[1], '1', ARGV[1] .. ':h', ARGV[2])
 redis.call('pexpire', KEYS[1], ARGV[4])
-stand(ARGV[7], text, uuid)
+if leave then
+    leave()
+end
 return token

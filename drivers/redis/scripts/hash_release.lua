@@ -7,36 +7,9 @@
 -- written; nil: not this hold's, or no longer; by force, an error when it is no lock.
 -- include hash_free.lua
 -- include hash_hold.lua
--- include hash_lock.lua
--- include queue.lua
-local function reserve(key, uuid)
-    redis.pcall('hset', key, uuid .. ':0', '1', uuid .. ':0:h', '0')
-    if redis.pcall('pexpire', key, '200') ~= 1 then
-        redis.pcall('del', key)
-    end
-end
-local function give(key, channel)
-    return hand_over(key, ARGV[6], channel, reserve)
-end
-if ARGV[2] == '' then
-    local f = read_lock(KEYS[1])
-    return f and (f.err and f or f.shown == ARGV[1] and free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
-end
-local uuid = string.sub(ARGV[1], 1, 36)
-local there = has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])
-if not there and ARGV[7] ~= '1' then
-    local text = read_queue(ARGV[6])
-    stand(ARGV[6], text, uuid)
-    -- What was its own, or its turn, is the next one's.
-    if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5])
-        or string.sub(text, FIRST, FIRST + 35) == uuid and redis.call('hlen', KEYS[1]) == 0 then
-        free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
-    end
-end
-if there ~= true then
-    return there
-end
-if tonumber(ARGV[3]) > 0 then
+local is_forced = ARGV[2] == ''
+local there = not is_forced and has_hold(KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5])
+if there == true and tonumber(ARGV[3]) > 0 then
     -- Only the first write of a script is refused when memory is full: this one passes and changes nothing.
     redis.pcall('hdel', KEYS[1], '')
     local shown = redis.pcall('hset', KEYS[1], ARGV[1], ARGV[3])
@@ -45,4 +18,39 @@ if tonumber(ARGV[3]) > 0 then
     end
     return 0
 end
-return free(KEYS[1], ARGV[1], ARGV[4], ARGV[5], give)
+local text, give, leave = redis.pcall('get', ARGV[6])
+-- To make a function costs as much as to call it: where nobody waits, there is none.
+if text then
+    -- include queue.lua
+    local function reserve(key, first)
+        redis.pcall('hset', key, first .. ':0', '1', first .. ':0:h', '0')
+        if redis.pcall('pexpire', key, '200') ~= 1 then
+            redis.pcall('del', key)
+        end
+    end
+    text = queue_of(text)
+    give = function(key, channel)
+        return hand_over(key, ARGV[6], text, channel, reserve)
+    end
+    -- True: it was the first.
+    leave = function(uuid)
+        local is_first = string.sub(text, FIRST, FIRST + 35) == uuid
+        stand(ARGV[6], text, uuid)
+        text = queue_of(redis.pcall('get', ARGV[6]))
+        return is_first
+    end
+end
+if is_forced then
+    -- include hash_lock.lua
+    local f = read_lock(KEYS[1])
+    return f and (f.err and f or f.shown == ARGV[1] and free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
+end
+if not there and ARGV[7] ~= '1' then
+    local uuid = string.sub(ARGV[1], 1, 36)
+    local is_first = leave and leave(uuid)
+    -- What was reserved for it, or its turn, is the next one's.
+    if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5]) or is_first and redis.call('hlen', KEYS[1]) == 0 then
+        free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
+    end
+end
+return there == true and free(KEYS[1], ARGV[1], ARGV[4], ARGV[5], give) or there

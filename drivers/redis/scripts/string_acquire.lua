@@ -6,9 +6,6 @@
 -- Answers the first token (level 1); of another level 1: it lasts at least that long, 0: this hold is not there;
 -- {PTTL, value, 1 if a client of this library wrote it, place in the queue or 0 or -1} when another holds it or has
 -- it reserved; an error when neither can be.
--- include queue.lua
--- include string_older.lua
--- include string_ours.lua
 -- include token.lua
 local own = ARGV[1] .. ':' .. ARGV[2]
 local held = redis.pcall('get', KEYS[1])
@@ -28,16 +25,24 @@ end
 local uuid = string.sub(ARGV[1], 1, 36)
 -- Who has it reserved stands in the queue no more.
 local is_mine = held == uuid .. ':0:0'
-local text = is_mine and '' or read_queue(ARGV[7])
-if held and not is_mine and not is_older(held, ARGV[1], ARGV[2]) then
-    local ours = is_ours(held) and 1 or 0
-    local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
-    return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
-end
-if not held then
-    local left = others_turn(text, uuid, ARGV[8])
+local text, leave = not is_mine and redis.pcall('get', ARGV[7])
+-- To make a function costs as much as to call it: those for a lock that is free are made where they are needed.
+if text or held and not is_mine then
+    -- include queue.lua
+    -- include string_older.lua
+    -- include string_ours.lua
+    text = queue_of(text)
+    if held and not is_older(held, ARGV[1], ARGV[2]) then
+        local ours = is_ours(held) and 1 or 0
+        local place = stand(ARGV[7], text, uuid, ARGV[8], ours == 0)
+        return {redis.call('pttl', KEYS[1]), string.sub(held, 1, 128), ours, place}
+    end
+    local left = held and 0 or others_turn(text, uuid, ARGV[8])
     if left > 0 then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
+    end
+    leave = function()
+        stand(ARGV[7], text, uuid)
     end
 end
 local token = next_token(tonumber(ARGV[6]))
@@ -45,5 +50,7 @@ if type(token) == 'table' then
     return token
 end
 redis.call('set', KEYS[1], own, 'px', ARGV[4])
-stand(ARGV[7], text, uuid)
+if leave then
+    leave()
+end
 return token

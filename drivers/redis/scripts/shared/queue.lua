@@ -9,8 +9,7 @@ local function now_ms()
     local now = redis.call('time')
     return now[1] * 1000 + math.floor(now[2] / 1000)
 end
-local function read_queue(queue)
-    local text = redis.pcall('get', queue)
+local function queue_of(text)
     local is_whole = type(text) == 'string' and #text % SIZE == FIRST - 1
     return is_whole and (string.find(text, '%D') or FIRST) >= FIRST and text or ''
 end
@@ -64,8 +63,7 @@ end
 -- Of a lock that is free: the first in the queue that hears of it is told. True: it is reserved for that one. False: it
 -- stays free, since nobody hears, or everybody's turn has come: after 100 ms and four reservations, or a second. For a
 -- minute after another library had it, the first time in each 4 s is long enough for clients that poll every 250 ms.
-local function hand_over(key, queue, channel, reserve)
-    local text = read_queue(queue)
+local function hand_over(key, queue, text, channel, reserve)
     if text == '' then
         return false
     end
