@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "sys.h"
@@ -66,19 +67,48 @@ static void in_child(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
+/* The process id, in memory that is zeros in a new process, however it came about: to ask for it is a system
+ * call. NULL: no such memory. */
+static _Atomic(pid_t) *kept_pid;
+
+static _Atomic(pid_t) *new_kept_pid(void) {
+    void *page = mmap(NULL, sizeof *kept_pid, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return NULL;
+    }
+    /* Emulators do nothing and say yes, as they do to what is no advice. */
+    if (madvise(page, sizeof *kept_pid, -1) != 0 && madvise(page, sizeof *kept_pid, MADV_WIPEONFORK) == 0) {
+        return page;
+    }
+    munmap(page, sizeof *kept_pid);
+    return NULL;
+}
+
+static pid_t this_process(void) {
+    pid_t pid = kept_pid != NULL ? atomic_load_explicit(kept_pid, memory_order_relaxed) : 0;
+    if (pid == 0) {
+        pid = getpid();
+        if (kept_pid != NULL) {
+            atomic_store_explicit(kept_pid, pid, memory_order_relaxed);
+        }
+    }
+    return pid;
+}
+
 /* As the library is loaded, before a thread can fork: in the midst of it, a child would do it once more. */
 __attribute__((constructor(101))) static void setup(void) {
+    kept_pid = new_kept_pid();
     is_set_up = pthread_key_create(&exit_key, end_thread) == 0 &&
                 pthread_atfork(before_fork, after_fork, in_child) == 0;
 }
 
 dli_origin_t dli_origin(void) {
-    return (dli_origin_t){.pid = getpid(), .generation = atomic_load(&generation)};
+    return (dli_origin_t){.pid = this_process(), .generation = atomic_load(&generation)};
 }
 
 bool dli_is_inherited(const dli_origin_t *origin) {
     /* The generation sees every fork(); the process id also what came about by clone alone. */
-    return origin->generation != atomic_load(&generation) || origin->pid != getpid();
+    return origin->generation != atomic_load(&generation) || origin->pid != this_process();
 }
 
 dli_thread_t *dli_thread_known(void) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,6 +98,22 @@ Test(owner, threads_and_tasks_with_one_number_are_not_one_owner) {
     dli_owner_t largest = {.number = UINT64_MAX};
     dli_owner_text(&largest, "00000000-0000-0000-0000-000000000000", a);
     cr_assert_str_eq(a, "00000000-0000-0000-0000-000000000000:t18446744073709551615");
+}
+
+/* No handler of pthread_atfork has run there. */
+Test(origin, a_process_made_by_clone_alone_is_another) {
+    dli_origin_t parents = dli_origin();
+    long pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+        bool is_seen = dli_is_inherited(&parents);
+        dli_origin_t own = dli_origin();
+        _exit(is_seen && own.pid == getpid() && !dli_is_inherited(&own) ? 0 : 1);
+    }
+    int status = -1;
+    cr_assert_gt(pid, 0);
+    cr_assert_eq(waitpid((pid_t)pid, &status, 0), pid);
+    cr_assert_eq(status, 0, "it takes what it inherited for its own");
+    cr_assert_not(dli_is_inherited(&parents));
 }
 
 /* ---- arithmetic -------------------------------------------------------------------------------- */
