@@ -16,17 +16,19 @@ static void fire(dli_timer_t *timer, uint64_t now) {
 }
 
 dli_claim_t *dli_claim_new(dli_gate_t *gate, const dli_owner_t *owner) {
-    dl_client_t *client = gate->client;
+    size_t hold_size = gate->client->driver->hold_size;
     /* Not calloc: before 2.41, glibc's takes nothing of what its threads keep of what they freed. */
-    dli_claim_t *claim = malloc(sizeof *claim + client->driver->hold_size);
+    dli_claim_t *claim = malloc(hold_size > 0 ? DLI_HOLD_AT + hold_size : sizeof *claim);
     if (claim == NULL) {
         return NULL;
     }
     *claim = (dli_claim_t){.gate = gate, .refs = 1, .session_fd = -1, .timer.fire = fire};
-    memset(claim->driver_hold, 0, client->driver->hold_size);
+    if (hold_size > 0) {
+        memset(dli_claim_driver_hold(claim), 0, hold_size);
+    }
     TAILQ_INIT(&claim->users);
     gate->refs++;
-    dli_owner_text(owner, client->uuid, claim->owner_text);
+    dli_owner_text(owner, gate->client->uuid, claim->owner_text);
     return claim;
 }
 
@@ -45,7 +47,7 @@ void dli_claim_unref(dli_claim_t *claim) {
 }
 
 void *dli_claim_driver_hold(dli_claim_t *claim) {
-    return claim->gate->client->driver->hold_size > 0 ? claim->driver_hold : NULL;
+    return claim->gate->client->driver->hold_size > 0 ? (char *)claim + DLI_HOLD_AT : NULL;
 }
 
 uint64_t dli_valid_until(uint64_t sent_ns, int64_t lease_ms) {

@@ -85,7 +85,7 @@ static void env_look_again(void *core, dli_request_t *request) {
 
 static void env_settled(void *core, void *hold) {
     (void)core;
-    dli_free_settled(DLI_CONTAINER_OF(dli_claim_t, driver_hold, hold));
+    dli_free_settled(dli_container_of(hold, DLI_HOLD_AT));
 }
 
 /* It is held for moments: who wants it looks again before it sleeps. */

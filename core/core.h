@@ -117,9 +117,9 @@ struct dli_claim {
     dli_claim_t *next_due;      /* in client->due; at its end in client->dead */
     TAILQ_HEAD(, dli_op) users; /* SESSION: operations that want to use it next */
     int session_fd;
-    bool busy : 1;      /* SESSION: an exchange uses driver_hold */
+    bool busy : 1;      /* SESSION: an exchange uses the driver's hold */
     bool hung_up : 1;   /* SESSION: its descriptor has hung up since the last ping began */
-    bool attempted : 1; /* an op of the driver has seen driver_hold: the driver drops it */
+    bool attempted : 1; /* an op of the driver has seen the driver's hold: the driver drops it */
     /* renew.c */
     bool renew_failing : 1;
     bool renew_queued : 1; /* in client->due, or its batch is under way */
@@ -137,9 +137,12 @@ struct dli_claim {
         uint64_t granted_ns;    /* when its first hold began */
         uint64_t free_until_ns; /* freeing: it is tried until then */
     };
-    dli_free_t *free;       /* NULL: it is not being freed, or waits for memory */
-    uint64_t driver_hold[]; /* the driver's, hold_size bytes */
+    dli_free_t *free; /* NULL: it is not being freed, or waits for memory */
 };
+
+/* Behind it stands the driver's hold, where drivers have one. */
+#define DLI_HOLD_AT \
+    ((sizeof(dli_claim_t) + _Alignof(max_align_t) - 1) / _Alignof(max_align_t) * _Alignof(max_align_t))
 
 /* The release of a claim in the background. */
 struct dli_free {
@@ -718,7 +721,8 @@ void dli_gates_end_watches(dl_client_t *client);
 /* claim.c */
 dli_claim_t *dli_claim_new(dli_gate_t *gate, const dli_owner_t *owner); /* NULL: no memory */
 void dli_claim_unref(dli_claim_t *claim);                               /* NULL: nothing */
-void *dli_claim_driver_hold(dli_claim_t *claim);
+/* hold_size bytes, aligned as malloc aligns. */
+void *dli_claim_driver_hold(dli_claim_t *claim); /* NULL: none */
 /* Sets or clears the timer so that it fits the claim's state and its instants. */
 void dli_claim_watch(dli_claim_t *claim);
 void dli_claim_watch_session(dli_claim_t *claim, int fd); /* for hang-ups; -1: no longer */

@@ -57,7 +57,7 @@ static void drop(dl_client_t *client, dli_claim_t *dead) {
     while (dead != NULL) {
         dli_claim_t *claim = dead;
         dead = claim->next_due;
-        client->driver->drop(client->state, claim->driver_hold);
+        client->driver->drop(client->state, (char *)claim + DLI_HOLD_AT);
         free(claim);
     }
 }

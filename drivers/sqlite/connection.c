@@ -388,25 +388,34 @@ int dli_store_look(const dli_store_t *store) {
     return rc;
 }
 
-/* The same at the price of one look, at the folder: no name in it changes without the time of its change. */
+/* No name in a folder changes without the time of its change. */
+bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, uint64_t now_ns) {
+    const struct timespec *changed = &folder->st_ctim;
+    bool same = changed->tv_sec == seen->changed.tv_sec && changed->tv_nsec == seen->changed.tv_nsec;
+    if (same && seen->settled) {
+        return true;
+    }
+    if (!same) {
+        seen->changed = *changed;
+        seen->changed_ns = now_ns;
+    }
+    uint64_t apart_ns = changed->tv_nsec % NS_PER_MS != 0 ? TICKS_APART_NS : CHANGES_APART_NS;
+    seen->settled = same && now_ns - seen->changed_ns >= apart_ns;
+    return false;
+}
+
+/* The same at the price of one look, at the folder. */
 static int look_again(dli_connection_t *c) {
     struct stat now;
     int rc = look_at_folder(c->store, &now);
     if (rc != SQLITE_OK) {
         return rc;
     }
-    bool same = now.st_ctim.tv_sec == c->changed.tv_sec && now.st_ctim.tv_nsec == c->changed.tv_nsec;
-    if (same && c->settled) {
+    if (dli_seen_is_same(&c->seen, &now, c->store->env->now_ns())) {
         return SQLITE_OK;
     }
-    uint64_t now_ns = c->store->env->now_ns();
-    if (!same) {
-        c->changed = now.st_ctim;
-        c->changed_ns = now_ns;
-    }
     rc = dli_store_look(c->store);
-    uint64_t apart_ns = now.st_ctim.tv_nsec % NS_PER_MS != 0 ? TICKS_APART_NS : CHANGES_APART_NS;
-    c->settled = same && rc == SQLITE_OK && now_ns - c->changed_ns >= apart_ns;
+    c->seen.settled &= rc == SQLITE_OK;
     return rc;
 }
 

@@ -55,6 +55,17 @@ void dli_turn_give(dli_turn_t *turn, const dl_driver_env_t *env);
 
 struct dli_store;
 
+/* What is known of the names in a folder from the last look at them. */
+typedef struct dli_seen {
+    struct timespec changed; /* when the folder was changed last */
+    uint64_t changed_ns;     /* when that was seen first */
+    bool settled;            /* any further change has another time */
+} dli_seen_t;
+
+/* True: nothing has changed since the look that settled it. Otherwise whoever asks looks now, and clears
+ * `settled` again if it may not rely on what it finds. */
+bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, uint64_t now_ns);
+
 /* Everything but `turn` belongs to whoever has the turn. */
 typedef struct dli_connection {
     dli_turn_t turn;
@@ -69,10 +80,7 @@ typedef struct dli_connection {
     uint64_t token;       /* drawn by dl_token: the first */
     uint64_t ceiling_for; /* dl_token failed because this token would pass the ceiling; 0: it did not */
     int64_t busy_ns;      /* noted by dl_busy: when the holder's lease ends */
-    /* What was known of the folder at the last look at the files in it. */
-    struct timespec changed; /* when it was changed last */
-    uint64_t changed_ns;     /* when that was seen first */
-    bool settled;            /* any further change has another time */
+    dli_seen_t seen;      /* the file, and what SQLite keeps beside it */
 } dli_connection_t;
 
 /* ---- place.c: where the file is --------------------------------------------------------------------- */
@@ -318,9 +326,10 @@ size_t dli_sqlite_listen_fds(void *state, struct pollfd *fds, size_t max, uint64
 /* ---- wake_files.c: the files that waiters watch; one call at a time --------------------------------- */
 
 typedef struct dli_wake_files {
-    char *name;     /* of their folder, in that of the lock file */
-    int folder;     /* O_PATH; -1: not opened yet */
-    struct stat at; /* which folder that is */
+    char *name;         /* of their folder, in that of the lock file */
+    int folder;         /* O_PATH; -1: not opened yet */
+    struct stat at;     /* which folder that is */
+    dli_seen_t without; /* it is not there */
 } dli_wake_files_t;
 
 /* false: no memory. */

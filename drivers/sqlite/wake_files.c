@@ -40,12 +40,25 @@ static bool they_may_write(const dli_store_t *store, const struct stat *what) {
 
 /* ---- the folder and a file in it -------------------------------------------------------------------- */
 
+/* Some filesystems take long to find that there is no such name. */
+static bool is_known_missing(dli_wake_files_t *wake, const dli_store_t *store) {
+    struct stat beside;
+    return wake->folder < 0 && fstat(store->place.folder, &beside) == 0 &&
+           dli_seen_is_same(&wake->without, &beside, store->env->now_ns());
+}
+
 /* The folder, good until the next call; or -1 with errno. */
 static int folder_of(dli_wake_files_t *wake, const dli_store_t *store) {
     struct stat now;
-    if (fstatat(store->place.folder, wake->name, &now, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (is_known_missing(wake, store)) {
+        errno = ENOENT;
         return -1;
     }
+    if (fstatat(store->place.folder, wake->name, &now, AT_SYMLINK_NOFOLLOW) != 0) {
+        wake->without.settled &= errno == ENOENT;
+        return -1;
+    }
+    wake->without.settled = false;
     if (wake->folder >= 0 && now.st_dev == wake->at.st_dev && now.st_ino == wake->at.st_ino) {
         return wake->folder;
     }

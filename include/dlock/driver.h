@@ -179,7 +179,7 @@ typedef struct dl_driver {
     const char *summary;        /* one line */
     uint32_t caps;              /* DL_CAP_...: exactly one of LEASE and SESSION */
     size_t state_size;          /* the core allocates it zeroed; at least 1 */
-    size_t hold_size;           /* per attempt, zeroed, aligned to 8 bytes; 0: none, and `hold` is NULL */
+    size_t hold_size;           /* per attempt, zeroed; 0: none, and `hold` is NULL */
     const dl_option_t *options; /* NULL: none */
 
     /* Connects and verifies the server. Creates what is missing only if an option asks for it. May block

@@ -94,6 +94,40 @@ Test(sqlite_wake, a_release_of_another_name_wakes_nobody_else) {
     must_close(&c);
 }
 
+/* What happens in the folder from here on has another time than what happened before. */
+static void await_another_time(void) {
+    struct stat of_file, of_folder;
+    do {
+        cr_assert_eq(utimensat(AT_FDCWD, path, NULL, 0), 0);
+        cr_assert_eq(stat(path, &of_file), 0);
+        cr_assert_eq(stat(folder, &of_folder), 0);
+    } while (of_file.st_ctim.tv_sec == of_folder.st_ctim.tv_sec &&
+             of_file.st_ctim.tv_nsec == of_folder.st_ctim.tv_nsec);
+}
+
+/* Until then it does not look for the folder anew. */
+Test(sqlite_wake, the_first_that_waits_after_a_long_time_is_woken) {
+    client_t a, b;
+    dl_watch_t *w;
+    must_open(&a, UUID_A);
+    must_open(&b, UUID_B);
+    for (uint64_t i = 1; i <= 4; i++) {
+        cr_assert_eq(take(&b, "orders", B, i, 30000, NULL), DL_OK);
+        cr_assert_eq(drop(&b, "orders", B, i), DL_OK);
+        clock_ahead_ns += 4 * (int64_t)SECOND;
+    }
+    cr_assert_eq(take(&b, "orders", B, 5, 30000, NULL), DL_OK);
+    await_another_time();
+    cr_assert_eq(watch(&a, "orders", &w), DL_OK);
+    cr_assert_eq(heard(&a, "orders", 0), 1);
+    cr_assert_eq(heard(&a, "orders", 20), -1);
+    cr_assert_eq(drop(&b, "orders", B, 5), DL_OK);
+    cr_assert_eq(heard(&a, "orders", 0), 1);
+    driver()->unwatch(a.state, w);
+    must_close(&a);
+    must_close(&b);
+}
+
 /* More than there are wake-up files: some of them share one. */
 #define NAMES 300
 

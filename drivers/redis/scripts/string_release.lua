@@ -35,7 +35,7 @@ if text then
     if not is_there then
         stand(ARGV[6], text, uuid)
         frees = frees or not held and string.sub(text, FIRST, FIRST + 35) == uuid
-        text = queue_of(redis.pcall('get', ARGV[6]))
+        text = frees and queue_of(redis.pcall('get', ARGV[6]))
     end
     is_given = frees and hand_over(KEYS[1], ARGV[6], text, ARGV[4], reserve)
 end
