@@ -131,9 +131,8 @@ size_t dli_redis_listen_fds(void *state, struct pollfd *fds, size_t max, uint64_
 void dli_redis_listen(void *state, const struct pollfd *fds, size_t n);
 
 /* requests.c */
-/* The entry as a request. Can it be sent, with a lease of so much at most? */
+/* The entry as a request. */
 dl_request_t dli_renewal_request(const dl_renewal_t *renewal);
-dl_status_t dli_renewal_check(const dl_renewal_t *renewal, int64_t lease_max_ms);
 /* The ops of dli_backend_t. */
 void dli_redis_attach(void *state, const dli_backend_env_t *core);
 void dli_redis_begin(void *state, dli_request_t *request);

@@ -19,7 +19,6 @@ typedef struct ask {
     dli_redis_request_t wire; /* first */
     dli_redis_t *redis;
     dl_status_t status; /* what the replies mean */
-    size_t at;          /* RENEW: the entry that is answered next */
     int64_t replicas;   /* TRY: so many know of it */
     redisReply *seen;   /* FORCE: who holds it */
 } ask_t;
@@ -393,41 +392,18 @@ dl_request_t dli_renewal_request(const dl_renewal_t *r) {
                           .lease_ms = r->lease_ms};
 }
 
-/* A lease below 1 ms would delete the key. */
-dl_status_t dli_renewal_check(const dl_renewal_t *r, int64_t lease_max_ms) {
-    if (r->hold_id >= DLI_EXACT_END) {
-        return DL_ELIMIT;
-    }
-    return r->lease_ms < 1 || r->lease_ms > lease_max_ms ? DL_EINVAL : DL_OK;
-}
-
-static bool can_be_sent(const dl_renewal_t *r) {
-    return dli_renewal_check(r, DL_LEASE_MAX_MS) == DL_OK;
-}
-
 static void encode_renewal(dli_redis_request_t *wire, bool with_source, dli_commands_t *commands) {
     const dli_redis_t *redis = ask_of(wire)->redis;
     for (size_t i = 0; i < wire->asked->n; i++) {
-        if (can_be_sent(&wire->asked->renewals[i])) {
-            const dl_request_t with = dli_renewal_request(&wire->asked->renewals[i]);
-            dli_redis_encode(redis, &with, redis->layout->acquire, "kt|oh0x-cp", NULL, with_source, commands);
-            with_source = false;
-        }
+        const dl_request_t with = dli_renewal_request(&wire->asked->renewals[i]);
+        dli_redis_encode(redis, &with, redis->layout->acquire, "kt|oh0x-cp", NULL, with_source && i == 0,
+                         commands);
     }
-}
-
-/* The next entry that was sent. */
-static dl_renewal_t *next_entry(ask_t *a) {
-    a->at = a->wire.got == 1 ? 0 : a->at;
-    while (!can_be_sent(&a->wire.asked->renewals[a->at])) {
-        a->at++;
-    }
-    return &a->wire.asked->renewals[a->at++];
 }
 
 static bool renewal_replied(dli_redis_request_t *wire, const redisReply *reply) {
-    ask_t *a = ask_of(wire);
-    dl_renewal_t *r = next_entry(a);
+    const ask_t *a = ask_of(wire);
+    dl_renewal_t *r = &wire->asked->renewals[wire->got - 1];
     dl_error_t err;
     int64_t number;
     r->sent_ns = wire->sent_ns;
@@ -440,13 +416,11 @@ static bool renewal_replied(dli_redis_request_t *wire, const redisReply *reply) 
 }
 
 static void renewal_ended(dli_redis_request_t *wire, dl_status_t status, const dl_error_t *why) {
-    ask_t *a = ask_of(wire);
     (void)why;
-    for (size_t i = wire->got > 0 ? a->at : 0; i < a->wire.asked->n && status != DL_OK; i++) {
-        dl_renewal_t *r = &a->wire.asked->renewals[i];
-        r->status = can_be_sent(r) ? in_doubt(status) : r->status;
+    for (size_t i = wire->forgotten ? 0 : wire->got; i < wire->asked->n && status != DL_OK; i++) {
+        wire->asked->renewals[i].status = in_doubt(status);
     }
-    end(a, DL_OK);
+    end(ask_of(wire), DL_OK);
 }
 
 static const dli_redis_kind_t renewal_kind = {.intent = DLI_PLAIN,
@@ -489,17 +463,6 @@ static dl_status_t check(const ask_t *a) {
     return DL_OK;
 }
 
-static size_t count_renewals(const dli_request_t *request) {
-    size_t count = 0;
-    for (size_t i = 0; i < request->n; i++) {
-        dl_renewal_t *r = &request->renewals[i];
-        r->status = dli_renewal_check(r, DL_LEASE_MAX_MS);
-        count += r->status == DL_OK;
-        r->status = r->status == DL_OK ? DL_EIO : r->status;
-    }
-    return count;
-}
-
 static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     static const dli_redis_kind_t *const kinds[] = {
         [DLI_ASK_TRY] = &claim_kind,       [DLI_ASK_LEVEL] = &claim_kind,     [DLI_ASK_RENEW] = &renewal_kind,
@@ -509,7 +472,7 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
     *a = (ask_t){.redis = redis, .wire.asked = request};
     a->wire.leads = request->leads;
     a->wire.kind = kinds[request->kind];
-    a->wire.count = request->kind == DLI_ASK_RENEW ? count_renewals(request) : is_durable(a) ? 2 : 1;
+    a->wire.count = request->kind == DLI_ASK_RENEW ? request->n : is_durable(a) ? 2 : 1;
     a->wire.claim = request->with.hold_id;
     a->wire.kept = request->kind == DLI_ASK_FORCE ? &a->seen : NULL;
     a->wire.pipe = pipe_of(a);
@@ -520,7 +483,7 @@ static ask_t *prepare(dli_redis_t *redis, dli_request_t *request) {
 void dli_redis_begin(void *state, dli_request_t *request) {
     dli_redis_t *redis = state;
     ask_t *a = prepare(redis, request);
-    if (a->status == DL_OK && a->wire.count > 0) {
+    if (a->status == DL_OK) {
         dli_mux_begin(&redis->mux, &a->wire);
     } else {
         end(a, a->status); /* nothing of it can be sent */

@@ -7,29 +7,17 @@
 /* So many are renewed at once at most, and have memory that was there before. */
 #define SPARE 1000
 
-/* One that is asked for, by its place in the request, and what nodes have answered; masks of them. */
+/* What nodes have answered of one renewal of the request; masks of them. A round has as many beside its
+ * parts. */
 typedef struct entry {
-    size_t place;
     uint32_t own, gone, foreign; /* it is there; nobody's is, or another's; something else is */
     uint32_t unknown, failed;    /* it may have been renewed there; it was not, for some reason */
     dl_status_t reason;          /* which; DL_EIO where there are several */
 } entry_t;
 
-/* What a round of renewals has beside its parts. */
-typedef struct batch {
-    size_t count;
-    entry_t entries[];
-} batch_t;
-
-static dl_renewal_t *renewal_of(const dli_round_t *round, size_t k) {
-    const batch_t *batch = round->extra;
-    return &round->asked->renewals[batch->entries[k].place];
-}
-
 /* The first answer of a node counts. DL_ELOST: it is not there. */
 static void note(const dli_part_t *part, size_t k, dl_status_t status) {
-    batch_t *batch = part->round->extra;
-    entry_t *e = &batch->entries[k];
+    entry_t *e = (entry_t *)part->round->extra + k;
     uint32_t node = 1u << part->node->index;
     if (((e->own | e->gone | e->foreign | e->unknown | e->failed) & node) != 0) {
         return;
@@ -58,7 +46,7 @@ static bool is_lost(const dli_redlock_t *redlock, const entry_t *e) {
 static void encode_renewal(dli_redis_request_t *request, bool with_source, dli_commands_t *commands) {
     const dli_part_t *part = dli_wire_part(request);
     for (size_t k = 0; k < request->count; k++) {
-        const dl_request_t with = dli_renewal_request(renewal_of(part->round, k));
+        const dl_request_t with = dli_renewal_request(&part->round->asked->renewals[k]);
         dli_redis_encode(&part->node->redis, &with, &dli_script_string_acquire, "kt|oh0x", NULL,
                          with_source && k == 0, commands);
     }
@@ -109,12 +97,11 @@ static void clear_away(const dl_renewal_t *r) {
 
 void dli_redlock_judge_renewals(dli_round_t *round) {
     const dli_redlock_t *redlock = round->redlock;
-    const batch_t *batch = round->extra;
     dli_tally_t tally;
     dli_round_count(round, false, &tally);
-    for (size_t k = 0; k < batch->count; k++) {
-        dl_renewal_t *r = renewal_of(round, k);
-        const entry_t *e = &batch->entries[k];
+    for (size_t k = 0; k < round->asked->n; k++) {
+        dl_renewal_t *r = &round->asked->renewals[k];
+        const entry_t *e = (const entry_t *)round->extra + k;
         for (size_t i = 0; i < redlock->n; i++) { /* where an answer is missing */
             bool is_unknown = tally.ballots[i].vote == DLI_VOTE_UNKNOWN;
             note(&round->parts[i], k, is_unknown ? DL_EUNKNOWN : tally.ballots[i].status);
@@ -133,13 +120,13 @@ void dli_redlock_judge_renewals(dli_round_t *round) {
 
 /* Is each decided? any: is one renewed, so that there may be something to fill in? */
 static bool is_decided(const dli_round_t *round, bool *any) {
-    const batch_t *batch = round->extra;
+    const entry_t *entries = round->extra;
     bool all = true;
     *any = false;
-    for (size_t k = 0; k < batch->count; k++) {
-        bool renewed = is_renewed(round->redlock, &batch->entries[k]);
+    for (size_t k = 0; k < round->asked->n; k++) {
+        bool renewed = is_renewed(round->redlock, &entries[k]);
         *any |= renewed;
-        all = all && (renewed || is_lost(round->redlock, &batch->entries[k]));
+        all = all && (renewed || is_lost(round->redlock, &entries[k]));
     }
     return all;
 }
@@ -167,12 +154,8 @@ static void fail_all(dli_request_t *request, dl_status_t status) {
     }
 }
 
-static size_t size_of(size_t n) {
-    return sizeof(batch_t) + n * sizeof(entry_t);
-}
-
 bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
-    dli_round_t *spare = redlock->spare.round = dli_round_new(redlock, size_of(SPARE));
+    dli_round_t *spare = redlock->spare.round = dli_round_new(redlock, SPARE * sizeof(entry_t));
     if (spare != NULL) {
         spare->hold = &redlock->spare; /* it stays */
     }
@@ -181,9 +164,9 @@ bool dli_redlock_keep_renewals(dli_redlock_t *redlock) {
 
 /* A hold must not end for want of memory. */
 static dli_round_t *make_round(dli_redlock_t *redlock, size_t n) {
-    dli_round_t *round = dli_round_new(redlock, size_of(n)), *spare = redlock->spare.round;
+    dli_round_t *round = dli_round_new(redlock, n * sizeof(entry_t)), *spare = redlock->spare.round;
     if (round == NULL && n <= SPARE && spare != NULL && spare->asked == NULL) {
-        memset(spare->extra, 0, size_of(SPARE));
+        memset(spare->extra, 0, SPARE * sizeof(entry_t));
         round = spare;
     }
     return round;
@@ -200,18 +183,10 @@ dl_status_t dli_redlock_renew(dli_redlock_t *redlock, dli_request_t *request, dl
         fail_all(request, status);
         return status;
     }
-    batch_t *batch = round->extra;
     for (size_t i = 0; i < request->n; i++) {
-        dl_renewal_t *r = &request->renewals[i];
-        r->sent_ns = now_ns;
-        r->status =
-            dli_renewal_check(r, redlock->voting.max_lease_ms); /* a longer one outlives the quarantine */
-        if (r->status == DL_OK) {
-            batch->entries[batch->count++].place = i;
-            r->status = DL_EIO;
-        }
+        request->renewals[i].sent_ns = now_ns;
     }
     dli_round_begin(round, request, 8);
-    dli_round_ask(round, &renewing, batch->count > 0 ? dli_nodes_all(redlock) : 0, batch->count);
+    dli_round_ask(round, &renewing, dli_nodes_all(redlock), request->n);
     return DL_OK;
 }
