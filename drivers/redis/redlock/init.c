@@ -183,7 +183,7 @@ static bool may_be_marked(const dli_report_t *report, const look_t *look, const 
 /* Those that may be. */
 static void mark_some(const dli_report_t *report, look_t *looks, size_t n, uint64_t deadline_ns) {
     const look_t *unknown = NULL, *used = NULL;
-    dli_exchange_t *exchanges[DLI_NODES_MAX];
+    dli_exchange_t *exchanges[DLI_NODES_MAX] = {NULL};
     look_t *asked[DLI_NODES_MAX];
     size_t count = 0;
     for (size_t i = n; i-- > 0;) {
