@@ -14,6 +14,8 @@
 #define CHAOS_STATUSES 18
 #define CHAOS_WIPES_MAX 4096
 #define CHAOS_PROCESSES_MAX 16
+#define CHAOS_THREADS_MAX 128
+#define CHAOS_NAMES_MAX 256
 #define CHAOS_LONGEST_LEASE_MS 2000
 #define CHAOS_LONGEST_PAUSE_MS 1000 /* between two frees in the background */
 
@@ -59,6 +61,7 @@ typedef struct chaos_settings {
     uint64_t seed;
     bool wipes, stops, forks, verbose;
     int64_t lease_ms, call_timeout_ms;
+    int64_t freeze_ms; /* so long the server stands still; 0: drawn each time */
 } chaos_settings_t;
 
 extern chaos_settings_t chaos;

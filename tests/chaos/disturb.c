@@ -98,8 +98,15 @@ static void forget_scripts(void) {
 
 static void freeze(void) {
     redis_server_freeze(at->server);
-    pause_between(20, 1500);
+    chaos_sleep_ms(chaos.freeze_ms > 0 ? chaos.freeze_ms : between(20, 1500));
     redis_server_thaw(at->server);
+}
+
+/* It does nothing else while it writes its data, each key of which takes long. */
+static void save(void) {
+    (void)redis_try(at->server, "CONFIG SET rdb-key-save-delay %lld", (long long)between(1000, 50000));
+    (void)redis_try(at->server, "SAVE");
+    (void)redis_try(at->server, "CONFIG SET rdb-key-save-delay 0");
 }
 
 static void restart(void) {
@@ -167,6 +174,7 @@ static disturbance_t disturbances[] = {
     {"client-pause", pause_clients, 3, 0},
     {"script-flush", forget_scripts, 3, 0},
     {"freeze", freeze, 3, 0},
+    {"save", save, 1, 0},
     {"restart", restart, 3, 0},
     {"wipe", wipe, 1, 0},
     {"stop", stop_process, 2, 0},

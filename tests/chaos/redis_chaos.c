@@ -2,7 +2,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * usage: redis_chaos [--seconds N] [--processes N] [--threads N] [--names N] [--seed N] [--lease-ms N]
- *                    [--only DISTURBANCE]... [--no-wipes] [--no-stops] [--forks] [--verbose]
+ *                    [--freeze-ms N] [--only DISTURBANCE]... [--no-wipes] [--no-stops] [--forks] [--verbose]
  *
  * A plain program, for sanitizers too; --forks is not for ThreadSanitizer. Every second process reaches the
  * server through a proxy; every second name is locked through redis-string, the others through
@@ -117,13 +117,19 @@ static void end_workers(void) {
 }
 
 static void read_arguments(int argc, char **argv) {
-    static const struct option options[] = {
-        {"seconds", required_argument, NULL, 's'},  {"processes", required_argument, NULL, 'p'},
-        {"threads", required_argument, NULL, 't'},  {"names", required_argument, NULL, 'n'},
-        {"seed", required_argument, NULL, 'r'},     {"only", required_argument, NULL, 'o'},
-        {"lease-ms", required_argument, NULL, 'l'}, {"no-wipes", no_argument, NULL, 'w'},
-        {"no-stops", no_argument, NULL, 'z'},       {"forks", no_argument, NULL, 'f'},
-        {"verbose", no_argument, NULL, 'v'},        {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
+                                            {"processes", required_argument, NULL, 'p'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"names", required_argument, NULL, 'n'},
+                                            {"seed", required_argument, NULL, 'r'},
+                                            {"only", required_argument, NULL, 'o'},
+                                            {"lease-ms", required_argument, NULL, 'l'},
+                                            {"no-wipes", no_argument, NULL, 'w'},
+                                            {"freeze-ms", required_argument, NULL, 'e'},
+                                            {"no-stops", no_argument, NULL, 'z'},
+                                            {"forks", no_argument, NULL, 'f'},
+                                            {"verbose", no_argument, NULL, 'v'},
+                                            {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (c) {
@@ -134,16 +140,19 @@ static void read_arguments(int argc, char **argv) {
             chaos.processes = chaos_number(optarg, 1, CHAOS_PROCESSES_MAX);
             break;
         case 't':
-            chaos.threads = chaos_number(optarg, 1, 32);
+            chaos.threads = chaos_number(optarg, 1, CHAOS_THREADS_MAX);
             break;
         case 'n':
-            chaos.names = chaos_number(optarg, 1, 64);
+            chaos.names = chaos_number(optarg, 1, CHAOS_NAMES_MAX);
             break;
         case 'r':
             chaos.seed = (uint64_t)chaos_number(optarg, 0, 1000000000);
             break;
         case 'l':
             chaos.lease_ms = chaos_number(optarg, 300, CHAOS_LONGEST_LEASE_MS);
+            break;
+        case 'e':
+            chaos.freeze_ms = chaos_number(optarg, 1, 60000);
             break;
         case 'o':
             if (!chaos_only(optarg)) {
@@ -164,10 +173,10 @@ static void read_arguments(int argc, char **argv) {
             chaos.verbose = true;
             break;
         default:
-            fprintf(
-                stderr,
-                "usage: redis_chaos [--seconds N] [--processes N] [--threads N] [--names N] [--seed N]\n"
-                "  [--lease-ms N] [--only DISTURBANCE]... [--no-wipes] [--no-stops] [--forks] [--verbose]\n");
+            fprintf(stderr,
+                    "usage: redis_chaos [--seconds N] [--processes N] [--threads N] [--names N] [--seed N]\n"
+                    "  [--lease-ms N] [--freeze-ms N] [--only DISTURBANCE]... [--no-wipes] [--no-stops] "
+                    "[--forks] [--verbose]\n");
             exit(2);
         }
     }

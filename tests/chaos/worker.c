@@ -10,8 +10,6 @@
 #include "chaos.h"
 #include "support/entries.h"
 
-#define THREADS_MAX 32
-#define NAMES_MAX 64
 #define LEVELS_MAX 4
 
 enum { STRING, HASH, KINDS };
@@ -20,7 +18,7 @@ typedef struct worker {
     int number; /* of all threads of all processes */
     uint64_t random;
     pthread_t thread;
-    dl_lock_t *locks[NAMES_MAX];
+    dl_lock_t *locks[CHAOS_NAMES_MAX];
 } worker_t;
 
 /* What a thread knows of its hold. */
@@ -33,7 +31,7 @@ typedef struct claim {
 } claim_t;
 
 static dl_client_t *clients[KINDS];
-static worker_t workers[THREADS_MAX];
+static worker_t workers[CHAOS_THREADS_MAX];
 
 /* ---- outcomes --------------------------------------------------------------------------------------- */
 
@@ -326,7 +324,7 @@ static void open_locks(worker_t *self) {
 static void run_threads(int number) {
     for (int i = 0; i < chaos.threads; i++) {
         worker_t *self = &workers[i];
-        self->number = number * THREADS_MAX + i;
+        self->number = number * CHAOS_THREADS_MAX + i;
         self->random = (chaos.seed * 1000003u + (uint64_t)self->number + 1) * 0x9e3779b97f4a7c15u;
         open_locks(self);
         if (pthread_create(&self->thread, NULL, work, self) != 0) {

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "contract/queues.h"
 #include "faults/wire.h"
 #include "support/entries.h"
 
@@ -152,6 +153,69 @@ CT_CASE(faults, row10_both_ways_black_holed, WIRE) {
 
 CT_CASE(faults, row10_only_the_replies_black_holed, WIRE) {
     fall_silent(ct, PROXY_REPLIES);
+}
+
+/* ---- many outstanding on one connection -------------------------------------------------------------- */
+
+#define OUTSTANDING 200
+/* Of the replies to them, some 20 bytes each. */
+#define HEARD_BYTES 1500
+
+/* The server has done all of it, and some of that is heard. Every second one waits, and asks again; the
+ * others learn that nobody knows. */
+CT_CASE(faults, row10_connection_cut_in_the_midst_of_200_outstanding,
+        .traits = CT_REDIS | CT_NETWORK | CT_CAN_INSPECT) {
+    proxy_t *proxy = start_proxy(ct);
+    dl_client_t *c = open_behind(ct, proxy);
+    dl_queue_t *queue = new_queue(ct);
+    dl_lock_t *locks[OUTSTANDING];
+    char names[OUTSTANDING][16];
+    uint64_t hold_ids[OUTSTANDING]; /* 0: it has none */
+    int unheard = 0;
+    int64_t timeout_ms = ct_call_timeout_ms(ct);
+    for (int i = 0; i < OUTSTANDING; i++) {
+        snprintf(names[i], sizeof names[i], "row 10 %d", i);
+        locks[i] = ct_lock_owned(ct, c, names[i], (uint64_t)i + 1);
+    }
+    proxy_delay(ct, proxy, PROXY_REPLIES, 50); /* so that all are asked before any is answered */
+    proxy_plan_t plan = {.way = PROXY_REPLIES, .after = HEARD_BYTES, .act = PROXY_CUT};
+    plan.request = name_of(ct, names[0]);
+    int64_t acts = proxy_counts(ct, proxy).acts;
+    proxy_plan(ct, proxy, &plan);
+    watch_t watch = start_watch(ct);
+    for (int i = 0; i < OUTSTANDING; i++) {
+        (void)begin_acquire(ct, queue, locks[i], i % 2 == 0 ? 0 : DL_WAIT_FOREVER, 60000);
+    }
+    for (int i = 0; i < OUTSTANDING; i++) {
+        dl_completion_t done = take_next(ct, queue, SOON_MS);
+        int at = 0;
+        while (locks[at] != done.lock) {
+            at++;
+        }
+        hold_ids[at] = done.status == DL_OK ? done.hold_id : 0;
+        unheard += done.status != DL_OK;
+        CT_CHECKF(done.status == DL_OK ||
+                      (at % 2 == 0 && (done.status == DL_EUNKNOWN || done.status == DL_EIO)),
+                  "%s: %s", names[at], done.err.message);
+    }
+    IN_TIME(watch, 2 * timeout_ms);
+    proxy_await_act(ct, proxy, (int)acts + 1, 0);
+    proxy_delay(ct, proxy, PROXY_REPLIES, 0);
+    CT_GT(unheard, 0);
+    CT_LT(unheard, OUTSTANDING / 2);
+    for (int i = 0; i < OUTSTANDING; i++) {
+        if (hold_ids[i] == 0) {
+            ct_expect_free(ct, names[i], timeout_ms + FREE_MS + ct_tolerance_ms(ct));
+            continue;
+        }
+        dl_lock_info_t info = ct_server_info(ct, names[i]);
+        CT_CHECK(info.held);
+        CT_EQ(info.hold_id, hold_ids[i]);
+        unlock_by(ct, queue, locks[i]);
+        ct_expect_free(ct, names[i], 0);
+    }
+    dl_queue_free(queue);
+    proxy_stop(ct, proxy);
 }
 
 CT_CASE(faults, row10_half_open_and_idle, WIRE) {
