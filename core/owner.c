@@ -67,8 +67,8 @@ static void in_child(void) {
     pthread_mutex_unlock(&hooks_mutex);
 }
 
-/* The process id, in memory that is zeros in a new process, however it came about: to ask for it is a system
- * call. NULL: no such memory. */
+/* The process id, in memory that is zeros in a new process, by fork or by clone, unless that shares its
+ * memory: to ask for it is a system call. NULL: no such memory. */
 static _Atomic(pid_t) *kept_pid;
 
 static _Atomic(pid_t) *new_kept_pid(void) {
