@@ -379,22 +379,29 @@ static int look_at_folder(const dli_store_t *store, struct stat *now) {
     return compare(store, dli_store_stat_folder(store, now), now, store->folder);
 }
 
-int dli_store_look(const dli_store_t *store) {
+static int look_at_parts(const dli_store_t *store) {
     struct stat now;
-    int rc = look_at_folder(store, &now);
+    int rc = SQLITE_OK;
     for (dli_part_t part = DLI_MAIN; part < DLI_PARTS && rc == SQLITE_OK; part++) {
         rc = compare(store, dli_store_stat(store, part, &now), &now, store->parts[part]);
     }
     return rc;
 }
 
+int dli_store_look(const dli_store_t *store) {
+    struct stat now;
+    int rc = look_at_folder(store, &now);
+    return rc == SQLITE_OK ? look_at_parts(store) : rc;
+}
+
 /* No name in a folder changes without the time of its change. */
-bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, uint64_t now_ns) {
+bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, const dl_driver_env_t *env) {
     const struct timespec *changed = &folder->st_ctim;
     bool same = changed->tv_sec == seen->changed.tv_sec && changed->tv_nsec == seen->changed.tv_nsec;
     if (same && seen->settled) {
         return true;
     }
+    uint64_t now_ns = env->now_ns();
     if (!same) {
         seen->changed = *changed;
         seen->changed_ns = now_ns;
@@ -404,27 +411,28 @@ bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, uint64_t now_
     return false;
 }
 
-/* The same at the price of one look, at the folder. */
-static int look_again(dli_connection_t *c) {
+/* The same at the price of one look, at the folder. Who frees looks at the one that is open. */
+static int look_again(dli_connection_t *c, bool frees) {
     struct stat now;
-    int rc = look_at_folder(c->store, &now);
+    bool is_open = frees && fstat(c->store->place.folder, &now) == 0;
+    int rc = is_open ? SQLITE_OK : look_at_folder(c->store, &now);
     if (rc != SQLITE_OK) {
         return rc;
     }
-    if (dli_seen_is_same(&c->seen, &now, c->store->env->now_ns())) {
+    if (dli_seen_is_same(&c->seen, &now, c->store->env)) {
         return SQLITE_OK;
     }
-    rc = dli_store_look(c->store);
+    rc = look_at_parts(c->store);
     c->seen.settled &= rc == SQLITE_OK;
     return rc;
 }
 
 /* ---- an attempt ------------------------------------------------------------------------------------- */
 
-int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg) {
+int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg, bool frees) {
     int rc = end_left_over(c);
     if (rc == SQLITE_OK) {
-        rc = look_again(c);
+        rc = look_again(c, frees);
         if (rc != SQLITE_OK) {
             return rc;
         }
@@ -451,7 +459,7 @@ dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void
         }
         dli_guard_t guard;
         dli_guard_enter(&guard, c->store, limits);
-        *rc = dli_connection_attempt(c, attempt, arg);
+        *rc = dli_connection_attempt(c, attempt, arg, limits.frees);
         dli_guard_leave();
         dli_turn_give(&c->turn, env);
         env->count(env->core, DL_COUNT_ROUND_TRIP, 1);

@@ -116,7 +116,7 @@ static void sweep(dli_store_t *store, const dl_request_t *request, dli_limits_t 
         }
         dli_guard_t guard;
         dli_guard_enter(&guard, store, limits);
-        (void)dli_connection_attempt(&store->calls, sweep_once, &sweep);
+        (void)dli_connection_attempt(&store->calls, sweep_once, &sweep, false);
         dli_guard_leave();
         dli_turn_give(&store->calls.turn, store->env);
         store->cursor_len = 0; /* from the beginning again */
@@ -215,7 +215,7 @@ dl_status_t dli_sqlite_release(void *state, void *hold, const dl_request_t *requ
                    .name_len = request->name_len,
                    .owner = request->owner,
                    .hold_id = request->hold_id};
-    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop};
+    dli_limits_t limits = {.deadline_ns = request->deadline_ns, .stop = &request->stop, .frees = true};
     dl_status_t status = release(state, &f, limits, err);
     return status != DL_OK || f.done
                ? status

@@ -64,7 +64,7 @@ typedef struct dli_seen {
 
 /* True: nothing has changed since the look that settled it. Otherwise whoever asks looks now, and clears
  * `settled` again if it may not rely on what it finds. */
-bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, uint64_t now_ns);
+bool dli_seen_is_same(dli_seen_t *seen, const struct stat *folder, const dl_driver_env_t *env);
 
 /* Everything but `turn` belongs to whoever has the turn. */
 typedef struct dli_connection {
@@ -168,6 +168,7 @@ typedef int (*dli_attempt_fn)(dli_connection_t *c, void *arg);
 typedef struct dli_limits {
     uint64_t deadline_ns;
     const dl_stop_t *stop; /* may be NULL */
+    bool frees;            /* where the folder is by now does not matter: what is freed is in this one */
 } dli_limits_t;
 
 /* An attempt to open and set up, for this store; the file exists. */
@@ -179,7 +180,7 @@ void dli_connection_forget(dli_connection_t *c);
 /* Makes one, with the turn held and a guard entered. Its result, or that of what comes before it:
  * DLI_RC_MOVED where the file is not at its path any more, or others have another log by now; or
  * DLI_RC_HIDDEN. */
-int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg);
+int dli_connection_attempt(dli_connection_t *c, dli_attempt_fn attempt, void *arg, bool frees);
 /* Runs `attempt` until the file is not busy. DL_OK: it ended with *rc. Otherwise nothing was done: DL_EIO
  * at the deadline, DL_ECANCELED; err is filled. */
 dl_status_t dli_connection_run(dli_connection_t *c, dli_attempt_fn attempt, void *arg, dli_limits_t limits,

@@ -126,7 +126,7 @@ static int adopt_once(dli_connection_t *c, void *arg) {
 }
 
 static int adopt(dli_connection_t *c, void *meta) {
-    return dli_connection_attempt(c, adopt_once, meta);
+    return dli_connection_attempt(c, adopt_once, meta, false);
 }
 
 dl_status_t dli_tokens_adopt(dli_store_t *store, dli_limits_t limits, dl_error_t *err) {

@@ -44,7 +44,7 @@ static bool they_may_write(const dli_store_t *store, const struct stat *what) {
 static bool is_known_missing(dli_wake_files_t *wake, const dli_store_t *store) {
     struct stat beside;
     return wake->folder < 0 && fstat(store->place.folder, &beside) == 0 &&
-           dli_seen_is_same(&wake->without, &beside, store->env->now_ns());
+           dli_seen_is_same(&wake->without, &beside, store->env);
 }
 
 /* The folder, good until the next call; or -1 with errno. */
@@ -210,12 +210,12 @@ static int touch_theirs(const dli_store_t *store, int folder, const char *name) 
 }
 
 int dli_wake_files_touch(dli_wake_files_t *wake, const dli_store_t *store, unsigned bucket) {
-    name_t name;
-    name_of(bucket, name);
     int folder = folder_of(wake, store);
     if (folder < 0) {
         return -1;
     }
+    name_t name;
+    name_of(bucket, name);
     return acts_for_owner(store) ? touch_theirs(store, folder, name)
                                  : utimensat(folder, name, NULL, AT_SYMLINK_NOFOLLOW);
 }

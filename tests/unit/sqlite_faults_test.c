@@ -168,6 +168,28 @@ Test(sqlite_faults, a_file_moved_deleted_or_replaced_is_noticed) {
     must_close(&c);
 }
 
+/* Nothing in the folder of the file has changed. */
+Test(sqlite_faults, what_is_held_is_freed_where_a_folder_above_was_moved) {
+    client_t c;
+    char above[256], away[256], file[300];
+    snprintf(above, sizeof above, "%s/above", folder);
+    snprintf(away, sizeof away, "%s/away", folder);
+    snprintf(file, sizeof file, "%s/below", above);
+    cr_assert(mkdir(above, 0700) == 0 && mkdir(file, 0700) == 0);
+    snprintf(file, sizeof file, "%s/below/lock.db", above);
+    cr_assert_eq(open_options(&c, UUID_A, file, 1), DL_OK);
+    cr_assert_eq(take(&c, "orders", A, 1, 30000, NULL), DL_OK);
+    cr_assert_eq(take(&c, "other", A, 2, 30000, NULL), DL_OK);
+    cr_assert_eq(rename(above, away), 0);
+    cr_assert_eq(drop(&c, "orders", A, 1), DL_OK);
+    cr_assert_eq(driver()->force_release(c.state, "other", 5, in_ms(2000), &c.err), DL_EIO);
+    expect_moved(&c);
+    cr_assert_eq(rename(away, above), 0);
+    cr_assert(!look(&c, "orders").held);
+    cr_assert(look(&c, "other").held);
+    must_close(&c);
+}
+
 /* SQLite sees no locks of its own process: it takes the log's index of a client of ours for left over. */
 Test(sqlite_faults, the_log_of_a_file_that_was_replaced_is_left_alone) {
     client_t c;
