@@ -45,8 +45,16 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     return draw_ns(cap_ns / 16, cap_ns);
 }
 
-uint64_t dli_exchange_deadline(const dli_op_t *op) {
-    uint64_t now = dli_now();
+/* Who has it may free it and take it again at once, time after time, and tells nobody: it is seen free by who
+ * asks often. The longer that goes on, the less often, for the server's sake. */
+static uint64_t glance_ns(const dli_op_t *op) {
+    const dl_client_t *client = op->client;
+    uint64_t cap_ns = dli_max((dli_now() - op->started_ns) / 16, dli_ms(client->backoff_min_ms));
+    cap_ns = dli_min(cap_ns, dli_ms(client->backoff_max_ms));
+    return draw_ns(cap_ns / 16, cap_ns);
+}
+
+uint64_t dli_exchange_deadline(const dli_op_t *op, uint64_t now) {
     uint64_t until_ns = now + dli_ms(op->client->call_timeout_ms);
     if (op->opts.wait_ms == 0 || op->deadline_ns == DLI_NEVER) {
         return until_ns;
@@ -82,7 +90,7 @@ static uint64_t patience_ns(const dli_op_t *op, uint64_t now) {
 static uint64_t try_deadline(const dli_op_t *op, uint64_t now) {
     /* A last try may begin when patience has just ended; it gets a moment. */
     uint64_t patience = dli_max(patience_ns(op, now), now + 1u * DLI_NS_PER_MS);
-    return dli_min(dli_exchange_deadline(op), patience);
+    return dli_min(dli_exchange_deadline(op, now), patience);
 }
 
 /* ---- the end --------------------------------------------------------------------------------------- */
@@ -143,7 +151,7 @@ static dli_next_t fail_as_others(dli_op_t *op) {
 
 static dli_next_t acquired(dli_op_t *op) {
     dl_client_stats_t *stats = &op->client->stats;
-    uint64_t waited_us = (dli_now() - op->started_ns) / DLI_NS_PER_US;
+    uint64_t waited_us = (op->hold->acquired_ns - op->started_ns) / DLI_NS_PER_US;
     stats->wait_us_sum += waited_us;
     stats->wait_us_max = dli_max(stats->wait_us_max, waited_us);
     stats->contended += op->held_by_other;
@@ -337,7 +345,9 @@ static uint64_t look_again_ns(dli_op_t *op) {
     const dl_grant_t *grant = &op->with.grant;
     bool will_notify =
         op->gate->watch != NULL && op->gate->hears && grant->busy_is_dlock && grant->busy_ms >= 0;
-    uint64_t wait_ns = will_notify ? DLI_NEVER : dli_backoff(op->client, op->tries++);
+    uint64_t wait_ns = will_notify            ? DLI_NEVER
+                       : grant->busy_is_dlock ? dli_backoff(op->client, op->tries++)
+                                              : glance_ns(op);
     if (grant->busy_ms >= 0) {
         int64_t left_ms = grant->busy_ms < DL_LEASE_MAX_MS ? grant->busy_ms : DL_LEASE_MAX_MS;
         wait_ns = dli_min(wait_ns, dli_max(dli_ms(left_ms) + DLI_NS_PER_MS, SHORTEST_WAIT_NS));
@@ -411,7 +421,7 @@ static dli_next_t wait_for_holder(dli_op_t *op) {
         gate->woken = gate->hears = false;
         gate->watch_changes = true;
         op->ask = DLI_ASK_WATCH;
-        op->until_ns = dli_exchange_deadline(op);
+        op->until_ns = dli_exchange_deadline(op, now);
         op->step = watched_step;
         return DLI_ASK;
     }
@@ -482,8 +492,8 @@ static dli_next_t tried_step(dli_op_t *op) {
             op->last_try = true;
         }
     } else if (status == DL_OK) { /* for which the server itself may have waited for the holder */
-        uint64_t took_ns = dli_now() - op->began_ns;
-        op->held_by_other |= op->request.with.wait_ms > 0 && took_ns >= dli_ms(op->client->backoff_min_ms);
+        uint64_t waited_ns = op->request.with.wait_ms > 0 ? dli_now() - op->began_ns : 0;
+        op->held_by_other |= waited_ns >= dli_ms(op->client->backoff_min_ms);
         status = take(op);
     } else if (dli_free_rest(op->claim)) {
         drop_claim(op);

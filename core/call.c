@@ -10,9 +10,9 @@ uint64_t dli_ask_deadline(const dl_client_t *client) {
     return client->closing ? dli_close_until(client) : dli_call_deadline(client);
 }
 
-void dli_call_note(dl_client_t *client, dl_status_t status) {
+void dli_call_note(dl_client_t *client, dl_status_t status, uint64_t now) {
     if (status != DL_EUNKNOWN && status != DL_EIO && status != DL_ECANCELED) {
-        client->last_answer_ns = dli_now();
+        client->last_answer_ns = now;
     }
     client->stats.unknown_outcomes += status == DL_EUNKNOWN;
 }
@@ -46,13 +46,13 @@ dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms) {
 
 /* Validity counts from the instant before the request was sent. A driver that names none, or one in the
  * future, is taken at the instant before it was called. */
-static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns) {
-    return sent_ns == 0 || sent_ns > dli_now() ? called_ns : sent_ns;
+static uint64_t sane_sent(uint64_t sent_ns, uint64_t called_ns, uint64_t now) {
+    return sent_ns == 0 || sent_ns > now ? called_ns : sent_ns;
 }
 
-void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns) {
+void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns, uint64_t now) {
     for (size_t i = 0; i < n; i++) {
-        batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns);
+        batch[i].sent_ns = sane_sent(batch[i].sent_ns, called_ns, now);
     }
 }
 
@@ -216,20 +216,21 @@ void dli_call_prepare(dli_op_t *op) {
 }
 
 void dli_call_answered(dli_op_t *op, dl_status_t answer) {
+    uint64_t now = dli_now();
     op->answer = answer;
     if (is_try(op)) {
         dl_grant_t *grant = &op->with.grant;
-        grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns);
+        grant->sent_ns = sane_sent(grant->sent_ns, op->called_ns, now);
         if (answer == DL_OK) {
             /* A driver that draws no more than one may say none. */
             grant->tokens = dli_min(dli_max(grant->tokens, 1), op->request.with.tokens);
             op->client->token_floor = dli_max(op->client->token_floor, grant->token + grant->tokens - 1);
         }
     } else if (op->ask == DLI_ASK_RENEW) {
-        dli_call_renewed(&op->with.renewal, 1, op->called_ns);
+        dli_call_renewed(&op->with.renewal, 1, op->called_ns, now);
         op->answer = op->with.renewal.status;
     }
     if (op->ask <= DLI_ASK_RELEASE) {
-        dli_call_note(op->client, op->answer);
+        dli_call_note(op->client, op->answer, now);
     }
 }

@@ -683,7 +683,7 @@ void dli_acquire_line_up(dli_op_t *op, dli_request_t *request);
  * others, until then; in the past: no longer, as all that is no try. */
 uint64_t dli_acquire_may_queue_until(const dli_op_t *op, uint64_t now);
 /* Until when one exchange of this call may go on: call_timeout, and never much more than the call has. */
-uint64_t dli_exchange_deadline(const dli_op_t *op);
+uint64_t dli_exchange_deadline(const dli_op_t *op, uint64_t now);
 /* extend.c: the server is told of op->hold, which takes an exchange: that it has so many levels, and how long
  * its lease is. `then` has the outcome for the caller in op->answer. */
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then);
@@ -789,7 +789,7 @@ void dli_hold_left_level(dli_hold_t *hold, uint64_t now);
 
 /* pass.c */
 /* An unlock of the last level. True: the hold has ended, its claim waits for the next of this process. */
-bool dli_pass(dli_hold_t *hold);
+bool dli_pass(dli_hold_t *hold, uint64_t now);
 bool dli_pass_suits(const dli_op_t *op); /* may this one, whose turn comes, be given a claim? */
 /* It is its turn, and a claim waits for it. True: held. False: it has to ask the server. */
 bool dli_pass_take(dli_op_t *op);
@@ -816,10 +816,10 @@ void dli_request_give_up(dl_client_t *client, dli_request_t *request);
 dl_status_t dli_request_carry_out(dl_client_t *client, const dli_request_t *request);
 void dli_requests_flush(dl_client_t *client); /* releases the mutex meanwhile */
 dl_request_t dli_call_request(const dli_claim_t *claim, uint32_t level, uint64_t deadline_ns);
-void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns);
+void dli_call_renewed(dl_renewal_t *batch, size_t n, uint64_t called_ns, uint64_t now);
 dl_renewal_t dli_call_renewal_of(dli_claim_t *claim, int64_t lease_ms);
 /* With the mutex: what the answer says of the server. */
-void dli_call_note(dl_client_t *client, dl_status_t status);
+void dli_call_note(dl_client_t *client, dl_status_t status, uint64_t now);
 
 /* events.c */
 void dli_event_lost(dli_hold_t *hold, dl_status_t why, const char *text);

@@ -49,7 +49,7 @@ static dli_next_t tell_step(dli_op_t *op) {
 dli_next_t dli_tell_server(dli_op_t *op, uint32_t level, dli_step_fn then) {
     op->level = level;
     op->then = then;
-    op->until_ns = dli_exchange_deadline(op);
+    op->until_ns = dli_exchange_deadline(op, dli_now());
     op->step = tell_step;
     return DLI_STEP;
 }

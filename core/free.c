@@ -96,8 +96,9 @@ static void ended(dli_request_t *request, dl_status_t status) {
     dl_client_t *client = claim->gate->client;
     dli_request_over(client, request);
     dli_claim_idle(claim);
-    dli_call_note(client, status);
-    bool is_silent = dli_now() >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
+    uint64_t now = dli_now();
+    dli_call_note(client, status, now);
+    bool is_silent = now >= client->last_answer_ns + dli_ms(client->call_timeout_ms);
     if (claim->may_appear && is_silent) { /* the server may stand still, and carry it out when it goes on */
         claim->free_until_ns = dli_call_deadline(client) + claim->free->pause_ns + dli_ms(claim->lease_ms);
     }

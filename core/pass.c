@@ -34,10 +34,9 @@ static bool is_wanted(const dli_hold_t *hold) {
     return hold->gate->client->passes && hold->auto_level > 0 && next != NULL && dli_pass_suits(next);
 }
 
-bool dli_pass(dli_hold_t *hold) {
+bool dli_pass(dli_hold_t *hold, uint64_t now) {
     dli_claim_t *claim = hold->claim;
     dli_gate_t *gate = hold->gate;
-    uint64_t now = dli_now();
     if (!is_wanted(hold) || !is_sound(claim, now)) {
         return false;
     }

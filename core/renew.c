@@ -122,7 +122,7 @@ static void note_failure(dli_claim_t *claim, dl_status_t status, uint64_t now) {
 static void apply(dli_claim_t *claim, const dl_renewal_t *renewal) {
     uint64_t now = dli_now();
     claim->renew_queued = false;
-    dli_call_note(claim->gate->client, renewal->status);
+    dli_call_note(claim->gate->client, renewal->status, now);
     dli_claim_idle(claim);
     /* A hold that ended meanwhile: the answer is about the past. And a late yes revives nothing. */
     dli_hold_t *hold = claim->hold;
@@ -171,7 +171,7 @@ static bool start(dli_request_t *request, dli_park_t *park) {
 static void ended(dli_request_t *request, dl_status_t status) {
     (void)status; /* each entry has its own */
     dl_client_t *client = DLI_CONTAINER_OF(dl_client_t, batch_request, request);
-    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns);
+    dli_call_renewed(client->batch, client->batch_len, client->batch_called_ns, dli_now());
     dli_request_over(client, request);
 }
 

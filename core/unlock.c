@@ -46,7 +46,8 @@ static dli_next_t release(dli_op_t *op, dli_hold_t *hold) {
 }
 
 dli_next_t dli_unlock_step(dli_op_t *op) {
-    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner, dli_now());
+    uint64_t now = dli_now();
+    dli_hold_t *hold = dli_gate_find(op->gate, &op->owner, now);
     if (hold == NULL) {
         return dli_op_end(op, DL_ENOTOWNER);
     }
@@ -55,9 +56,9 @@ dli_next_t dli_unlock_step(dli_op_t *op) {
         return dli_op_end(op, DL_ELOST);
     }
     if (hold->levels == 1) {
-        return dli_pass(hold) ? dli_op_end(op, DL_OK) : release(op, hold);
+        return dli_pass(hold, now) ? dli_op_end(op, DL_OK) : release(op, hold);
     }
-    dli_hold_left_level(hold, dli_now());
+    dli_hold_left_level(hold, now);
     if ((op->client->driver->caps & DL_CAP_SERVER_COUNT) == 0) {
         return dli_op_end(op, DL_OK);
     }

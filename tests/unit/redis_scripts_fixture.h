@@ -165,6 +165,20 @@ static inline const char *force(const layout_t *l) {
     return force_on(server.admin, l);
 }
 
+/* The lock is kept for a client for 20 s. */
+static inline void reserve_for(const layout_t *l, const char *uuid) {
+    char owner[64], hold[64];
+    snprintf(owner, sizeof owner, "%s:0", uuid);
+    snprintf(hold, sizeof hold, "%s:0:%s", uuid, l == &layouts[0] ? "0" : "h");
+    ask("DEL", LOCK, NULL);
+    if (l == &layouts[0]) {
+        ask("SET", LOCK, hold, NULL);
+    } else {
+        ask("HSET", LOCK, owner, "1", hold, "0", NULL);
+    }
+    ask("PEXPIRE", LOCK, "20000", NULL);
+}
+
 /* ---- judging ---------------------------------------------------------------------------------------- */
 
 static inline bool begins(const char *text, const char *with) {

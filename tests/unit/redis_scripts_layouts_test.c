@@ -305,6 +305,27 @@ Test(redis_scripts_layouts, a_hold_that_others_write_beside_is_lost_and_taken_ou
     }
 }
 
+/* What is reserved is taken out by who waits; the rest is no lock of ours. */
+Test(redis_scripts_layouts, what_others_write_beside_a_reservation_stays) {
+    for (size_t i = 0; i <= BESIDE; i++) {
+        const fields_t *theirs = i < BESIDE ? &beside[i] : &(fields_t){{UUID_B ":77", "1", NULL}};
+        for (int waits = 0; waits < 2; waits++) {
+            reserve_for(hash, UUID_A);
+            for (int j = 0; theirs->at[j] != NULL; j += 2) {
+                ask("HSET", LOCK, theirs->at[j], theirs->at[j + 1], NULL);
+            }
+            const char *answer = run_on(server.admin, hash->acquire, "2", LOCK, TOKENS, A, "7", "1", "30000",
+                                        "0", "1", "queue:" LOCK, waits ? "1" : "0", NULL);
+            cr_assert(!is_token(answer), "%zu, %d: %s", i, waits, answer);
+            for (int j = 0; theirs->at[j] != NULL; j += 2) {
+                cr_assert_str_eq(ask("HGET", LOCK, theirs->at[j], NULL), theirs->at[j + 1], "%zu", i);
+            }
+            cr_assert(left_ms() > 19000 && left_ms() <= 20000, "%zu: theirs got another end", i);
+        }
+    }
+    ask("DEL", LOCK, NULL);
+}
+
 /* Redisson deletes such a key when its own lock ends: nobody has it. */
 Test(redis_scripts_layouts, what_a_read_write_lock_leaves_behind_keeps_nobody_out) {
     for (size_t j = 0; j < USES; j++) {

@@ -333,6 +333,30 @@ Test(redis_scripts, who_may_not_do_all_of_it_leaves_no_lock) {
     }
 }
 
+/* What is reserved for who waits may go before the lock is there. */
+Test(redis_scripts, who_may_not_do_all_of_it_leaves_no_lock_where_one_is_reserved) {
+    static const char *const commands[] = {"-set", "-hset", "-pexpire", "-time",
+                                           "-get", "-hlen", "-hdel",    "-del"};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        redisContext *c = connect_without(commands[i]);
+        for
+            EACH_LAYOUT(l) {
+                reserve_for(l, UUID_A);
+                const char *answer = run_on(c, l->acquire, "2", LOCK, TOKENS, A, "7", "1", "30000", "0", "1",
+                                            "queue:" LOCK, "1", NULL);
+                if (answer[0] == '-') {
+                    long long left = left_ms();
+                    cr_assert(left == -2 || (left >= 0 && left <= 20000), "%s, %s: %lld", commands[i],
+                              l->name, left);
+                } else {
+                    cr_assert_gt(left_ms(), 29000, "%s, %s: %s", commands[i], l->name, answer);
+                }
+                ask("DEL", LOCK, NULL);
+            }
+        redisFree(c);
+    }
+}
+
 Test(redis_scripts, who_may_not_take_a_lost_hold_out_of_its_hash_has_lost_it_all_the_same) {
     const layout_t *hash = &layouts[1];
     redisContext *c = connect_without("-hdel");

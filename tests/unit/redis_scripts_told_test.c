@@ -170,6 +170,35 @@ Test(redis_scripts_told, who_takes_what_has_expired_stands_in_line_no_more) {
         }
 }
 
+/* Somebody else's, of the length that a queue may have. */
+Test(redis_scripts_told, what_is_no_queue_is_in_nobodys_way) {
+    static const char entry[] = UUID_B "9999999999999";
+    static const char *const heads[] = {"no queue, but of this length", "                           ",
+                                        "          nan          nan",   "          inf          inf",
+                                        "1000000000000-             ",  "1000000000000x0000000000000",
+                                        "-1e99        9-1e99        "};
+    redisContext *listener = must_listen();
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        for (int entries = 0; entries < 3; entries++) {
+            for
+                EACH_LAYOUT(l) {
+                    char text[27 + 2 * sizeof entry + 1];
+                    snprintf(text, sizeof text, "%.27s%s%s", heads[i], entries > 0 ? entry : "",
+                             entries > 1 ? entry : "");
+                    cr_assert(is_token(take(l, A, "7")));
+                    ask("SET", "queue:" LOCK, text, NULL);
+                    cr_assert(begins(ask_in_line(l), "["), "'%s'", text);
+                    ask("SET", "queue:" LOCK, text, NULL);
+                    cr_assert_str_eq(leave_to_others(server.admin, l), "1", "'%s'", text);
+                    ask("SET", "queue:" LOCK, text, NULL);
+                    cr_assert_neq(ask_in_line(l)[0], '-', "'%s'", text);
+                    ask("DEL", LOCK, "queue:" LOCK, NULL);
+                }
+        }
+    }
+    redisFree(listener);
+}
+
 /* Reserved, it would be so again when it is freed. */
 Test(redis_scripts_told, who_cannot_take_the_first_out_of_the_line_leaves_the_lock_to_all) {
     redisContext *listener = must_listen(), *c = connect_without("-set");

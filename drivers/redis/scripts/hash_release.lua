@@ -43,14 +43,15 @@ end
 if is_forced then
     -- include hash_lock.lua
     local f = read_lock(KEYS[1])
-    return f and (f.err and f or f.shown == ARGV[1] and free(KEYS[1], f[1], ARGV[4], ARGV[5], give))
+    return f and (f.err and f or f.shown == ARGV[1]
+        and free(KEYS[1], redis.call('hlen', KEYS[1]), f[1], ARGV[4], ARGV[5], give))
 end
 if not there and ARGV[7] ~= '1' then
     local uuid = string.sub(ARGV[1], 1, 36)
     local is_first = leave and leave(uuid)
     -- What was reserved for it, or its turn, is the next one's.
     if has_hold(KEYS[1], uuid .. ':0', '0', ARGV[4], ARGV[5]) or is_first and redis.call('hlen', KEYS[1]) == 0 then
-        free(KEYS[1], uuid .. ':0', ARGV[4], ARGV[5], give)
+        free(KEYS[1], 2, uuid .. ':0', ARGV[4], ARGV[5], give)
     end
 end
-return there == true and free(KEYS[1], ARGV[1], ARGV[4], ARGV[5], give) or there
+return there == true and free(KEYS[1], 2, ARGV[1], ARGV[4], ARGV[5], give) or there

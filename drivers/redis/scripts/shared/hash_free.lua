@@ -1,11 +1,10 @@
--- hash_free.lua - takes the fields of an owner out of the hash, and tells those who wait when nobody has it, unless
--- `gives` gave it to one of them. Answers 1, then 2, or an error where the user may not do that. What others have
+-- hash_free.lua - takes the fields of an owner out of the hash of so many, and tells those who wait when nobody has it,
+-- unless `gives` gave it to one of them. Answers 1, then 2, or an error where the user may not do that. What others have
 -- written stays; but Redisson deletes a key that has only `mode` left, for nobody has it.
-local function free(key, owner, channel, queue, gives)
-    local fields = redis.call('hlen', key)
+local function free(key, fields, owner, channel, queue, gives)
     local stays = fields > 2 and not (fields == 3 and redis.call('hmget', key, 'mode')[1])
     local taken = stays and redis.pcall('hdel', key, owner, owner .. ':h') or redis.pcall('del', key)
-    if type(taken) == 'table' then
+    if not tonumber(taken) then
         return taken
     end
     if stays then

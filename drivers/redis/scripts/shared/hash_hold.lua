@@ -7,8 +7,9 @@ local function has_hold(key, owner, hold, channel, queue)
         return f
     end
     local is_there = f[1] and f[2] == hold
-    if is_there and redis.call('hlen', key) > 2 then
-        free(key, owner, channel, queue)
+    local fields = is_there and redis.call('hlen', key) or 0
+    if fields > 2 then
+        free(key, fields, owner, channel, queue)
         return false
     end
     return is_there
