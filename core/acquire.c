@@ -45,7 +45,7 @@ uint64_t dli_backoff(const dl_client_t *client, unsigned tries) {
     return draw_ns(cap_ns / 16, cap_ns);
 }
 
-/* Who has it may free it and take it again at once, time after time, and tells nobody: it is seen free by who
+/* Who has it may free it and take it again at once, time after time, and tells nobody: it is met free by who
  * asks often. The longer that goes on, the less often, for the server's sake. */
 static uint64_t glance_ns(const dli_op_t *op) {
     const dl_client_t *client = op->client;
@@ -345,9 +345,9 @@ static uint64_t look_again_ns(dli_op_t *op) {
     const dl_grant_t *grant = &op->with.grant;
     bool will_notify =
         op->gate->watch != NULL && op->gate->hears && grant->busy_is_dlock && grant->busy_ms >= 0;
-    uint64_t wait_ns = will_notify            ? DLI_NEVER
-                       : grant->busy_is_dlock ? dli_backoff(op->client, op->tries++)
-                                              : glance_ns(op);
+    uint64_t wait_ns = will_notify           ? DLI_NEVER
+                       : op->request.unheard ? glance_ns(op)
+                                             : dli_backoff(op->client, op->tries++);
     if (grant->busy_ms >= 0) {
         int64_t left_ms = grant->busy_ms < DL_LEASE_MAX_MS ? grant->busy_ms : DL_LEASE_MAX_MS;
         wait_ns = dli_min(wait_ns, dli_max(dli_ms(left_ms) + DLI_NS_PER_MS, SHORTEST_WAIT_NS));

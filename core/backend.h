@@ -59,6 +59,8 @@ struct dli_request {
     /* Answer to a TRY that joined and is busy: it has a place; to a RELEASE: the first in line has the lock.
      */
     bool in_line;
+    /* Answer to a TRY that is busy: who has it tells nobody of its end, and may have it again at once. */
+    bool unheard;
     /* Answer to a TRY that ends with DL_EIO: the server was asked and had to say no, as it would again. */
     bool refused;
     /* The core's (call.c) */

@@ -24,10 +24,11 @@ const dl_option_t dli_core_options[DLI_OPT_COUNT + 1] = {
                                       "Bound of every exchange with the server, connecting included."),
     [DLI_OPT_BACKOFF_MIN] = DURATION("backoff_min", "5ms", 1, 60000,
                                      "The first pause between two tries where no release can be heard of."),
-    [DLI_OPT_BACKOFF_MAX] =
-        DURATION("backoff_max", "500ms", 1, 60000,
-                 "The longest such pause, also while another library's client holds the lock. Pauses double "
-                 "from try to try and are drawn at random."),
+    [DLI_OPT_BACKOFF_MAX] = DURATION(
+        "backoff_max", "500ms", 1, 60000,
+        "The longest such pause. Pauses double from try to try and are drawn at random; while another "
+        "library's client has the key of a redis-string, they grow with the time waited, to a sixteenth of "
+        "it."),
     [DLI_OPT_PASS] = SWITCH("pass", "true",
                             "An unlock gives the lock to the next caller of this process without asking the "
                             "server, for 10 ms or 32 times in a row."),

@@ -42,6 +42,7 @@ typedef struct dli_layout {
      * that also_publish names, with the key as message. */
     const char *peers_before;
     bool braces;      /* in both, around a key that has none */
+    bool hears_peers; /* what another library frees is told on that channel, too */
     int also_publish; /* the place of that option in the driver's table; 0: it has none */
 } dli_layout_t;
 

@@ -164,6 +164,7 @@ static bool judge_busy(ask_t *a, const redisReply *reply) {
     }
     grant->busy_ms = left_ms < 0 ? -1 : left_ms;
     grant->busy_is_dlock = ours == 1;
+    a->wire.asked->unheard = ours != 1 && !a->redis->layout->hears_peers;
     note_place(a, place);
     const char *who = !ours || reply->element[1]->len > 0 ? "held by another owner" : "kept for who waits";
     a->status = left_ms < 0 ? dl_driver_fail(err, DL_EBUSY, 0, "%s, without an end", who)

@@ -58,6 +58,7 @@ static const dli_layout_t hash_layout = {
     .channel_before = "redisson_lock__channel:",
     .peers_before = "redisson_lock_queue:",
     .braces = true,
+    .hears_peers = true,
 };
 
 static dl_status_t open_hash(void *state, const dl_option_value_t *values, const dl_driver_env_t *env,

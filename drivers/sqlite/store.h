@@ -168,7 +168,7 @@ typedef int (*dli_attempt_fn)(dli_connection_t *c, void *arg);
 typedef struct dli_limits {
     uint64_t deadline_ns;
     const dl_stop_t *stop; /* may be NULL */
-    bool frees;            /* where the folder is by now does not matter: what is freed is in this one */
+    bool frees;            /* a hold, which is in the folder that is open, wherever that is by now */
 } dli_limits_t;
 
 /* An attempt to open and set up, for this store; the file exists. */

@@ -152,6 +152,7 @@ static void give_answer(fault_job_t *job, dl_status_t status) {
         give_entry(job, i);
     }
     outer->in_line = job->inner.in_line;
+    outer->unheard = job->run.fault.mode == CT_ANSWER ? !job->grant.busy_is_dlock : job->inner.unheard;
     outer->refused = job->inner.refused;
     if (outer->grant != NULL) {
         *outer->grant = job->grant;

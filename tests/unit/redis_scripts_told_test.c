@@ -170,6 +170,25 @@ Test(redis_scripts_told, who_takes_what_has_expired_stands_in_line_no_more) {
         }
 }
 
+/* Else it would be left free after each hold that follows one of another library. */
+Test(redis_scripts_told, a_turn_of_others_ends_when_one_who_waits_takes_the_lock) {
+    redisContext *listener = must_listen();
+    for
+        EACH_LAYOUT(l) {
+            stand_behind(l);
+            cr_assert(begins(run_on(server.admin, l->acquire, "2", LOCK, TOKENS, UUID_A ":2", "8", "1",
+                                    "30000", "0", "1", "queue:" LOCK, "1", NULL),
+                             "["));
+            ask("SETRANGE", "queue:" LOCK, "0", "1700000000000", NULL);
+            ask("DEL", LOCK, NULL);
+            cr_assert(is_token(run_on(server.admin, l->acquire, "2", LOCK, TOKENS, A, "7", "1", "30000", "0",
+                                      "1", "queue:" LOCK, "1", NULL)));
+            cr_assert_str_eq(leave_to_others(server.admin, l), "2", "%s: left free again", l->name);
+            ask("DEL", LOCK, "queue:" LOCK, NULL);
+        }
+    redisFree(listener);
+}
+
 /* Somebody else's, of the length that a queue may have. */
 Test(redis_scripts_told, what_is_no_queue_is_in_nobodys_way) {
     static const char entry[] = UUID_B "9999999999999";

@@ -27,15 +27,15 @@ end
 -- include hash_lock.lua
 -- include token.lua
 local uuid = string.sub(ARGV[1], 1, 36)
--- Who waits and hears has most likely been told that it is reserved for its process: then it is free by this.
-local is_freed = ARGV[8] == '1' and redis.pcall('hdel', KEYS[1], uuid .. ':0', uuid .. ':0:h') == 2
-local f = read_lock(KEYS[1])
+-- Who waits and hears has most likely been told that it is reserved for its process, alone.
+local is_told = ARGV[8] == '1' and redis.pcall('hmget', KEYS[1], uuid .. ':0:h')[1] == '0'
+    and redis.call('hlen', KEYS[1]) == 2
+local f = not is_told and read_lock(KEYS[1])
 if f and f.err then
     return f
 end
-is_freed = is_freed and not f
 -- Who has it reserved stands in the queue no more.
-local is_mine = is_freed or f and f.is_reserved and f[1] == uuid .. ':0'
+local is_mine = is_told or f and f.is_reserved and f[1] == uuid .. ':0'
 local text, leave = not is_mine and redis.pcall('get', ARGV[7])
 -- To make a function costs as much as to call it: those for a lock that is free are made where they are needed.
 if text or f and not is_mine then
@@ -53,24 +53,23 @@ if text or f and not is_mine then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end
     leave = function()
-        stand(ARGV[7], text, uuid)
+        stand(ARGV[7], text, uuid, 'has')
     end
 end
 local token = next_token(tonumber(ARGV[6]))
 if type(token) == 'table' then
     return token
 end
-if f and is_mine then
+-- Who may not set an expiry fails before there is a lock without one; or deletes it again, as he was able to before.
+if is_mine then
     redis.call('del', KEYS[1])
-end
--- Who may not set an expiry fails here, before there is a lock without one, or frees it again.
-if not is_freed then
+else
     redis.call('pexpire', KEYS[1], ARGV[4])
 end
 redis.call('hset', KEYS[1], ARGV[1], '1', ARGV[1] .. ':h', ARGV[2])
 local expires = redis.pcall('pexpire', KEYS[1], ARGV[4])
-if type(expires) == 'table' then
-    redis.call('hdel', KEYS[1], ARGV[1], ARGV[1] .. ':h')
+if expires ~= 1 then
+    redis.call('del', KEYS[1])
     return expires
 end
 if leave then

@@ -42,7 +42,7 @@ if text or held and not is_mine then
         return {left, '', 1, stand(ARGV[7], text, uuid, ARGV[8])}
     end
     leave = function()
-        stand(ARGV[7], text, uuid)
+        stand(ARGV[7], text, uuid, 'has')
     end
 end
 local token = next_token(tonumber(ARGV[6]))

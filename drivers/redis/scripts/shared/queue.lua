@@ -14,7 +14,7 @@ local function now_ms()
 end
 local function queue_of(text)
     local is_whole = text and not text.err and #text % SIZE == FIRST - 1
-    return is_whole and tonumber(string.sub(text, 1, 13)) and text or ''
+    return is_whole and (tonumber(string.sub(text, 1, 13)) or 0) > 0 and text or ''
 end
 -- Nil; 0: nothing can be written now; -1: the user may not. Of a replica it is an error: who asks is to find its primary.
 local function write_queue(queue, text)
@@ -39,14 +39,17 @@ local function others_turn(text, uuid, joins)
     end
     return at and at > FIRST and math.max(200, turn - past) or turn - past
 end
--- The process waits for it or, with joins ~= '1', no longer does. Its place in the queue, from 1 on; 0: it has none;
--- -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
+-- The process waits for it or, with joins ~= '1', no longer does ('has': for it has taken it, and it was free until now).
+-- Its place in the queue, from 1 on; 0: it has none; -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
 -- the lock, or one that polls finds others in line, and neither was seen for a second.
 local function stand(queue, text, uuid, joins, is_foreign)
     local at, entry, now = string.find(text, uuid, FIRST, true), '', 0
-    local is_news, polls = false, joins == '2' and #text > FIRST and not at
-    if joins == '1' or polls then
+    local is_news, polls, takes = false, joins == '2' and #text > FIRST and not at, joins == 'has' and at
+    if joins == '1' or polls or takes then
         now = now_ms()
+    end
+    if takes and now > tonumber(string.sub(text, 1, 13)) then
+        text = string.format('%013.0f0', now) .. string.sub(text, 15)
     end
     if joins == '1' then
         text = text ~= '' and text or string.format('%013.0f%014d', now - 12, 0)
@@ -65,8 +68,8 @@ local function stand(queue, text, uuid, joins, is_foreign)
 end
 -- Of a lock that is free: the first in the queue that hears of it is told. True: it is reserved for that one. False: it
 -- stays free, since nobody hears, or everybody's turn has come: after 100 ms and four reservations, or a second. For a
--- minute after another library had it, that turn is three tenths as long as those before were, but a quarter of a second
--- at most: a client that polls every 250 ms is to meet it soon.
+-- minute after another library had it, that turn is three tenths as long as ours had it before, a quarter of a second at
+-- most: a client that polls every 250 ms is to meet it soon.
 local function hand_over(key, queue, text, channel, reserve)
     if text == '' then
         return false

@@ -7,20 +7,23 @@ local function last_token(key)
     end
     return string.find(last, '^%d+$') and tonumber(last) or {err = 'ETOKEN not a counter'}
 end
--- Draws so many (nil: 1) above ARGV[5], the last of them not below the clock: the first of them; the last is written. Only
--- the first write of a script is refused when memory is full: that is this one, or the lock would be there without a token.
--- To make text of a number takes as long as a command: of the clock it is there.
+-- Draws so many (nil: 1) above ARGV[5] and not below the clock: the first of them; the last is written. Only the first write
+-- of a script is refused when memory is full: that is this one, or the lock would be there without a token.
+-- To make a number into text takes as long as a command; the clock comes as text.
 local function next_token(count)
     local last = last_token(KEYS[2])
     if type(last) == 'table' then
         return last
     end
-    local now = redis.call('time')
-    local clock = now[1] .. string.sub('00000' .. now[2], -6)
-    local end_of_block = math.max(tonumber(clock), math.max(last, tonumber(ARGV[5])) + (count or 1))
+    local now, floor, n = redis.call('time'), tonumber(ARGV[5]), count or 1
+    local text = now[1] .. string.sub('00000' .. now[2], -6)
+    local clock, token = tonumber(text), (floor > last and floor or last) + 1
+    local is_clock = clock > token
+    token = is_clock and clock or token
+    local end_of_block = token + (n - 1)
     if end_of_block >= 9007199254740992 then
         return {err = 'ETOKEN not a counter of this size'}
     end
-    redis.call('set', KEYS[2], end_of_block == tonumber(clock) and clock or end_of_block)
-    return end_of_block - ((count or 1) - 1)
+    redis.call('set', KEYS[2], is_clock and n == 1 and text or end_of_block)
+    return token
 end
