@@ -671,7 +671,7 @@ void dli_op_about(dli_op_t *op, dli_hold_t *hold);
 dli_next_t dli_acquire_step(dli_op_t *op);
 dli_next_t dli_unlock_step(dli_op_t *op);
 dli_next_t dli_extend_step(dli_op_t *op);
-dli_next_t dli_inspect_step(dli_op_t *op);
+dli_next_t dli_query_step(dli_op_t *op);
 /* The whole hold of a thread that has ended; false: no memory. */
 bool dli_unlock_left_behind(dli_hold_t *hold);
 /* A worker has come to a try before op->until_ns. What it may take counts from here, unless the server

@@ -11,17 +11,11 @@
 #define CAPS_KNOWN \
     (DL_CAP_LEASE | DL_CAP_SESSION | DL_CAP_FENCE | DL_CAP_SERVER_COUNT | DL_CAP_NATIVE_WAIT | DL_CAP_NOTIFY)
 
-static bool is_word(const char *text, const char *more, size_t max) {
+#define WORD "abcdefghijklmnopqrstuvwxyz0123456789"
+
+static bool is_word(const char *text, const char *accepted, size_t max) {
     size_t len = text != NULL ? strlen(text) : 0;
-    if (len == 0 || len > max) {
-        return false;
-    }
-    for (const char *p = text; *p != '\0'; p++) {
-        if (!(*p >= 'a' && *p <= 'z') && !(*p >= '0' && *p <= '9') && strchr(more, *p) == NULL) {
-            return false;
-        }
-    }
-    return true;
+    return len > 0 && len <= max && strspn(text, accepted) == len;
 }
 
 typedef struct rule {
@@ -70,7 +64,7 @@ static const char *bad_options(const dl_driver_t *d) {
     const char *bad = NULL;
     for (const dl_option_t *o = d->options; o != NULL && o->name != NULL && bad == NULL; o++) {
         const rule_t rules[] = {
-            {!is_word(o->name, "_", 63) || o->help == NULL,
+            {!is_word(o->name, WORD "_", 63) || o->help == NULL,
              "an option needs a name of [a-z0-9_] and a line of help"},
             {o->type < DL_OPTION_STRING || o->type > DL_OPTION_SECRET, "an option has an unknown type"},
             {o->min > o->max, "an option's range is empty"},
@@ -118,7 +112,7 @@ dl_status_t dli_driver_take(const dl_driver_t *given, const dli_backend_t *inner
     if (driver->abi != DL_DRIVER_ABI) {
         take_watch_away(driver);
     }
-    if (!is_word(driver->name, "-", 31) || driver->summary == NULL) {
+    if (!is_word(driver->name, WORD "-", 31) || driver->summary == NULL) {
         return dli_fail(err, DL_EINVAL, "a driver needs a name of up to 31 [a-z0-9-] and a summary");
     }
     const char *bad = bad_table(driver, inner);

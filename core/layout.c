@@ -18,15 +18,11 @@ _Static_assert(sizeof(((dl_completion_t *)0)->with) == sizeof(((dl_completion_t 
                "what comes behind `with` would move");
 
 bool dli_layout_has(const dli_layout_t *layout, size_t size) {
-    if (size == layout->now) {
-        return true;
-    }
+    bool has = size == layout->now;
     for (size_t i = 0; i < sizeof layout->earlier / sizeof layout->earlier[0]; i++) {
-        if (size == layout->earlier[i] && size != 0) {
-            return true;
-        }
+        has |= size != 0 && size == layout->earlier[i];
     }
-    return false;
+    return has;
 }
 
 void dli_layout_give(void *to, size_t size, const void *whole) {

@@ -16,11 +16,6 @@
 
 /* ---- begin and end ------------------------------------------------------------------------------ */
 
-/* Those on one handle stand together. */
-static void link_op(dli_op_t *op) {
-    dli_tree_add(&op->client->ops, &op->by_handle, (uintptr_t)op->lock);
-}
-
 static void fill(dli_op_t *op, const dli_asked_t *asked) {
     memset(op, 0, offsetof(dli_op_t, err)); /* the rest is large, and is filled before it is read */
     dli_error_clear(&op->err);
@@ -56,7 +51,7 @@ dl_status_t dli_op_enter(dli_op_t *op, dl_lock_t *lock, dl_error_t *err) {
     op->gate = lock->gate;
     op->lock = lock;
     lock->refs++;
-    link_op(op);
+    dli_tree_add(&op->client->ops, &op->by_handle, (uintptr_t)op->lock);
     return DL_OK;
 }
 
@@ -455,7 +450,7 @@ void dli_op_start(dli_op_t *op) {
     op->async = true;
     op->timer.fire = fire;
     if (op->lock == NULL) {
-        link_op(op);
+        dli_tree_add(&op->client->ops, &op->by_handle, (uintptr_t)op->lock);
         op->client->calls++;
     }
     make_ready(op);

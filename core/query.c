@@ -94,26 +94,20 @@ static dli_next_t asked_step(dli_op_t *op) {
     return dli_op_end(op, op->answer);
 }
 
-static dli_next_t ask(dli_op_t *op, dli_ask_kind_t ask, const char *what) {
+dli_next_t dli_query_step(dli_op_t *op) {
+    bool inspects = op->kind == DL_OP_INSPECT;
     const dl_driver_t *driver = op->client->driver;
-    bool has_op = ask == DLI_ASK_INSPECT ? driver->inspect != NULL : driver->force_release != NULL;
+    bool has_op = inspects ? driver->inspect != NULL : driver->force_release != NULL;
     bool can = op->client->inner != NULL || has_op; /* a backend takes both */
+    const char *what = inspects ? "inspect" : "free another's lock";
     dl_status_t status = can ? dli_op_stop_reason(op) : cannot(op->client, what, &op->err);
     if (status != DL_OK) {
         return dli_op_end(op, status);
     }
-    op->ask = ask;
+    op->ask = inspects ? DLI_ASK_INSPECT : DLI_ASK_FORCE;
     op->until_ns = dli_call_deadline(op->client);
     op->step = asked_step;
     return DLI_ASK;
-}
-
-dli_next_t dli_inspect_step(dli_op_t *op) {
-    return ask(op, DLI_ASK_INSPECT, "inspect");
-}
-
-static dli_next_t force_step(dli_op_t *op) {
-    return ask(op, DLI_ASK_FORCE, "free another's lock");
 }
 
 dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
@@ -122,7 +116,7 @@ dl_status_t dl_inspect(dl_lock_t *lock, dl_lock_info_t *info, dl_error_t *err) {
         return dli_fail(err, DL_EINVAL, "no lock, or an info that was not made by DL_LOCK_INFO_INIT");
     }
     dl_lock_info_t whole = DL_LOCK_INFO_INIT;
-    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_inspect_step};
+    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_query_step};
     dl_status_t status = dli_op_call(&asked, lock, &whole, err);
     dli_layout_give(info, info->size, &whole);
     return status;
@@ -165,7 +159,7 @@ dl_status_t dl_list(dl_client_t *client, const char *prefix, dl_list_fn fn, void
 
 dl_status_t dl_force_unlock(dl_lock_t *lock, dl_error_t *err) {
     DLI_NO_THREAD_CANCEL;
-    dli_asked_t asked = {.kind = DL_OP_FORCE, .step = force_step};
+    dli_asked_t asked = {.kind = DL_OP_FORCE, .step = dli_query_step};
     return dli_op_call(&asked, lock, NULL, err);
 }
 

@@ -167,7 +167,7 @@ dl_status_t dl_extend_begin(dl_lock_t *lock, int64_t lease_ms, dl_queue_t *queue
 }
 
 dl_status_t dl_inspect_begin(dl_lock_t *lock, dl_queue_t *queue, void *tag, uint64_t *id, dl_error_t *err) {
-    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_inspect_step, .tag = tag};
+    dli_asked_t asked = {.kind = DL_OP_INSPECT, .step = dli_query_step, .tag = tag};
     return begin(&asked, lock, queue, id, err);
 }
 

@@ -133,7 +133,7 @@ static void init_cond(pthread_cond_t *cond) {
 }
 
 /* Condition variables know no CLOCK_BOOTTIME. The wait is made on CLOCK_MONOTONIC; after a suspend the
- * watchdog, which notices the resume, broadcasts, and the waiter looks at the clock again. */
+ * client's own thread, which notices the resume, broadcasts, and the waiter looks at the clock again. */
 static int wait_cond(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
     if (deadline_ns == DLI_NEVER) {
         pthread_cond_wait(cond, mutex);
