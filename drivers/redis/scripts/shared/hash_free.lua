@@ -1,6 +1,6 @@
 -- hash_free.lua - takes the fields of an owner out of a hash with so many fields, and tells those who wait when nobody
--- has it, unless `gives` gave it to one of them. Answers 1, then 2, or an error where the user may not do that. What others have
--- written stays; but Redisson deletes a key that has only `mode` left, for nobody has it.
+-- has it, unless `gives` gave it to one of them. Answers 1, then 2, or an error where the user may not do that. What
+-- others have written stays; but Redisson deletes a key that has only `mode` left, for nobody has it.
 local function free(key, fields, owner, channel, queue, gives)
     local stays = fields > 2 and not (fields == 3 and redis.call('hmget', key, 'mode')[1])
     local taken = stays and redis.pcall('hdel', key, owner, owner .. ':h') or redis.pcall('del', key)

@@ -40,8 +40,9 @@ local function others_turn(text, uuid, joins)
     return at and at > FIRST and math.max(200, turn - past) or turn - past
 end
 -- The process waits for it or, with joins ~= '1', no longer does ('has': for it has taken it, and it was free until now).
--- Its place in the queue, from 1 on; 0: it has none; -1: it may have none. An entry that lasts until the process asks again is not written anew, unless another library has
--- the lock, or one that polls finds others in line, and neither was seen for a second.
+-- Its place in the queue, from 1 on; 0: it has none; -1: it may have none. An entry that lasts until the process asks
+-- again is not written anew, unless another library has the lock, or one that polls finds others in line, and neither
+-- was seen for a second.
 local function stand(queue, text, uuid, joins, is_foreign)
     local at, entry, now = string.find(text, uuid, FIRST, true), '', 0
     local is_news, polls, takes = false, joins == '2' and #text > FIRST and not at, joins == 'has' and at
