@@ -162,7 +162,8 @@ script_t *script_record(const char *driver, const char *name) {
         die("out of memory", NULL);
     }
     switch_log(admin, 1);
-    dl_client_t *client = mysql_open_client(driver, "");
+    /* What a purge says, which may be due at any release, is no part of a pair. */
+    dl_client_t *client = mysql_open_client(driver, ", purge_after: 0s");
     /* Once unrecorded: it makes the row, and the connections that are missing. */
     if (dl_lock_open(client, name, &lock, &err) != DL_OK || dl_lock(lock, &err) != DL_OK ||
         dl_unlock(lock, &err) != DL_OK) {

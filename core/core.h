@@ -362,6 +362,7 @@ typedef struct dli_loop {
     int session_epoll_fd;
     int resume_fd;
     uint64_t sleeps_to_ns; /* 0: it is awake, or being woken; DLI_NEVER before it is started */
+    uint64_t told_ns;      /* until then it was to sleep at most, when it was woken last */
     dli_node_t *timers;
     bool is_woken;                    /* by whoever releases the mutex */
     bool again;                       /* woken since its turn began */

@@ -31,6 +31,7 @@ void dli_loop_wake(dl_client_t *client) {
 /* Looks again at this instant at the latest. */
 static void look_at(dl_client_t *client, uint64_t at_ns) {
     if (at_ns < client->loop.sleeps_to_ns) {
+        client->loop.told_ns = at_ns;
         dli_loop_wake(client);
     }
 }
@@ -485,7 +486,8 @@ void dli_loop_fire(dl_client_t *client) {
     }
 }
 
-/* What is due now. Returns until when nothing is. */
+/* What is due now. Returns until when nothing is; what it was woken for may be over by now, as a hold that
+ * was short: it sleeps until then all the same, so that the next one does not wake it. */
 static uint64_t turn(dl_client_t *client) {
     dli_loop_t *loop = &client->loop;
     if (loop->listening && loop->tend_ns <= dli_now()) {
@@ -500,7 +502,9 @@ static uint64_t turn(dl_client_t *client) {
     dli_run_ready(client);
     bool lacks = client->threads_exited;
     lacks |= dli_lanes_call_again(client);
-    uint64_t until_ns = dli_min(dli_timers_due(loop->timers), lacks ? dli_now() + AGAIN_NS : DLI_NEVER);
+    uint64_t now = dli_now(),
+             until_ns = dli_min(dli_timers_due(loop->timers), lacks ? now + AGAIN_NS : DLI_NEVER);
+    until_ns = dli_min(until_ns, loop->told_ns > now ? loop->told_ns : DLI_NEVER);
     return has_to_listen(loop) && !loop->listening ? until_ns : dli_min(until_ns, loop->tend_ns);
 }
 

@@ -24,28 +24,51 @@ static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dl
  * The row lock is held, so nobody else draws for this name. A token is above the server's clock and above
  * those of all names that were ever deleted (the row with the empty name), so that deleting a row takes no
  * token back. Not only a name's first one: a draw that is still under way although its row lock was lost may
- * make the row anew and not see the deletion. The outcome comes back as the insert id, whether the row was
- * there or not: the last of the tokens, which is the one that the row keeps.
+ * make the row anew, as clients of release 0.1 do without seeing the deletion. The row with the empty name is
+ * read under a shared lock, so that it cannot be raised before the new row is there; without it nothing is
+ * drawn. The outcome comes back as the insert id, whether the row was there or not: the last of the tokens,
+ * which is the one that the row keeps.
  */
+static dl_status_t draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t count,
+                        dli_mysql_answer_t *answer, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_sql_add(&sql,
+                      "INSERT INTO $t(name,token,drawn_at)"
+                      " SELECT $x,"
+                      "LAST_INSERT_ID(GREATEST(base.token,$u," DLI_MYSQL_MICROS "," DLI_MYSQL_WRITABLE
+                      ")+$u),"
+                      "UTC_TIMESTAMP(6) FROM $t AS base WHERE base.name='' LOCK IN SHARE MODE"
+                      " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
+                      "token=LAST_INSERT_ID(GREATEST($t.token,base.token,$u," DLI_MYSQL_MICROS ")+$u)",
+                      mysql->tokens, request->name, request->name_len, request->token_floor, count,
+                      mysql->tokens, mysql->tokens, request->token_floor, count);
+    return run(mysql, request, &sql, "drawing a token for", answer, err);
+}
+
+/* Once in the life of a table. */
+static dl_status_t make_base(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err) {
+    DLI_MYSQL_SQL(sql);
+    dli_mysql_answer_t answer = {0};
+    dli_mysql_sql_add(&sql, "INSERT IGNORE INTO $t(name,token,drawn_at) VALUES('',0,UTC_TIMESTAMP(6))",
+                      mysql->tokens);
+    dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
+    dli_mysql_answer_free(&answer);
+    return status;
+}
+
 dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request, dl_grant_t *grant,
                                  dl_error_t *err) {
     if (request->token_floor >= (uint64_t)INT64_MAX) {
         return dl_driver_fail(err, DL_ELIMIT, 0, "no token is larger than the floor");
     }
     const uint64_t count = dli_block(request, INT64_MAX);
-    DLI_MYSQL_SQL(sql);
-    dli_mysql_sql_add(&sql,
-                      "INSERT INTO $t(name,token,drawn_at)"
-                      " SELECT $x,LAST_INSERT_ID(base.token),UTC_TIMESTAMP(6) FROM ("
-                      "SELECT GREATEST($u," DLI_MYSQL_MICROS ",COALESCE(MAX(f.token),0)," DLI_MYSQL_WRITABLE
-                      ")+$u AS token"
-                      " FROM $t f WHERE f.name='') base"
-                      " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
-                      "token=LAST_INSERT_ID(GREATEST($t.token+$u,base.token))",
-                      mysql->tokens, request->name, request->name_len, request->token_floor, count,
-                      mysql->tokens, mysql->tokens, count);
     dli_mysql_answer_t answer;
-    dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
+    dl_status_t status = draw(mysql, request, count, &answer, err);
+    if (status == DL_OK && answer.affected == 0) {
+        dli_mysql_answer_free(&answer);
+        status = make_base(mysql, request, err);
+        status = status == DL_OK ? draw(mysql, request, count, &answer, err) : status;
+    }
     if (status != DL_OK) {
         return status;
     }

@@ -383,6 +383,20 @@ CT_CASE(renewal, of_one_lock_does_not_suffer_from_anothers_dead_connection) {
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
+CT_CASE(renewal, wakes_no_thread_for_each_short_hold, .traits = CT_VIRTUAL) {
+    (void)ct_sleeps(ct);
+    dl_client_t *c = ct_open(ct, NULL);
+    dl_lock_t *lock = ct_lock(ct, c, "orders");
+    int before = 0;
+    for (int i = 0; i < 20; i++) {
+        CT_OK(dl_lock(lock, CT_ERR));
+        CT_OK(dl_unlock(lock, CT_ERR));
+        ct_sleep_ms(ct, 1);
+        before = i == 0 ? ct_sleeps(ct) : before;
+    }
+    CT_LE(ct_sleeps(ct), before + 2);
+}
+
 CT_CASE(renewal, ends_with_the_unlock) {
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "ended");

@@ -256,6 +256,8 @@ int ct_thread_done(ct_t *ct, ct_thread_t *thread);
 /* From now on so many threads can be started, by whomever; then none (EAGAIN). First called before threads
  * of clients are there. */
 void ct_threads_left(ct_t *ct, int n);
+/* How often other threads than this one have begun to sleep in poll. First called as the above. */
+int ct_sleeps(ct_t *ct);
 
 /* Opens for all waiters once it was counted down `count` times. A gate is a latch of 1. */
 typedef struct ct_latch ct_latch_t;

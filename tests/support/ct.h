@@ -120,7 +120,7 @@ void ct_fail_no_more(void);
 /* Between the files of the harness. */
 void ct_close_all(ct_t *ct);
 void ct_end_threads(ct_t *ct);
-void ct_end_few_threads(void);
+void ct_end_changed_sys(void);
 void ct_end_processes(ct_t *ct);
 void ct_kill_processes(ct_t *ct); /* takes no lock */
 void ct_free_latches(ct_t *ct);

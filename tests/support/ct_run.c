@@ -273,7 +273,7 @@ static void tear_down(ct_t *ct) {
     }
     alarm(0);
     await_what_was_left(ct, 0);
-    ct_end_few_threads();
+    ct_end_changed_sys();
     pthread_mutex_destroy(&ct->mutex);
     is_running = 0;
 }

@@ -1,6 +1,7 @@
 /* ct_sync.c - time, threads and latches of a case, on whichever clock it runs. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -164,29 +165,47 @@ void ct_end_threads(ct_t *ct) {
     }
 }
 
-/* The table in use, but with starts of threads that fail. */
-static dli_sys_t few_threads;
-static int (*real_start)(pthread_t *thread, void *(*fn)(void *), void *arg);
-static atomic_int threads_left;
+/* The table in use, but with starts of threads that fail, and sleeps that are counted. */
+static dli_sys_t changed;
+static dli_sys_t before;
+static pthread_t changer;
+static atomic_int threads_left, sleeps;
 
 static int start_or_fail(pthread_t *thread, void *(*fn)(void *), void *arg) {
-    return atomic_fetch_sub(&threads_left, 1) > 0 ? real_start(thread, fn, arg) : EAGAIN;
+    return atomic_fetch_sub(&threads_left, 1) > 0 ? before.thread_start(thread, fn, arg) : EAGAIN;
+}
+
+static int count_sleep(struct pollfd *fds, nfds_t n, uint64_t deadline_ns) {
+    atomic_fetch_add(&sleeps, deadline_ns != 0 && !pthread_equal(pthread_self(), changer));
+    return before.poll(fds, n, deadline_ns);
+}
+
+static void change_sys(void) {
+    if (dli_sys != &changed) {
+        changed = before = *dli_sys;
+        changer = pthread_self();
+        atomic_store(&threads_left, INT_MAX);
+        changed.thread_start = start_or_fail;
+        changed.poll = count_sleep;
+        dli_sys = &changed;
+    }
 }
 
 /* Now that no thread looks at it. */
-void ct_end_few_threads(void) {
-    if (dli_sys == &few_threads) {
+void ct_end_changed_sys(void) {
+    if (dli_sys == &changed) {
         dli_sys = &dli_sys_real;
     }
 }
 
 void ct_threads_left(ct_t *ct, int n) {
     (void)ct;
+    change_sys();
     atomic_store(&threads_left, n);
-    if (dli_sys != &few_threads) {
-        few_threads = *dli_sys;
-        real_start = few_threads.thread_start;
-        few_threads.thread_start = start_or_fail;
-        dli_sys = &few_threads;
-    }
+}
+
+int ct_sleeps(ct_t *ct) {
+    (void)ct;
+    change_sys();
+    return atomic_load(&sleeps);
 }

@@ -141,6 +141,23 @@ Test(mysql_tls, deadlines_hold) {
     dli_mysql_conn_close(conn);
 }
 
+Test(mysql_tls, what_is_cut_off_while_it_is_sent_is_no_signal) {
+    start_with("here");
+    parts.tls = "require";
+    dli_mysql_conn_t *conn = connect_plain();
+    enum { LEN = 14 * 1024 * 1024 }; /* more than the kernel takes for it */
+    char *sql = malloc(LEN);
+    memset(sql, ' ', LEN - 1);
+    sql[LEN - 1] = '\0';
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    cr_assert_eq(sigaction(SIGPIPE, &action, NULL), 0);
+    mysql_server_freeze(server);
+    cr_assert_eq(ask_within(conn, sql, 200, NULL), DL_EUNKNOWN);
+    mysql_server_thaw(server);
+    dli_mysql_conn_close(conn);
+    free(sql);
+}
+
 /* ---- false servers ------------------------------------------------------------------------------------ */
 
 static int listener;

@@ -85,21 +85,31 @@ void dli_mysql_library_thread_end(void) {
 
 enum { MASKED_BY_US = 1, WAS_PENDING = 2 };
 
+/* What it sends without TLS, the library sends so that no signal comes of it: Connector/C does from its
+ * release 3.0 on (MSG_NOSIGNAL). */
+#ifdef LIBMARIADB
+#define IS_QUIET_IN_CLEAR true
+#else
+#define IS_QUIET_IN_CLEAR false
+#endif
+
 void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql, dli_unforked_t what) {
     sigset_t pipe, before;
+    quiet->masked = WAS_PENDING; /* nothing is undone */
     quiet->has_tls = mysql != NULL && mysql_get_ssl_cipher((MYSQL *)(uintptr_t)mysql) != NULL;
     if (quiet->has_tls) {
         quiet->what = what;
         dli_unforked_begin(what);
         clear_errors();
+    } else if (mysql != NULL && IS_QUIET_IN_CLEAR) {
+        return;
     }
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
-    quiet->masked = 0;
     if (pthread_sigmask(SIG_BLOCK, &pipe, &before) != 0) {
-        quiet->masked = WAS_PENDING; /* nothing was changed, nothing is undone */
         return;
     }
+    quiet->masked = 0;
     if (sigismember(&before, SIGPIPE) == 0) {
         quiet->masked = MASKED_BY_US; /* it cannot be pending: it would have come */
     } else if (sigpending(&before) == 0 && sigismember(&before, SIGPIPE) == 1) {

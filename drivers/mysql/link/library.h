@@ -44,7 +44,8 @@ typedef struct dli_mysql_quiet {
     bool has_tls;
     dli_unforked_t what;
 } dli_mysql_quiet_t;
-/* mysql: NULL is fine. what: DLI_UNFORKED_OPENSSL, or LIBRARY of who waits for the server there. */
+/* mysql: connected; NULL: it is not yet. what: DLI_UNFORKED_OPENSSL, or LIBRARY of who waits for the server
+ * there. */
 void dli_mysql_quiet_begin(dli_mysql_quiet_t *quiet, const MYSQL *mysql, dli_unforked_t what);
 void dli_mysql_quiet_end(dli_mysql_quiet_t *quiet);
 
