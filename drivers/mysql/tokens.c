@@ -24,10 +24,9 @@ static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dl
  * The row lock is held, so nobody else draws for this name. A token is above the server's clock and above
  * those of all names that were ever deleted (the row with the empty name), so that deleting a row takes no
  * token back. Not only a name's first one: a draw that is still under way although its row lock was lost may
- * make the row anew, as clients of release 0.1 do without seeing the deletion. The row with the empty name is
- * read under a shared lock, so that it cannot be raised before the new row is there; without it nothing is
- * drawn. The outcome comes back as the insert id, whether the row was there or not: the last of the tokens,
- * which is the one that the row keeps.
+ * make the row anew and not see the deletion. The row with the empty name is read without a lock: who deletes
+ * keeps it locked, and may be stopped there; without that row nothing is drawn. The outcome comes back as the
+ * insert id, whether the row was there or not: the last of the tokens, which is the one that the row keeps.
  */
 static dl_status_t draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t count,
                         dli_mysql_answer_t *answer, dl_error_t *err) {
@@ -37,7 +36,7 @@ static dl_status_t draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_
                       " SELECT $x,"
                       "LAST_INSERT_ID(GREATEST(base.token,$u," DLI_MYSQL_MICROS "," DLI_MYSQL_WRITABLE
                       ")+$u),"
-                      "UTC_TIMESTAMP(6) FROM $t AS base WHERE base.name='' LOCK IN SHARE MODE"
+                      "UTC_TIMESTAMP(6) FROM $t AS base WHERE base.name=''"
                       " ON DUPLICATE KEY UPDATE drawn_at=UTC_TIMESTAMP(6),"
                       "token=LAST_INSERT_ID(GREATEST($t.token,base.token,$u," DLI_MYSQL_MICROS ")+$u)",
                       mysql->tokens, request->name, request->name_len, request->token_floor, count,

@@ -289,8 +289,29 @@ Test(mysql_pessimistic_traps, a_hold_that_ends_behind_a_late_extension_leaves_no
     shut(&c);
 }
 
-/* ---- a deletion that has begun --------------------------------------------------------------------------
+/* ---- a purge that stands still ----------------------------------------------------------------------------
  */
+
+/* The row with the empty name is raised, and the names' rows are deleted, in one transaction. */
+Test(mysql_pessimistic_traps, a_client_that_is_stopped_while_it_purges_keeps_nobody_from_locking) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    uint64_t last = h.grant.token;
+    must_free(&h);
+    mysql_hand_t *hand = mysql_hand(server, database);
+    (void)mysql_hand_ask(hand, "BEGIN");
+    (void)mysql_hand_ask(hand, "UPDATE " TABLE "_tokens SET token=token+1 WHERE name=''");
+    h = must_lock(&c, "orders", A, 2, 30000);
+    cr_assert_gt(h.grant.token, last);
+    must_free(&h);
+    h = must_lock(&c, "new", A, 3, 30000);
+    must_free(&h);
+    mysql_hand_close(hand);
+    shut(&c);
+}
+
+/* ---- a break that the server does not see -------------------------------------------------------------- */
 
 static bool is_drawn(void) {
     return mysql_number(
@@ -299,33 +320,6 @@ static bool is_drawn(void) {
                " AND INFO LIKE 'INSERT INTO " TABLE "_tokens%%'",
                database) > 0;
 }
-
-/* The row with the empty name is raised, and the names' rows are deleted, in one transaction. */
-Test(mysql_pessimistic_traps, a_draw_waits_for_a_deletion_that_has_begun) {
-    client_t c;
-    waiter_t w;
-    must_open(&c, UUID_A);
-    hold_t h = must_lock(&c, "orders", A, 1, 30000);
-    uint64_t raised = h.grant.token + 1000000000000;
-    must_free(&h);
-    mysql_hand_t *hand = mysql_hand(server, database);
-    char raise[128];
-    (void)snprintf(raise, sizeof raise, "UPDATE " TABLE "_tokens SET token=%llu WHERE name=''",
-                   (unsigned long long)raised);
-    (void)mysql_hand_ask(hand, "BEGIN");
-    (void)mysql_hand_ask(hand, "%s", raise);
-    start_waiter(&w, &c, A, 2, -1);
-    AWAIT(is_drawn(), 3000);
-    (void)mysql_hand_ask(hand, "DELETE FROM " TABLE "_tokens WHERE name='orders'");
-    (void)mysql_hand_ask(hand, "COMMIT");
-    cr_assert_eq(end_waiter(&w), DL_OK, "%s", w.hold.err.message);
-    cr_assert_gt(w.hold.grant.token, raised);
-    must_free(&w.hold);
-    mysql_hand_close(hand);
-    shut(&c);
-}
-
-/* ---- a break that the server does not see -------------------------------------------------------------- */
 
 Test(mysql_pessimistic_cuts, a_row_locked_on_a_connection_that_only_we_see_broken_is_freed) {
     static relay_t relay;
