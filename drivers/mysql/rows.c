@@ -186,13 +186,14 @@ static dl_status_t provide(dli_mysql_t *mysql, const dl_request_t *r, dl_error_t
     const char *token = mysql->kind->token_column;
     DLI_MYSQL_SQL(row);
     DLI_MYSQL_SQL(base);
-    dli_mysql_sql_add(&row,
-                      "INSERT INTO $t(name,released_at,$t)"
-                      " SELECT $x,UTC_TIMESTAMP(6),base.$t FROM $t AS base WHERE base.name=''"
-                      " LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE $t.name=$t.name",
-                      mysql->table, token, r->name, r->name_len, token, mysql->table, mysql->table,
-                      mysql->table);
-    dli_mysql_sql_add(&base, "INSERT IGNORE INTO $t(name,$t) VALUES('',0)", mysql->table, token);
+    dli_mysql_sql_add(
+        &row,
+        "INSERT INTO $t(name,released_at,$t)"
+        " SELECT $x,UTC_TIMESTAMP(6),base.$t+" DLI_MYSQL_WRITABLE " FROM $t AS base WHERE base.name=''"
+        " LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE $t.name=$t.name",
+        mysql->table, token, r->name, r->name_len, token, mysql->table, mysql->table, mysql->table);
+    dli_mysql_sql_add(&base, "INSERT IGNORE INTO $t(name,$t) VALUES(''," DLI_MYSQL_WRITABLE ")", mysql->table,
+                      token);
     bool is_there, is_based;
     dl_status_t status = insert(mysql, r, &row, &is_there, err);
     if (status == DL_OK && !is_there) {

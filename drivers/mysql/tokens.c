@@ -25,7 +25,7 @@ static dl_status_t run(dli_mysql_t *mysql, const dl_request_t *request, const dl
  * those of all names that were ever deleted (the row with the empty name), so that deleting a row takes no
  * token back. Not only a name's first one: a draw that is still under way although its row lock was lost may
  * make the row anew and not see the deletion. The row with the empty name is read without a lock: who deletes
- * keeps it locked, and may be stopped there; without that row nothing is drawn. The outcome comes back as the
+ * has it locked, and may be stopped there. Without that row nothing is drawn. The outcome comes back as the
  * insert id, whether the row was there or not: the last of the tokens, which is the one that the row keeps.
  */
 static dl_status_t draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_t count,
@@ -48,7 +48,9 @@ static dl_status_t draw(dli_mysql_t *mysql, const dl_request_t *request, uint64_
 static dl_status_t make_base(dli_mysql_t *mysql, const dl_request_t *request, dl_error_t *err) {
     DLI_MYSQL_SQL(sql);
     dli_mysql_answer_t answer = {0};
-    dli_mysql_sql_add(&sql, "INSERT IGNORE INTO $t(name,token,drawn_at) VALUES('',0,UTC_TIMESTAMP(6))",
+    dli_mysql_sql_add(&sql,
+                      "INSERT IGNORE INTO $t(name,token,drawn_at)"
+                      " VALUES(''," DLI_MYSQL_WRITABLE ",UTC_TIMESTAMP(6))",
                       mysql->tokens);
     dl_status_t status = run(mysql, request, &sql, "drawing a token for", &answer, err);
     dli_mysql_answer_free(&answer);
@@ -71,8 +73,13 @@ dl_status_t dli_mysql_token_draw(dli_mysql_t *mysql, const dl_request_t *request
     if (status != DL_OK) {
         return status;
     }
-    const uint64_t last = answer.insert_id, before = request->token_floor + count - 1;
+    const uint64_t drawn = answer.affected, last = answer.insert_id,
+                   before = request->token_floor + count - 1;
     dli_mysql_answer_free(&answer);
+    if (drawn == 0) {
+        return dl_driver_fail(err, DL_EIO, 0, "there is no row with the empty name in table '%s'",
+                              mysql->tokens);
+    }
     if (last <= before) {
         return dl_driver_fail(err, DL_EPROTO, 0, "the server gave %llu as a token above %llu",
                               (unsigned long long)last, (unsigned long long)before);
@@ -88,7 +95,7 @@ dl_status_t dli_mysql_name_provide(dli_mysql_t *mysql, const dl_request_t *reque
     /* Looks first, without a lock: IGNORE alone would wait for whoever has locked the row by now. */
     dli_mysql_sql_add(&sql,
                       "INSERT IGNORE INTO $t(name) SELECT $x FROM DUAL"
-                      " WHERE NOT EXISTS(SELECT 1 FROM $t l WHERE l.name=$x)",
+                      " WHERE " DLI_MYSQL_WRITABLE "=0 AND NOT EXISTS(SELECT 1 FROM $t l WHERE l.name=$x)",
                       mysql->table, request->name, request->name_len, mysql->table, request->name,
                       request->name_len);
     dl_status_t status = run(mysql, request, &sql, "making a row for", &answer, err);

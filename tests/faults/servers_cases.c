@@ -254,13 +254,18 @@ static long long last_token(ct_t *ct) {
                : mysql_number(ct_mysql(ct), "SELECT MAX(token) FROM %s_tokens", table_of(ct));
 }
 
-/* read_only does not stop the writes of all accounts; those of locks it has to. */
+static const char *tokens_of(ct_t *ct) {
+    return ct_caps(ct) & DL_CAP_LEASE ? "" : "_tokens";
+}
+
+/* read_only does not stop the writes of all accounts; those of locks it has to, also of rows that are
+ * missing. */
 CT_CASE(faults, row18_read_only_for_an_account_with_all_rights, MYSQL) {
     (void)ct_mysql_own(ct, NULL);
     (void)mysql_ask(ct_mysql(ct), "GRANT ALL PRIVILEGES ON *.* TO '" MYSQL_USER "'@'%%'");
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *held = ct_lock(ct, c, "row 18 held"), *wanted = ct_lock(ct, c, "row 18");
-    dl_lock_t *done = ct_lock(ct, c, "row 18 done");
+    dl_lock_t *done = ct_lock(ct, c, "row 18 done"), *fresh = ct_lock(ct, c, "row 18 new");
     introduce(ct, "row 18");
     CT_OK(dl_lock(held, CT_ERR));
     take(ct, done, 60000);
@@ -272,6 +277,13 @@ CT_CASE(faults, row18_read_only_for_an_account_with_all_rights, MYSQL) {
     IN_TIME(watch, 0);
     SAYS("read-only");
     CT_EQ(last_token(ct), last);
+    (void)mysql_ask(ct_mysql(ct), "DELETE FROM %s%s WHERE name=''", table_of(ct), tokens_of(ct));
+    CT_STATUS(dl_trylock(wanted, CT_ERR), DL_ENOTSUP);
+    CT_STATUS(dl_trylock(fresh, CT_ERR), DL_ENOTSUP);
+    SAYS("read-only");
+    CT_EQ(mysql_number(ct_mysql(ct), "SELECT COUNT(*) FROM %s WHERE name='row 18 new'", table_of(ct)), 0);
+    CT_EQ(mysql_number(ct_mysql(ct), "SELECT COUNT(*) FROM %s%s WHERE name=''", table_of(ct), tokens_of(ct)),
+          0);
     ct_expect_free(ct, "row 18", 0);
     ct_expect_event(ct, c, DL_EVENT_LOST, "row 18 held", ct_lease_ms(ct) + ct_tolerance_ms(ct));
     CT_STATUS(dl_unlock(held, CT_ERR), DL_ELOST);

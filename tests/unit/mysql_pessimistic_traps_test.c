@@ -311,6 +311,32 @@ Test(mysql_pessimistic_traps, a_client_that_is_stopped_while_it_purges_keeps_nob
     shut(&c);
 }
 
+/* ---- no row with the empty name --------------------------------------------------------------------------
+ */
+
+Test(mysql_pessimistic_traps, a_row_with_the_empty_name_is_made_anew_or_missed_in_words) {
+    client_t c;
+    must_open(&c, UUID_A);
+    hold_t h = must_lock(&c, "orders", A, 1, 30000);
+    uint64_t last = h.grant.token;
+    must_free(&h);
+    (void)mysql_ask(server, "DELETE FROM %s." TABLE "_tokens WHERE name=''", database);
+    h = must_lock(&c, "orders", A, 2, 30000);
+    cr_assert_gt(h.grant.token, last);
+    must_free(&h);
+    (void)mysql_ask(server, "DELETE FROM %s." TABLE "_tokens WHERE name=''", database);
+    (void)mysql_ask(server,
+                    "CREATE TRIGGER %s.renames BEFORE INSERT ON %s." TABLE "_tokens FOR EACH ROW"
+                    " SET NEW.name=IF(NEW.name='','another',NEW.name)",
+                    database, database);
+    h = new_hold(&c, "orders", A, 3);
+    cr_assert_eq(try_hold(&h, 0), DL_EIO, "%s", h.err.message);
+    cr_assert_has(h.err.message, "no row with the empty name in table");
+    drop_hold(&h);
+    cr_assert(is_row_free("orders"));
+    shut(&c);
+}
+
 /* ---- a break that the server does not see -------------------------------------------------------------- */
 
 static bool is_drawn(void) {
