@@ -6,7 +6,8 @@
 #include "lock.h"
 
 /*
- * Order of an acquisition, each step on the server before the next is sent:
+ * Order of an acquisition, each step on the server before the next is sent; what is left of older holds of
+ * the owner, and of claims that were given up, ends before:
  *   1. idle timeouts of the session, so that a silent holder's lock ends with its lease
  *   2. the row lock
  *   3. the token, committed on another connection; the row lock orders the draws
@@ -83,7 +84,7 @@ void dli_mysql_patience_sql(dli_mysql_sql_t *sql, int64_t seconds);
 
 /* ---- the ops, one file each ---------------------------------------------------------------------------- */
 
-/* claiming.c, claim.c */
+/* claiming.c; claim.c: what it says to the server */
 dl_status_t dli_mysql_session_acquire(void *state, void *hold, const dl_request_t *request, dl_grant_t *grant,
                                       dl_error_t *err);
 /* pings.c */

@@ -1,4 +1,4 @@
-/* tokens.c - mysql-pessimistic: what is committed while a row is locked: tokens, and rows of new names. */
+/* tokens.c - mysql-pessimistic: what is committed beside a claim: tokens, and rows of new names. */
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "drivers/block.h"
 #include "session.h"
