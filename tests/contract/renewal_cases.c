@@ -383,7 +383,7 @@ CT_CASE(renewal, of_one_lock_does_not_suffer_from_anothers_dead_connection) {
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
-CT_CASE(renewal, wakes_no_thread_for_each_short_hold, .traits = CT_VIRTUAL) {
+CT_CASE(renewal, wakes_no_thread_for_each_short_hold, .traits = CT_BLOCKING | CT_VIRTUAL) {
     (void)ct_sleeps(ct);
     dl_client_t *c = ct_open(ct, NULL);
     dl_lock_t *lock = ct_lock(ct, c, "orders");
